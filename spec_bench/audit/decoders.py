@@ -1,0 +1,142 @@
+"""Every decoder end to end on a Markov chain: by enumeration where it reaches, else by chi-square."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from scipy.stats import chisquare
+
+from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.records import Request
+
+FALSE_ALARM_RATE = 1e-6
+PROMPT = (1, 0)
+
+
+def markov_decoder(
+    decoder: Mapping[str, Any],
+    settings: SamplingSettings,
+    *,
+    vocab: int,
+    seed: int = 0,
+    rows: int = 1,
+) -> tuple[Decoder, MarkovModel]:
+    """A decoder over a random chain, with drafts that resemble it.
+
+    Args:
+        decoder: its settings.
+        settings: sampling settings.
+        vocab: V.
+        seed: of the chain.
+        rows: batch size.
+
+    Returns:
+        The decoder and its target.
+    """
+    target = random_markov(vocab, seed)
+    drafts = []
+    for index in range(decoder["drafter"].get("drafts", 1)):
+        noise = random_markov(vocab, 1000 + seed + index).logits
+        drafts.append(MarkovModel(target.logits + noise))
+    return build_decoder(decoder, target, drafts, settings, rows), target
+
+
+def enumerated_error(
+    decoder: Mapping[str, Any],
+    settings: SamplingSettings,
+    *,
+    vocab: int = 3,
+    seed: int = 0,
+    alter: Callable[[Decoder], None] | None = None,
+) -> tuple[float, int]:
+    """Exact error of one iteration's output law.
+
+    A block has a random length; followed by tokens of the chain itself it must have the chain's
+    law. That is checked for every continuation of the longest block's length.
+
+    Args:
+        decoder: its settings; a small tree.
+        settings: sampling settings with ``probability_dtype`` float64.
+        vocab: V of the chain.
+        seed: of the chain.
+        alter: breaks the decoder on purpose, to see the audit catch it.
+
+    Returns:
+        The largest |probability - chain's probability| and the number of outcomes enumerated.
+    """
+    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
+    if alter:
+        alter(built)
+    request = Request("audit", PROMPT, built.depth + 1)
+
+    def block(draws: EnumeratedDraws) -> tuple[int, ...]:
+        built.make_draws = lambda generators: draws
+        rows = built.begin([request], seed=0)
+        built.step(rows)
+        return tuple(rows[0].tokens[len(PROMPT) :])
+
+    blocks: dict[tuple[int, ...], float] = defaultdict(float)
+    count = 0
+    for probability, tokens in outcomes(block):
+        blocks[tokens] += probability
+        count += 1
+    length = built.depth + 1
+    got: dict[tuple[int, ...], float] = defaultdict(float)
+    for tokens, probability in blocks.items():
+        rest = target.law((*PROMPT, *tokens), length - len(tokens), settings)
+        for continuation, chance in rest.items():
+            got[tokens + continuation] += probability * chance
+    expected = target.law(PROMPT, length, settings)
+    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
+
+
+def chi_square(
+    decoder: Mapping[str, Any],
+    settings: SamplingSettings,
+    *,
+    vocab: int = 3,
+    length: int = 3,
+    samples: int = 6000,
+    seed: int = 0,
+    alter: Callable[[Decoder], None] | None = None,
+) -> float:
+    """p-value of the sampled continuations against the chain's exact law.
+
+    Covers several iterations, batches and seeded draws, which enumeration does not.
+
+    Args:
+        decoder: its settings.
+        settings: sampling settings.
+        vocab: V of the chain.
+        length: tokens per continuation.
+        samples: continuations drawn.
+        seed: of the chain and of the draws.
+        alter: breaks the decoder on purpose.
+
+    Returns:
+        The p-value; 0 if a continuation came out that cannot.
+    """
+    rows = 500
+    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed, rows=rows)
+    if alter:
+        alter(built)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for start in range(0, samples, rows):
+        requests = [Request(f"{start + row}", PROMPT, length) for row in range(rows)]
+        counts.update(generation.tokens for generation in built.generate(requests, seed))
+    law = {tokens: p for tokens, p in target.law(PROMPT, length, settings).items() if p > 0}
+    if set(counts) - set(law):
+        return 0.0
+    observed = torch.tensor([counts[tokens] for tokens in law], dtype=torch.float64)
+    expected = torch.tensor(list(law.values()), dtype=torch.float64)
+    expected = expected / expected.sum() * observed.sum()
+    if len(law) == 1:
+        return 1.0
+    return float(chisquare(observed.numpy(), expected.numpy()).pvalue)

@@ -1,0 +1,131 @@
+"""Where randomness enters: every random choice of a decoder is one call on a ``Draws`` object.
+
+``SeededDraws`` draws them, from one generator per row. ``spec_bench.audit`` has another
+implementation that walks through every outcome with its probability, so that the very code that
+is benchmarked can be enumerated.
+
+What a row draws depends only on that row's generator and on the shape of the decoder's tree, never
+on what its neighbours do or on how far a walk gets: a batch, a shuffle or a resume changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class VerdictDraws(Protocol):
+    """The random choices of one walk down the tree."""
+
+    def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
+        """Tests children in order. acceptance [R, C] -> index of the first success, else C: [R]."""
+        ...
+
+    def token(self, probs: Tensor) -> Tensor:
+        """Draws one token per row. probs [R, V] -> [R]."""
+        ...
+
+
+class Draws(Protocol):
+    """The random choices of one decoding iteration."""
+
+    def categorical(self, probs: Tensor, count: int) -> Tensor:
+        """``count`` i.i.d. tokens per node. probs [R, F, V] -> [R, F, count]."""
+        ...
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Standard Gumbel noise of the shape of ``like`` [R, F, V]."""
+        ...
+
+    def verdict(self, children: Sequence[int]) -> VerdictDraws:
+        """The choices of one walk; ``children`` bounds the children tested at each level."""
+        ...
+
+
+def row_seed(seed: int, prompt_id: str) -> int:
+    """The 63-bit seed of one prompt's generator."""
+    digest = hashlib.sha256(f"{seed}\x00{prompt_id}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def row_generator(seed: int, prompt_id: str, device: torch.device) -> torch.Generator:
+    """The one generator that all of a prompt's draws come from."""
+    return torch.Generator(device=device).manual_seed(row_seed(seed, prompt_id))
+
+
+def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """The tokens at which the cumulative distribution passes each uniform.
+
+    Summed in float64: with float32 sums a vocabulary of 128k loses its tail. A token of
+    probability zero is never returned.
+
+    Args:
+        probs: [..., V], not necessarily normalised.
+        uniforms: [..., count] in [0, 1), float64.
+
+    Returns:
+        [..., count] token ids.
+    """
+    cdf = probs.double().cumsum(dim=-1)
+    total = cdf[..., -1:]
+    tokens = torch.searchsorted(cdf, uniforms * total, right=True)
+    # uniforms * total may round up to total: stay on the last token that has mass.
+    last = (cdf < total).sum(dim=-1, keepdim=True)
+    return torch.minimum(tokens, last)
+
+
+class SeededDraws:
+    """Draws from one ``torch.Generator`` per row.
+
+    Args:
+        generators: R generators, all on the device where the draws are needed.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
+
+    def _uniforms(self, *shape: int) -> Tensor:
+        """[R, *shape] in [0, 1), float64."""
+        rows = [
+            torch.rand(shape, generator=g, dtype=torch.float64, device=g.device)
+            for g in self.generators
+        ]
+        return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
+
+    def categorical(self, probs: Tensor, count: int) -> Tensor:
+        return inverse_cdf(probs, self._uniforms(probs.shape[1], count))
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        noise = torch.empty_like(like)
+        for row, generator in zip(noise, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        # -log of an exponential variable is a Gumbel variable; the clamp keeps it finite.
+        return noise.clamp_(min=torch.finfo(noise.dtype).tiny).log_().neg_()
+
+    def verdict(self, children: Sequence[int]) -> SeededVerdict:
+        return SeededVerdict(self._uniforms(sum(children) + 1), children)
+
+
+class SeededVerdict:
+    """Uniforms for one walk, all drawn before the walk starts.
+
+    Args:
+        uniforms: [R, sum(children) + 1] in [0, 1), float64.
+        children: bound on the children tested at each level.
+    """
+
+    def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
+        parts = uniforms.split([*children, 1], dim=1)
+        self._levels, self._token = parts[:-1], parts[-1]
+
+    def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
+        # Strictly less: with <= a token of probability zero passes when the uniform is 0.
+        passed = self._levels[level][:, : acceptance.shape[1]] < acceptance
+        return (passed.cumsum(dim=1) == 0).sum(dim=1)
+
+    def token(self, probs: Tensor) -> Tensor:
+        return inverse_cdf(probs, self._token).squeeze(-1)

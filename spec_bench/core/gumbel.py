@@ -1,0 +1,49 @@
+"""Sampling without replacement by perturbed log-probabilities.
+
+Pure functions of (log-probabilities, Gumbel noise); the noise is drawn elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Draws k tokens without replacement, in the order drawn (RSD section 3.2, Gumbel-top-k trick).
+
+    Args:
+        log_q: [..., V] log-probabilities, -inf outside the support.
+        gumbel: [..., V] independent standard Gumbel noise.
+        k: how many; cut to V.
+
+    Returns:
+        tokens [..., k] by decreasing perturbed value, and valid [..., k], False where the support
+        had fewer than k tokens.
+    """
+    values, tokens = (log_q + gumbel).topk(min(k, log_q.shape[-1]), dim=-1)
+    return tokens, values > -torch.inf
+
+
+def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
+    """Conditions perturbed values on their maximum being ``bound`` (stochastic beam search).
+
+    The map T of RSD Appendix B.2 (Kool et al. 2019, arXiv 1903.06059, section 4.2 and its Appendix
+    B.3) in the form that stays finite in float32: the textbook
+    ``-log(exp(-bound) - exp(-max) + exp(-phi))`` is NaN below about -88.
+
+    Args:
+        phi_tilde: [..., V] perturbed log-probabilities of one parent's children; -inf allowed.
+        bound: [...] the parent's own perturbed value.
+
+    Returns:
+        psi [..., V], increasing in ``phi_tilde``, with maximum ``bound``; -inf stays -inf.
+    """
+    maximum = phi_tilde.amax(dim=-1, keepdim=True)
+    gap = (phi_tilde - maximum).clamp(max=0.0)
+    bound = bound.unsqueeze(-1)
+    # At the maximum itself log1p(-1) = -inf, v = -inf and psi = bound.
+    v = bound - phi_tilde + torch.log1p(-torch.exp(gap))
+    psi = bound - v.clamp(min=0.0) - torch.log1p(torch.exp(-v.abs()))
+    unsupported = torch.isneginf(phi_tilde) | torch.isneginf(bound)
+    return torch.where(unsupported, -torch.inf, psi)

@@ -1,0 +1,120 @@
+"""The draft tree: nodes in the order drawn, grown level by level, one tree per row.
+
+A tree has a fixed shape (``TreeShape``): how many nodes a level holds and how many children a node
+can have at most. What varies is tokens, parents, and which nodes are really there (``valid``):
+top-p can leave a node with fewer children than the shape allows. Node 0 is the root, the last
+committed token. Duplicate tokens among siblings are kept: i.i.d. draws need them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The part of a tree that never changes.
+
+    Attributes:
+        levels: nodes per level below the root; empty for a root-only tree.
+        children: for each level l, the most children that one node of level l can have.
+    """
+
+    levels: tuple[int, ...]
+    children: tuple[int, ...]
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root = sequential draft calls."""
+        return len(self.levels)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """starts[l] is the first node of level l; the last entry is the number of nodes N."""
+        starts = [0, 1]
+        for count in self.levels:
+            starts.append(starts[-1] + count)
+        return tuple(starts)
+
+    @property
+    def size(self) -> int:
+        """N, the root included."""
+        return self.starts[-1]
+
+    @cached_property
+    def node_depth(self) -> tuple[int, ...]:
+        """[N] depth of every node, the root's is 0."""
+        return (0, *(level + 1 for level, count in enumerate(self.levels) for _ in range(count)))
+
+    def level(self, level: int) -> slice:
+        """The nodes of one level."""
+        return slice(self.starts[level], self.starts[level + 1])
+
+
+class Tree:
+    """One tree per row, of one shape.
+
+    Attributes:
+        shape: the fixed part.
+        tokens: [R, N] token of every node.
+        parent: [R, N] index of every node's parent; 0 for the root.
+        valid: [R, N] whether the node is there.
+        ancestors: [R, N, N] True where the second node lies on the first one's path, itself
+            included: the tree-attention mask.
+        q: per level, [R, M, V] the draft distributions its nodes were drawn from; None where the
+            proposals are one-hot (deterministic siblings).
+        q_row: per level, [R, n] which of the M each node of the level was drawn from.
+    """
+
+    def __init__(self, shape: TreeShape, root: Tensor) -> None:
+        """Plants a root per row. root: [R] token ids."""
+        rows, nodes, device = root.shape[0], shape.size, root.device
+        self.shape = shape
+        self.grown = 0
+        self.tokens = torch.zeros((rows, nodes), dtype=torch.long, device=device)
+        self.tokens[:, 0] = root
+        self.parent = torch.zeros_like(self.tokens)
+        self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
+        self.ancestors = (
+            torch.eye(nodes, dtype=torch.bool, device=device).expand(rows, -1, -1).clone()
+        )
+        self.q: list[Tensor | None] = []
+        self.q_row: list[Tensor | None] = []
+
+    @property
+    def frontier(self) -> slice:
+        """The nodes of the deepest level grown so far."""
+        return self.shape.level(self.grown)
+
+    def add_level(
+        self,
+        tokens: Tensor,
+        parent: Tensor,
+        valid: Tensor,
+        q: Tensor | None,
+        q_row: Tensor | None,
+    ) -> None:
+        """Grows the next level.
+
+        Args:
+            tokens: [R, n].
+            parent: [R, n] or [n] parents as positions within the frontier, 0..F-1.
+            valid: [R, n]; a child of an absent node is absent too.
+            q: [R, M, V] or None.
+            q_row: [R, n] or [n], indices into M; None with q.
+        """
+        frontier = self.frontier
+        self.grown += 1
+        nodes = self.frontier
+        parent = (parent + frontier.start).expand(tokens.shape)
+        self.tokens[:, nodes] = tokens
+        self.parent[:, nodes] = parent
+        self.valid[:, nodes] = valid & self.valid.gather(1, parent)
+        index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)
+        self.ancestors[:, nodes] |= self.ancestors.gather(1, index)
+        self.q.append(q)
+        self.q_row.append(None if q_row is None else q_row.expand(tokens.shape))

@@ -1,0 +1,1 @@
+"""THE loop: grow a tree, one target pass, verdict, commit, record."""

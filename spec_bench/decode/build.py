@@ -1,0 +1,173 @@
+"""From a decoder's settings (plain mappings, as YAML has them) to a ``Decoder``.
+
+Everything that can be refused is refused here, before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.spec import check_tree, tree_policy
+from spec_bench.decode.spec import resolve_spec as resolve_spec
+from spec_bench.decode.spec import spec_of as spec_of
+from spec_bench.engine.model import LanguageModel
+from spec_bench.policy.base import Policy, Siblings
+from spec_bench.policy.iid_paths import IidPaths
+from spec_bench.policy.stochastic_beam import StochasticBeam
+from spec_bench.policy.widths import Widths
+from spec_bench.verify.rules import NodeRule, k_seq, ranked_list, recursive_rejection
+
+ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
+    "recursive_rejection": ("without_replacement", "deterministic"),
+    "recursive_rejection with replacement": ("iid",),
+    "k_seq": ("iid",),
+    "naive": ("iid", "without_replacement", "deterministic"),
+}
+DRAFTERS = ("none", "language_model")
+
+
+def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | None = None) -> None:
+    """Checks a decoder's settings without loading anything.
+
+    Args:
+        decoder: keys ``name``, ``drafter``, ``tree``, ``verifier``.
+        settings: sampling settings, where they are known.
+
+    Raises:
+        ValueError: naming the offending value and the choices; also where the verifier's rule does
+            not fit the way the tree draws siblings.
+    """
+    name = decoder.get("name")
+    for key in ("drafter", "tree", "verifier"):
+        if not isinstance(decoder.get(key), Mapping):
+            raise ValueError(f"decoder {name!r} lacks its {key!r} block")
+    check_tree(decoder)
+    drafts = drafts_used(decoder)
+    policy = build_policy(decoder, settings or SamplingSettings())
+    if (drafts == 0) != (policy.shape.depth == 0):
+        raise ValueError(
+            f"decoder {name!r}: drafter.kind 'none' goes with tree.policy 'root' and only with it, "
+            f"got {decoder['drafter'].get('kind')!r} with {tree_policy(decoder)!r}"
+        )
+    build_rule(decoder, policy)
+    if drafts > 1 and not (tree_policy(decoder) == "widths" and policy.siblings == "iid"):
+        raise ValueError(
+            f"decoder {name!r}: {drafts} drafts need tree.policy 'widths' with replacement: true, "
+            f"got {tree_policy(decoder)!r} with siblings drawn {policy.siblings!r}"
+        )
+
+
+def drafts_used(decoder: Mapping[str, Any]) -> int:
+    """How many draft models the decoder needs.
+
+    Raises:
+        ValueError: for an unknown drafter kind or a count below 1.
+    """
+    drafter = decoder["drafter"]
+    kind = drafter.get("kind")
+    if kind not in DRAFTERS:
+        raise ValueError(
+            f"decoder {decoder.get('name')!r}: drafter.kind must be one of "
+            f"{', '.join(DRAFTERS)}, got {kind!r}"
+        )
+    if kind == "none":
+        return 0
+    drafts = drafter.get("drafts", 1)
+    if isinstance(drafts, bool) or not isinstance(drafts, int) or drafts < 1:
+        raise ValueError(
+            f"decoder {decoder.get('name')!r}: drafter.drafts must be a whole number of at least 1, "
+            f"got {drafts!r}"
+        )
+    return drafts
+
+
+def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Policy:
+    """The tree policy; at draft temperature 0 sampling without replacement becomes the draft's
+    best tokens in rank order, and i.i.d. children all become its best token."""
+    tree = decoder["tree"]
+    distinct: Siblings = (
+        "deterministic" if settings.for_draft().temperature == 0 else "without_replacement"
+    )
+    match tree_policy(decoder):
+        case "root":
+            return Widths((), "iid")
+        case "chain":
+            return Widths((1,) * tree["depth"], "iid")
+        case "widths":
+            return Widths(tuple(tree["widths"]), "iid" if tree["replacement"] else distinct)
+        case "iid_paths":
+            return IidPaths(tree["paths"], tree["depth"])
+        case _:
+            return StochasticBeam(tree["width"], tree["depth"], distinct)
+
+
+def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
+    """The node rule, if it fits the policy.
+
+    Raises:
+        ValueError: for an unknown rule, or one that assumes siblings drawn in another way.
+    """
+    name, verifier = decoder.get("name"), decoder["verifier"]
+    rule, replacement = verifier.get("rule"), verifier.get("replacement", False)
+    label = "recursive_rejection with replacement" if rule == "recursive_rejection" and replacement else rule
+    if rule not in ("recursive_rejection", "k_seq", "naive"):
+        raise ValueError(
+            f"decoder {name!r}: verifier.rule must be one of recursive_rejection, k_seq, naive, "
+            f"got {rule!r}"
+        )
+    single_children = all(count == 1 for count in policy.shape.children)
+    if policy.siblings not in ACCEPTED_SIBLINGS[label] and not single_children:
+        raise ValueError(
+            f"decoder {name!r}: tree policy {tree_policy(decoder)!r} draws siblings "
+            f"{policy.siblings!r}, but rule {label!r} is exact only for siblings drawn "
+            f"{' or '.join(repr(s) for s in ACCEPTED_SIBLINGS[label])}"
+        )
+    if rule == "k_seq":
+        return k_seq
+    if rule == "naive":
+        return ranked_list
+    return partial(recursive_rejection, replacement=replacement)
+
+
+def build_decoder(
+    decoder: Mapping[str, Any],
+    target: LanguageModel,
+    drafts: Sequence[LanguageModel],
+    settings: SamplingSettings,
+    rows: int = 1,
+) -> Decoder:
+    """Builds a decoder over loaded models.
+
+    Args:
+        decoder: keys ``name``, ``drafter``, ``tree``, ``verifier``.
+        target: the target.
+        drafts: at least as many drafts as the decoder uses; the first ones are taken.
+        settings: sampling settings.
+        rows: most requests that decode together.
+
+    Returns:
+        The decoder.
+
+    Raises:
+        ValueError: as ``validate_decoder``; also if there are too few drafts or their vocabulary
+            differs from the target's.
+    """
+    validate_decoder(decoder, settings)
+    count = drafts_used(decoder)
+    if len(drafts) < count:
+        raise ValueError(
+            f"decoder {decoder['name']!r} uses {count} drafts, the pair has {len(drafts)}"
+        )
+    for draft in drafts[:count]:
+        if draft.vocab_size != target.vocab_size:
+            raise ValueError(
+                f"target and draft must have the same vocabulary, got {target.vocab_size} and "
+                f"{draft.vocab_size} tokens"
+            )
+    policy = build_policy(decoder, settings)
+    rule = build_rule(decoder, policy)
+    return Decoder(decoder["name"], target, drafts[:count], policy, rule, settings, rows)

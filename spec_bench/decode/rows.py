@@ -1,0 +1,76 @@
+"""The rows being decoded: what each has committed, delivered and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from spec_bench.records import Finish, Generation, Request, StepRecord
+
+
+@dataclass
+class Row:
+    """One sequence being decoded.
+
+    Attributes:
+        request: what was asked for.
+        generator: the only source of this row's randomness.
+        tokens: the prompt and everything committed; the last token is the next tree's root.
+        delivered: tokens of the answer.
+        steps: one record a target call.
+        finish: why it ended, None while it runs.
+    """
+
+    request: Request
+    generator: torch.Generator
+    tokens: list[int]
+    delivered: list[int] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the target's cache: all but the root."""
+        return len(self.tokens) - 1
+
+    def commit(self, emitted: Sequence[int], nodes: int, depth: int) -> None:
+        """Appends what one target call emitted and records the call.
+
+        Delivery stops at the first stop token and at the length limit; what the call emitted past
+        that counts for block efficiency and is dropped.
+
+        Args:
+            emitted: accepted tokens and the residual or bonus token.
+            nodes: tree nodes verified, the root not counted.
+            depth: levels of the tree.
+        """
+        before = len(self.delivered)
+        for token in emitted:
+            self.delivered.append(token)
+            if token in self.request.stop_ids:
+                self.finish = "stop"
+            elif len(self.delivered) == self.request.max_new_tokens:
+                self.finish = "length"
+            if self.finish:
+                break
+        self.tokens.extend(emitted)
+        delivered = len(self.delivered) - before
+        self.steps.append(StepRecord(nodes, depth, len(emitted) - 1, delivered))
+
+    def generation(
+        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+    ) -> Generation:
+        """The finished record, with this row's share of the batch's seconds."""
+        assert self.finish is not None
+        return Generation(
+            self.request.prompt_id,
+            tuple(self.delivered),
+            self.finish,
+            tuple(self.steps),
+            prefill_s,
+            decode_s,
+            draft_s,
+            target_s,
+        )

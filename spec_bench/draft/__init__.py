@@ -1,0 +1,1 @@
+"""Who proposes: what feeds a growing tree with draft logits."""

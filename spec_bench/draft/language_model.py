@@ -1,0 +1,101 @@
+"""Draft language models: one or several, each with its own cache over the same tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.tree import Tree
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+
+
+class LanguageModelDrafter:
+    """D draft models that run level by level.
+
+    A draft never runs on a tree's deepest level nor on the bonus token, so after a commit its cache
+    may lack the last one or two committed tokens; the next iteration feeds them first.
+
+    Args:
+        models: D >= 1 models with the target's vocabulary.
+        rows: rows of the caches.
+        slots: slots of the caches.
+    """
+
+    def __init__(self, models: Sequence[LanguageModel], rows: int, slots: int) -> None:
+        self.models = models
+        self._caches = [model.allocate(rows, slots) for model in models]
+        self._cached = [0] * rows  # tokens of each row that are in the caches
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of all draft caches."""
+        return sum(cache.bytes for cache in self._caches)
+
+    def start(self, row: int, prompt: Sequence[int]) -> None:
+        """Prefills a row with all prompt tokens but the last."""
+        for model, cache in zip(self.models, self._caches, strict=True):
+            prefill(model, cache, row, prompt[:-1])
+        self._cached[row] = len(prompt) - 1
+
+    def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
+        """Feeds pending tokens and proposes below the root.
+
+        Args:
+            committed: per row all tokens so far; the last one is the root.
+
+        Returns:
+            [R, 1, D, V] logits.
+        """
+        pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
+        # A row with fewer pending tokens runs some again that it has: same tokens, same slots.
+        tokens = [list(c[-pending:]) for c in committed]
+        starts = [len(c) - pending for c in committed]
+        outputs = [
+            run_pending(model, cache, starts, torch.tensor(tokens, device=model.device))
+            for model, cache in zip(self.models, self._caches, strict=True)
+        ]
+        return torch.stack([output.logits for output in outputs], dim=2)
+
+    def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
+        """Runs the tree's frontier and proposes below it.
+
+        Args:
+            tree: grown to a frontier of F nodes.
+            committed: per row all tokens so far.
+
+        Returns:
+            [R, F, D, V] logits.
+        """
+        lengths = [len(c) - 1 for c in committed]
+        outputs = [
+            run_nodes(model, cache, tree, lengths, tree.frontier)
+            for model, cache in zip(self.models, self._caches, strict=True)
+        ]
+        return torch.stack([output.logits for output in outputs], dim=2)
+
+    def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
+        """Keeps the accepted path.
+
+        Args:
+            row: the row.
+            length: tokens before the root.
+            nodes: the path, root first.
+            depth: levels of the tree, of which the deepest was never run.
+        """
+        kept = nodes[:depth]
+        for cache in self._caches:
+            cache.commit(row, length, kept)
+        self._cached[row] = length + len(kept)
+
+    def move_row(self, source: int, target: int) -> None:
+        """Moves a row over another one."""
+        for cache in self._caches:
+            cache.move_row(source, target, self._cached[source])
+        self._cached[target] = self._cached[source]
+
+    def take_forward_s(self) -> float:
+        """Seconds in draft forward passes since the last call."""
+        return sum(model.timer.take_s() for model in self.models)

@@ -1,0 +1,180 @@
+"""The slot cache: keys and values of every row, written at given slots, compacted on commit.
+
+Unlike a growing cache, slots are allocated once per job and a pass says where it writes: a tree's
+nodes stand side by side behind the committed tokens, and a commit gathers the accepted ones into
+place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold leftovers;
+the attention mask hides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin
+
+
+@dataclass
+class WritePlan:
+    """Where the current pass writes and how far it reads.
+
+    Attributes:
+        rows: the rows of this pass, a contiguous range.
+        starts: [R] first slot written, one per row of the pass.
+        count: T, tokens per row.
+        reach: S, slots that attention reads.
+    """
+
+    rows: slice
+    starts: list[int]
+    count: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class LayerLayout:
+    """Shape and place of one layer's keys and values."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's view of the storage; transformers hands it keys and values to store.
+
+    Args:
+        keys: [rows, H, slots, key_dim] view of the group's storage.
+        values: [rows, H, slots, value_dim].
+        owner: the cache, which knows the current plan.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.is_initialized = True
+        self._owner = owner
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
+        plan = self._owner.plan
+        index = self._owner.slot_index(key_states.device)
+        keys, values = self.keys[plan.rows], self.values[plan.rows]
+        if index is None:
+            start = plan.starts[0]
+            keys[:, :, start : start + plan.count] = key_states
+            values[:, :, start : start + plan.count] = value_states
+        else:
+            rows, slots = index
+            keys[rows, :, slots] = key_states.transpose(1, 2)
+            values[rows, :, slots] = value_states.transpose(1, 2)
+        return keys[:, :, : plan.reach], values[:, :, : plan.reach]
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the storage exists."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(slots read, offset); only asked for where a model builds masks itself."""
+        return self._owner.plan.reach, 0
+
+    def get_seq_length(self) -> int:
+        """The first slot that the current pass writes."""
+        return self._owner.plan.starts[0]
+
+    def get_max_length(self) -> int:
+        """The number of slots."""
+        return self.keys.shape[2]
+
+    get_max_cache_shape = get_max_length
+
+
+class SlotCache(Cache):
+    """Keys and values for ``rows`` sequences of up to ``slots`` tokens.
+
+    Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and one
+    for values, so that a commit is one gather per layout and not one per layer.
+
+    Args:
+        layouts: one per layer of the model.
+        rows: sequences.
+        slots: tokens per sequence, tree nodes included.
+    """
+
+    def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
+        self.rows, self.slots = rows, slots
+        self.plan = WritePlan(slice(0, 1), [0], 0, 0)
+        self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._storage: list[Tensor] = []
+        layers: list[SlotLayer | None] = [None] * len(layouts)
+        for layout in dict.fromkeys(layouts):
+            members = [i for i, other in enumerate(layouts) if other == layout]
+            keys, values = (
+                torch.zeros(
+                    (len(members), rows, layout.heads, slots, dim),
+                    dtype=layout.dtype,
+                    device=layout.device,
+                )
+                for dim in (layout.key_dim, layout.value_dim)
+            )
+            self._storage += [keys, values]
+            for place, layer in enumerate(members):
+                layers[layer] = SlotLayer(keys[place], values[place], self)
+        super().__init__(layers=layers)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated."""
+        return sum(block.numel() * block.element_size() for block in self._storage)
+
+    def begin(self, plan: WritePlan) -> None:
+        """Sets where the next pass writes.
+
+        Raises:
+            ValueError: if a row has no room for it.
+        """
+        needed = max(plan.starts) + plan.count
+        if needed > self.slots:
+            raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
+        self.plan = plan
+        self._index.clear()
+
+    def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """(row [R, 1], slot [R, T]) to write, or None where all rows start at the same slot."""
+        plan = self.plan
+        if min(plan.starts) == max(plan.starts):
+            return None
+        if device not in self._index:
+            starts = torch.tensor(plan.starts, device=device).unsqueeze(1)
+            rows = torch.arange(len(plan.starts), device=device).unsqueeze(1)
+            slots = starts + torch.arange(plan.count, device=device)
+            self._index[device] = rows, slots
+        return self._index[device]
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        """Keeps the given tree nodes of a row: moves them to slots length, length + 1, ...
+
+        Args:
+            row: the row.
+            length: tokens committed before; node i stands at slot ``length + i``.
+            nodes: increasing node indices, root first.
+        """
+        moved = [(to, node) for to, node in enumerate(nodes) if to != node]
+        if not moved:
+            return
+        first, source = moved[0][0], [length + node for _, node in moved]
+        for block in self._storage:
+            index = torch.tensor(source, device=block.device)
+            kept = block[:, row].index_select(2, index)
+            block[:, row, :, length + first : length + first + len(source)] = kept
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copies the first ``length`` slots of one row over another's."""
+        for block in self._storage:
+            block[:, target, :, :length] = block[:, source, :, :length]

@@ -1,0 +1,55 @@
+"""Seconds spent in forward passes, without stopping the device to ask."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+class ForwardTimer:
+    """Adds up the seconds between ``start`` and ``stop``.
+
+    On CUDA it records events and reads them when asked for the total, so timing adds no
+    synchronisation inside the decoding loop; elsewhere it reads the clock.
+
+    Args:
+        device: where the forward passes run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._total_s = 0.0
+        self._started_s = 0.0
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def start(self) -> None:
+        """Begins an interval."""
+        if self._cuda:
+            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            pair[0].record()
+            self._events.append(pair)
+        else:
+            self._started_s = time.perf_counter()
+
+    def stop(self) -> None:
+        """Ends the interval."""
+        if self._cuda:
+            self._events[-1][1].record()
+        else:
+            self._total_s += time.perf_counter() - self._started_s
+
+    def take_s(self) -> float:
+        """Seconds since the last call; waits for the device."""
+        if self._events:
+            self._events[-1][1].synchronize()
+            self._total_s += sum(a.elapsed_time(b) for a, b in self._events) / 1e3
+            self._events.clear()
+        total, self._total_s = self._total_s, 0.0
+        return total
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has done all its work; before every clock reading."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,95 @@
+"""Masks, positions and slots of the three kinds of pass: prefill, pending tokens, tree level.
+
+A row that has ``length`` tokens in its cache keeps node i of its tree at slot ``length + i`` and
+position ``length + depth(i)``; node 0 is the last committed token, which has not been run yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.tree import Tree
+from spec_bench.engine.model import ForwardOutput, LanguageModel
+
+PREFILL_CHUNK = 512
+
+
+def prefill(model: LanguageModel, cache: object, row: int, tokens: Sequence[int]) -> None:
+    """Runs a prompt into one row's cache, in chunks. Rows are prefilled one by one, so that a
+    row's numbers are the same in every batch.
+
+    Args:
+        model: the model.
+        cache: its cache.
+        row: the row.
+        tokens: the prompt without its last token; may be empty.
+    """
+    for start in range(0, len(tokens), PREFILL_CHUNK):
+        chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
+        positions = start + torch.arange(chunk.shape[1], device=model.device).unsqueeze(0)
+        visible = _causal(positions, start + chunk.shape[1])
+        rows = slice(row, row + 1)
+        model.forward(cache, rows, [start], chunk, positions, visible, logits_to_keep=1)
+
+
+def run_pending(
+    model: LanguageModel, cache: object, starts: list[int], tokens: Tensor
+) -> ForwardOutput:
+    """Runs committed tokens that a draft has not seen, the root last.
+
+    Args:
+        model: the draft.
+        cache: its cache.
+        starts: [R] first slot = first position per row.
+        tokens: [R, T].
+
+    Returns:
+        The output at the root: logits [R, 1, V].
+    """
+    offsets = torch.arange(tokens.shape[1], device=model.device)
+    positions = torch.tensor(starts, device=model.device).unsqueeze(1) + offsets
+    visible = _causal(positions, max(starts) + tokens.shape[1])
+    rows = slice(0, len(starts))
+    return model.forward(cache, rows, starts, tokens, positions, visible, logits_to_keep=1)
+
+
+def run_nodes(
+    model: LanguageModel, cache: object, tree: Tree, lengths: list[int], nodes: slice
+) -> ForwardOutput:
+    """Runs a range of tree nodes with tree attention: each sees its row's committed tokens, its
+    ancestors and itself.
+
+    Args:
+        model: target (all nodes) or draft (one level).
+        cache: its cache; all ancestors of the nodes are in it or among the nodes.
+        tree: the tree, grown at least to these nodes.
+        lengths: [R] committed tokens in the cache.
+        nodes: consecutive node indices, T of them.
+
+    Returns:
+        Logits [R, T, V].
+    """
+    device = model.device
+    depth = torch.tensor(tree.shape.node_depth[nodes], device=device)
+    length = torch.tensor(lengths, device=device).unsqueeze(1)
+    ancestors = tree.ancestors[:, nodes, : nodes.stop]
+    slot = torch.arange(max(lengths) + nodes.stop, device=device)
+    if min(lengths) == max(lengths):
+        prefix = torch.ones(1, dtype=torch.bool, device=device)
+        prefix = prefix.expand(len(lengths), ancestors.shape[1], lengths[0])
+        visible = torch.cat([prefix, ancestors], dim=2)
+    else:
+        committed = (slot < length).unsqueeze(1).expand(-1, ancestors.shape[1], -1).clone()
+        at = (length + torch.arange(nodes.stop, device=device)).unsqueeze(1)
+        visible = committed.scatter_(2, at.expand_as(ancestors), ancestors)
+    starts = [n + nodes.start for n in lengths]
+    rows = slice(0, len(lengths))
+    return model.forward(cache, rows, starts, tree.tokens[:, nodes], length + depth, visible)
+
+
+def _causal(positions: Tensor, slots: int) -> Tensor:
+    """[R, T, slots] visibility where every token stands at the slot of its position."""
+    return torch.arange(slots, device=positions.device) <= positions.unsqueeze(-1)
