@@ -113,7 +113,11 @@ def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
     """
     name, verifier = decoder.get("name"), decoder["verifier"]
     rule, replacement = verifier.get("rule"), verifier.get("replacement", False)
-    label = "recursive_rejection with replacement" if rule == "recursive_rejection" and replacement else rule
+    label = (
+        "recursive_rejection with replacement"
+        if rule == "recursive_rejection" and replacement
+        else rule
+    )
     if rule not in ("recursive_rejection", "k_seq", "naive"):
         raise ValueError(
             f"decoder {name!r}: verifier.rule must be one of recursive_rejection, k_seq, naive, "

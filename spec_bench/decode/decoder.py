@@ -98,7 +98,9 @@ class Decoder:
         """
         for request in requests:
             if not request.prompt_ids:
-                raise ValueError(f"prompt {request.prompt_id!r} is empty; at least one token needed")
+                raise ValueError(
+                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
+                )
             # Positions, unlike slots, grow with a tree's depth and not with its nodes.
             needed = len(request.prompt_ids) + request.max_new_tokens + self.depth
             for model in (self.target, *self.drafts):

@@ -46,7 +46,9 @@ class ModelSpec:
         try:
             device = torch.device(self.device)
         except RuntimeError:
-            raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}") from None
+            raise ValueError(
+                f"device must be like cpu, cuda or cuda:0, got {self.device!r}"
+            ) from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
 

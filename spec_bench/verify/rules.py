@@ -143,7 +143,9 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     return Verdict(acceptance, residual)
 
 
-def optimal_rho(p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 6, points: int = 16) -> Tensor:
+def optimal_rho(
+    p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 6, points: int = 16
+) -> Tensor:
     """The smallest rho that keeps K-SEQ lossless: the root of 1-(1-beta)^K = rho*beta in [1, K].
 
     Bisection with ``points`` probes a round; the upper end is returned, so a rounding error costs

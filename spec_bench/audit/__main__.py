@@ -1,0 +1,152 @@
+"""``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
+
+Without arguments: every rule by enumeration, every decoder on a Markov chain. With ``--target``
+and ``--draft``: also greedy equality with autoregressive decoding on that pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spec_bench.audit.catalogue import AUDIT_CASES, SETTINGS
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
+from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
+from spec_bench.audit.rules import RULE_CASES, TOLERANCE, audit_rule
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder
+from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
+from spec_bench.records import Request
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the audit's table."""
+
+    subject: str
+    check: str
+    result: str
+    passed: bool
+
+
+def audit_rules() -> Iterator[Line]:
+    """Every node rule by enumeration over random and adversarial (p, q)."""
+    for case in RULE_CASES:
+        error, cases = audit_rule(case)
+        yield Line(
+            f"rule: {case.name}",
+            f"enumeration, {cases} cases",
+            f"error {error:.1e}",
+            error <= TOLERANCE,
+        )
+
+
+def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
+    """Every decoder on a Markov chain, exactly where enumeration reaches, else by chi-square."""
+    for case in AUDIT_CASES:
+        name = case.decoder["name"]
+        if case.enumerable:
+            for label, settings in SETTINGS.items():
+                error, outcomes = enumerated_error(case.decoder, settings, seed=seed)
+                yield Line(
+                    f"{name}: {label}",
+                    f"enumeration, {outcomes} outcomes",
+                    f"error {error:.1e}",
+                    error <= TOLERANCE,
+                )
+            continue
+        for label, settings in SETTINGS.items():
+            p_value = chi_square(case.decoder, settings, samples=10 * samples, seed=seed)
+            yield Line(
+                f"{name}: {label}",
+                f"chi-square, {10 * samples} continuations",
+                f"p = {p_value:.3g}",
+                p_value >= FALSE_ALARM_RATE,
+            )
+    for case in AUDIT_CASES:
+        p_value = chi_square(case.decoder, SETTINGS["temperature 1"], samples=samples, seed=seed)
+        yield Line(
+            f"{case.decoder['name']}: several iterations in a batch",
+            f"chi-square, {samples} continuations",
+            f"p = {p_value:.3g}",
+            p_value >= FALSE_ALARM_RATE,
+        )
+
+
+def audit_pair(
+    target_path: str, draft_path: str, prompts: list[str], max_new_tokens: int
+) -> Iterator[Line]:
+    """Greedy equality of every decoder with the autoregressive one on a real pair."""
+    tokenizer = load_tokenizer(target_path)
+    vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
+    target, draft = load_model(ModelSpec(target_path)), load_model(ModelSpec(draft_path))
+    target.vocab_size = draft.vocab_size = vocab
+    stop = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    requests = [
+        Request(str(index), tuple(tokenizer(prompt)["input_ids"]), max_new_tokens, stop)
+        for index, prompt in enumerate(prompts)
+    ]
+    greedy = SamplingSettings(temperature=0.0)
+
+    def answers(decoder: dict[str, Any]) -> list[tuple[int, ...]]:
+        built = build_decoder(decoder, target, [draft, draft], greedy)
+        return [built.generate([request], seed=0)[0].tokens for request in requests]
+
+    baseline = answers(AUDIT_CASES[0].decoder)
+    for case in AUDIT_CASES[1:]:
+        got = answers(case.decoder)
+        found = [
+            first_difference(target, request, *pair)
+            for request, *pair in zip(requests, baseline, got, strict=True)
+        ]
+        differences = [difference for difference in found if difference]
+        ties = sum(difference.near_tie for difference in differences)
+        yield Line(
+            f"{case.decoder['name']}: greedy equals autoregressive",
+            f"{len(requests)} prompts",
+            f"{len(requests) - len(differences)} equal, {ties} near-ties "
+            f"(gap <= {NEAR_TIE_GAP:g}), {len(differences) - ties} different",
+            len(differences) == ties,
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the audit; returns 0 if everything passed."""
+    parser = argparse.ArgumentParser(prog="python -m spec_bench.audit", description=__doc__)
+    parser.add_argument("--target", help="folder or hub id of a target to check greedily")
+    parser.add_argument("--draft", help="folder or hub id of its draft")
+    parser.add_argument("--prompts", help="text file, one prompt a line")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if bool(options.target) != bool(options.draft):
+        parser.error("--target and --draft go together")
+    if options.target and not options.prompts:
+        parser.error("--prompts FILE is needed with --target and --draft")
+
+    table = Table("subject", "check", "result", "")
+    lines = [*audit_rules(), *audit_decoders(options.samples, options.seed)]
+    if options.target:
+        with open(options.prompts, encoding="utf-8") as file:
+            prompts = [line.strip() for line in file if line.strip()]
+        lines += audit_pair(options.target, options.draft, prompts, options.max_new_tokens)
+    for line in lines:
+        table.add_row(line.subject, line.check, line.result, "pass" if line.passed else "FAIL")
+    Console(width=130).print(table)
+    failed = sum(not line.passed for line in lines)
+    print(
+        f"{len(lines) - failed} of {len(lines)} checks passed; tolerance of exact checks "
+        f"{TOLERANCE:g}, false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
