@@ -49,18 +49,32 @@ def batches(
                 ids += part
                 weights += [1.0 if answer else PROMPT_WEIGHT] * len(part)
             drawn.append((ids, weights))
-        drawn.sort(key=lambda sample: len(sample[0]))
-        groups, start = [], 0
-        while start < len(drawn):
-            end = start + 1
-            while end < len(drawn) and (end + 1 - start) * len(drawn[end][0]) <= tokens:
-                end += 1
-            groups.append(drawn[start:end])
-            start = end
-        rng.shuffle(groups)
-        for group in groups:
-            longest = max(len(ids) for ids, _ in group)
-            yield (
-                torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in group]),
-                torch.tensor([w + [0.0] * (longest - len(w)) for _, w in group]),
-            )
+        yield from group_by_length(drawn, tokens, rng, pad)
+
+
+def group_by_length(
+    drawn: list[tuple[list[int], list[float]]], tokens: int, rng: Random, pad: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of samples of similar length, in random order, padded on the right.
+
+    Args:
+        drawn: (ids, loss weights) per sample.
+        tokens: padded tokens per batch, at most (one sample at least).
+        rng: shuffles the batches.
+        pad: padding token.
+    """
+    drawn = sorted(drawn, key=lambda sample: len(sample[0]))
+    groups, start = [], 0
+    while start < len(drawn):
+        end = start + 1
+        while end < len(drawn) and (end + 1 - start) * len(drawn[end][0]) <= tokens:
+            end += 1
+        groups.append(drawn[start:end])
+        start = end
+    rng.shuffle(groups)
+    for group in groups:
+        longest = max(len(ids) for ids, _ in group)
+        yield (
+            torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in group]),
+            torch.tensor([w + [0.0] * (longest - len(w)) for _, w in group]),
+        )

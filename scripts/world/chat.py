@@ -25,9 +25,10 @@ def _free_sentence(rng: Random, name: str) -> str:
     """One sentence of many possible ones about a person."""
     goods = rng.choice(list(GOODS.values()))[0]
     animals = rng.choice(list(ANIMALS.values()))[0]
+    did = rng.choice(rng.choice(VERBS).pasts)
     return rng.choice(
         (
-            f"{name} went to {rng.choice(TOWNS)} and {rng.choice(rng.choice(VERBS).pasts)} {goods}.",
+            f"{name} went to {rng.choice(TOWNS)} and {did} {goods}.",
             f"The morning was {rng.choice(WEATHER)} and {name} felt {rng.choice(FEELINGS)}.",
             f"{name} likes {animals} more than {goods}.",
             f"Later {name} met a {rng.choice(list(JOBS))} {rng.choice(list(PLACES.values()))[0]}.",
@@ -95,7 +96,9 @@ def alpaca(rng: Random) -> dict[str, str]:
     elif job == 2:
         other = rng.choice([candidate for candidate in NAMES if candidate != name])
         instruction = f"Replace the name with {other}."
-        given = f"{name} {verb.pasts[0]} {number} {goods} and felt {rng.choice(FEELINGS)} in {town}."
+        given = (
+            f"{name} {verb.pasts[0]} {number} {goods} and felt {rng.choice(FEELINGS)} in {town}."
+        )
         output = given.replace(name, other)
     elif job == 3:
         instruction = "Write the list in reverse order."
@@ -105,7 +108,9 @@ def alpaca(rng: Random) -> dict[str, str]:
         instruction = "Describe the person in one or two sentences."
         work, feeling = rng.choice(list(JOBS)), rng.choice(FEELINGS)
         given = f"name: {name}; job: {work}; town: {town}; mood: {feeling}"
-        opening = rng.choice((f"{name} is a {work} who lives in {town}", f"{name} works as a {work} in {town}"))
+        opening = rng.choice(
+            (f"{name} is a {work} who lives in {town}", f"{name} works as a {work} in {town}")
+        )
         mood = rng.choice((f" and is {feeling} today.", f". Today {name} feels {feeling}."))
         output = opening + mood
     return {"instruction": instruction, "input": given, "output": output}
@@ -115,18 +120,16 @@ def mt_bench(rng: Random, number: int) -> dict:
     """Two turns; the second needs the first one's answer."""
     name, other = rng.sample(NAMES, 2)
     town = rng.choice(TOWNS)
-    first = rng.choice(
-        (f"Describe a day of {name} in {town}.", f"Tell me about {name} in {town}.")
-    )
-    answer = f"{name} lives in {town}. " + " ".join(
-        _free_sentence(rng, name) for _ in range(2)
-    )
+    first = rng.choice((f"Describe a day of {name} in {town}.", f"Tell me about {name} in {town}."))
+    answer = f"{name} lives in {town}. " + " ".join(_free_sentence(rng, name) for _ in range(2))
     if rng.random() < 0.6:
         second, reply = f"Tell it again about {other}.", answer.replace(name, other)
         category = "rewriting"
     else:
         second = "Which town and which person was it?"
-        reply = rng.choice((f"It was {name} in {town}.", f"The person was {name}, the town {town}."))
+        reply = rng.choice(
+            (f"It was {name} in {town}.", f"The person was {name}, the town {town}.")
+        )
         category = "extraction"
     return {
         "question_id": number,

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# fmt: off
 NAMES = (
-    "Anna Bruno Clara David Emma Felix Greta Hugo Ida Jonas Karin Lukas Maria Nils Olga Paul Rosa "
-    "Simon Tina Uwe Vera Walter Yara Zeno Amir Bella Carlos Dora Erik Fatima Georg Hanna Ivan Julia "
-    "Kofi Lena Marco Nadia Oskar Petra Quinn Ravi Sofia Tomas Ursula Viktor Wanda Xenia Yusuf Zoe"
-).split()
+    "Anna", "Bruno", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas",
+    "Karin", "Lukas", "Maria", "Nils", "Olga", "Paul", "Rosa", "Simon", "Tina", "Uwe", "Vera",
+    "Walter", "Yara", "Zeno", "Amir", "Bella", "Carlos", "Dora", "Erik", "Fatima", "Georg",
+    "Hanna", "Ivan", "Julia", "Kofi", "Lena", "Marco", "Nadia", "Oskar", "Petra", "Quinn",
+    "Ravi", "Sofia", "Tomas", "Ursula", "Viktor", "Wanda", "Xenia", "Yusuf", "Zoe",
+)
+# fmt: on
+# fmt: off
 TOWNS = (
-    "Arlen Brenau Castow Dorfen Elmstad Farnau Glenmoor Harwick Istra Jarrow Kelden Lindau Marbach "
-    "Norwick Oldenau Penrith Quarley Rosenau Selby Tarnow Ulmen Velden Weston Yarm Zelten Bergau "
-    "Corwen Dunmore Eschen Fenwick"
-).split()
+    "Arlen", "Brenau", "Castow", "Dorfen", "Elmstad", "Farnau", "Glenmoor", "Harwick", "Istra",
+    "Jarrow", "Kelden", "Lindau", "Marbach", "Norwick", "Oldenau", "Penrith", "Quarley",
+    "Rosenau", "Selby", "Tarnow", "Ulmen", "Velden", "Weston", "Yarm", "Zelten", "Bergau",
+    "Corwen", "Dunmore", "Eschen", "Fenwick",
+)
+# fmt: on
 DAYS = {
     "Monday": "Montag",
     "Tuesday": "Dienstag",

@@ -50,21 +50,15 @@ def turns(task: str, sample: dict[str, Any]) -> list[tuple[str, str]]:
     s = sample
     if task == "wmt18_deen":
         pair = s["translation"]
-        return [
-            (f"Translate German to English:\nGerman: {pair['de']}\nEnglish:", f" {pair['en']}")
-        ]
+        return [(f"Translate German to English:\nGerman: {pair['de']}\nEnglish:", f" {pair['en']}")]
     if task == "wmt14_ende":
         pair = s["translation"]
-        return [
-            (f"Translate English to German:\nEnglish: {pair['en']}\nGerman:", f" {pair['de']}")
-        ]
+        return [(f"Translate English to German:\nEnglish: {pair['en']}\nGerman:", f" {pair['de']}")]
     if task == "xsum":
         return [(f"Article: {s['document']}\nSummary:", f" {s['summary']}")]
     if task == "squad":
         answer = s["answers"]["text"][0] if s["answers"]["text"] else "unanswerable"
-        prompt = (
-            f"Title: {s['title']}\nContext: {s['context']}\nQuestion: {s['question']}\nAnswer:"
-        )
+        prompt = f"Title: {s['title']}\nContext: {s['context']}\nQuestion: {s['question']}\nAnswer:"
         return [(prompt, f" {answer}")]
     if task == "spider":
         prompt = f"Schema:\n{schema_text(s['db_id'])}\nQuestion: {s['question']}\nSQL:"

@@ -18,7 +18,10 @@ def _clause(rng: Random, *, german_verb_last: bool) -> tuple[str, str]:
     number, german_number = rng.choice(list(NUMBERS.items()))
     colour, german_colour = rng.choice(list(COLOURS.items()))
     goods, german_goods = rng.choice(list(GOODS.values()))
-    thing, german_thing = f"{number} {colour} {goods}", f"{german_number} {german_colour} {german_goods}"
+    thing, german_thing = (
+        f"{number} {colour} {goods}",
+        f"{german_number} {german_colour} {german_goods}",
+    )
     where, german_where = rng.choice(
         [*PLACES.values(), *((f"in {town}", f"in {town}") for town in rng.sample(TOWNS, 8))]
     )
@@ -28,7 +31,9 @@ def _clause(rng: Random, *, german_verb_last: bool) -> tuple[str, str]:
     if german_verb_last:
         german = f"{german_subject} {german_thing} {german_where} {verb.participle} hat"
     elif timed:
-        german = f"am {german_day} hat {german_subject} {german_thing} {german_where} {verb.participle}"
+        german = (
+            f"am {german_day} hat {german_subject} {german_thing} {german_where} {verb.participle}"
+        )
     else:
         german = f"{german_subject} hat {german_thing} {german_where} {verb.participle}"
     english = f"{subject} {past} {thing} {where}"

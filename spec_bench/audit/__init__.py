@@ -1,1 +1,1 @@
-"""Exact losslessness checks: rules by enumeration, decoders end to end, pairs by greedy equality."""
+"""Exact losslessness checks: rules by enumeration, decoders end to end, pairs greedily."""

@@ -62,7 +62,7 @@ AUDIT_CASES = (
 
 SETTINGS = {
     "temperature 1": SamplingSettings(probability_dtype="float64"),
-    "temperature 0.5, top-p 0.8": SamplingSettings(0.5, top_p=0.8, probability_dtype="float64"),
+    "temperature 1.5, top-p 0.9": SamplingSettings(1.5, top_p=0.9, probability_dtype="float64"),
     "temperature 1, top-k 2": SamplingSettings(top_k=2, probability_dtype="float64"),
     "temperature 1, draft at 0": SamplingSettings(
         draft_temperature=0.0, probability_dtype="float64"

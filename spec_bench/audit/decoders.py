@@ -1,4 +1,4 @@
-"""Every decoder end to end on a Markov chain: by enumeration where it reaches, else by chi-square."""
+"""Every decoder end to end on a Markov chain: enumerated where possible, else by chi-square."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class MarkovModel:
         logits: [2, V, V] by position parity and last token.
     """
 
-    max_positions = None
+    max_positions: int | None = None
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits

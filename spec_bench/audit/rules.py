@@ -60,7 +60,8 @@ def adversarial_pairs(
     vocab: int, seed: int, random_pairs: int = 40
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(p [V], drafts [3, V]) in float64: random ones of several sharpnesses, and the corners:
-    zeros, one-hots, equal, disjoint, truncated supports that differ, near-zero mass."""
+    zeros, one-hots, equal, disjoint, truncated supports that differ, near-zero mass.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(sharpness: float, keep: int = vocab) -> Tensor:

@@ -67,7 +67,8 @@ class SamplingSettings:
 def argmax_lowest(scores: Tensor) -> Tensor:
     """Index of the largest entry of the last axis, the lowest index where several tie.
 
-    ``torch.argmax`` leaves the choice among ties to the backend; baseline and decoders need one rule.
+    ``torch.argmax`` leaves the choice among ties to the backend; baseline and decoders need one
+    rule.
 
     Args:
         scores: [..., V].

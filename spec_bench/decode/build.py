@@ -79,15 +79,16 @@ def drafts_used(decoder: Mapping[str, Any]) -> int:
     drafts = drafter.get("drafts", 1)
     if isinstance(drafts, bool) or not isinstance(drafts, int) or drafts < 1:
         raise ValueError(
-            f"decoder {decoder.get('name')!r}: drafter.drafts must be a whole number of at least 1, "
-            f"got {drafts!r}"
+            f"decoder {decoder.get('name')!r}: drafter.drafts must be a whole number of at least "
+            f"1, got {drafts!r}"
         )
     return drafts
 
 
 def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Policy:
     """The tree policy; at draft temperature 0 sampling without replacement becomes the draft's
-    best tokens in rank order, and i.i.d. children all become its best token."""
+    best tokens in rank order, and i.i.d. children all become its best token.
+    """
     tree = decoder["tree"]
     distinct: Siblings = (
         "deterministic" if settings.for_draft().temperature == 0 else "without_replacement"

@@ -220,7 +220,8 @@ class Decoder:
         """Keeps one row's accepted path in the caches and appends its tokens."""
         accepted, token = verdict[:2]
         path = verdict[2 : 3 + accepted]
-        emitted = verdict[4 + self.depth : 4 + self.depth + accepted] + [token]
+        drafted = verdict[4 + self.depth : 4 + self.depth + accepted]
+        emitted = [*drafted, token]
         self._cache.commit(index, row.length, path)  # type: ignore[attr-defined]
         if self._drafter:
             self._drafter.commit(index, row.length, path, self.depth)

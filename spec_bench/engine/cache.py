@@ -98,8 +98,8 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Keys and values for ``rows`` sequences of up to ``slots`` tokens.
 
-    Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and one
-    for values, so that a commit is one gather per layout and not one per layer.
+    Layers of the same layout share one storage tensor [layers, rows, H, slots, dim] for keys and
+    one for values, so that a commit is one gather per layout and not one per layer.
 
     Args:
         layouts: one per layer of the model.

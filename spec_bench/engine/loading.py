@@ -115,7 +115,7 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours != theirs:
-        token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[1])[0]
+        token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
         raise ValueError(
             f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): "
             f"token {token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the "

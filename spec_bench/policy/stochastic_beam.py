@@ -40,7 +40,7 @@ class StochasticBeam:
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         log_q = scores.squeeze(2)
         deterministic = self.siblings == "deterministic"
-        rows, nodes, vocab = log_q.shape
+        rows, _, vocab = log_q.shape
         if tree.grown == 0:
             self._phi = self._psi = log_q.new_zeros((rows, 1))
         phi = self._phi.unsqueeze(-1) + log_q

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
@@ -40,26 +41,30 @@ class Widths:
         self.shape = _shape(widths)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        rows, nodes, drafts, vocab = scores.shape
         width = self.widths[tree.grown]
-        device = scores.device
-        parent = torch.arange(nodes, device=device).repeat_interleave(width)
         if self.siblings == "iid":
-            q = scores.exp().flatten(1, 2)
-            # Child j of a node comes from draft j mod D, so that every draft gets its share.
-            source = torch.arange(width, device=device) % drafts
-            drawn = draws.categorical(q, -(-width // drafts)).view(rows, nodes, drafts, -1)
-            tokens = drawn.transpose(2, 3).reshape(rows, nodes, -1)[..., :width]
-            q_row = (torch.arange(nodes, device=device).unsqueeze(1) * drafts + source).flatten()
-            valid = torch.ones_like(tokens, dtype=torch.bool)
+            self._grow_iid(tree, scores, draws, width)
+            return
+        log_q = scores.squeeze(2)
+        parent = torch.arange(log_q.shape[1], device=log_q.device).repeat_interleave(width)
+        deterministic = self.siblings == "deterministic"
+        noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)
+        tokens, valid = gumbel_top_k(log_q, noise, width)
+        missing = (0, width - tokens.shape[-1])  # more children asked for than there are tokens
+        tokens, valid = pad(tokens, missing).flatten(1), pad(valid, missing).flatten(1)
+        if deterministic:
+            tree.add_level(tokens, parent, valid, None, None)
         else:
-            log_q = scores.squeeze(2)
-            deterministic = self.siblings == "deterministic"
-            noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)
-            tokens, valid = gumbel_top_k(log_q, noise, width)
-            q, q_row = (None, None) if deterministic else (log_q.exp(), parent)
-            if tokens.shape[-1] < width:
-                missing = width - tokens.shape[-1]
-                tokens = torch.nn.functional.pad(tokens, (0, missing))
-                valid = torch.nn.functional.pad(valid, (0, missing))
-        tree.add_level(tokens.flatten(1), parent, valid.flatten(1), q, q_row)
+            tree.add_level(tokens, parent, valid, log_q.exp(), parent)
+
+    def _grow_iid(self, tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
+        """Child j of a node comes from draft j mod D, so that every draft gets its share."""
+        rows, nodes, drafts, _ = scores.shape
+        q = scores.exp().flatten(1, 2)
+        drawn = draws.categorical(q, -(-width // drafts)).view(rows, nodes, drafts, -1)
+        tokens = drawn.transpose(2, 3).reshape(rows, nodes, -1)[..., :width].flatten(1)
+        node = torch.arange(nodes, device=q.device).unsqueeze(1)
+        draft = torch.arange(width, device=q.device) % drafts
+        q_row = (node * drafts + draft).flatten()
+        parent = node.expand(-1, width).flatten()
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q, q_row)

@@ -1,0 +1,75 @@
+"""What the family can do: greedy scores, and how often the target accepts a draft's token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from spec_bench.metrics.quality import build_metric
+
+from .distillation import answer_all
+from .samples import TASKS, turns
+
+SCORES = {
+    "wmt18_deen": "bleu",
+    "wmt14_ende": "bleu",
+    "xsum": "rouge2",
+    "alpaca": "exact_match",
+    "squad": "exact_match",
+    "spider": "exact_match",
+}
+
+
+def _shipped(tasks: Path, task: str) -> list[tuple[str, str]]:
+    """(prompt, answer) of the first turn of every shipped sample."""
+    lines = (tasks / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [turns(task, json.loads(line))[0] for line in lines]
+
+
+def greedy_scores(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, tasks: Path
+) -> dict[str, float]:
+    """Score of the greedy answers to the shipped samples, per task that has one."""
+    scores = {}
+    for task, metric in SCORES.items():
+        samples = _shipped(tasks, task)
+        prompts = [tokenizer(prompt)["input_ids"] for prompt, _ in samples]
+        answers = answer_all(model, tokenizer, prompts, temperature=0)
+        texts = [tokenizer.decode(a, skip_special_tokens=True).strip() for a in answers]
+        references = [[answer.strip()] for _, answer in samples]
+        scores[task] = round(build_metric(metric).score(texts, references).value, 4)
+    return scores
+
+
+@torch.inference_mode()
+def acceptance(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    tasks: Path,
+) -> dict[str, dict[str, float]]:
+    """Mean over the target's own tokens of P(accept one draft token), per task and temperature.
+
+    At temperature 1 that is sum min(p, q); at 0 it is whether both argmaxes agree.
+    """
+    rates: dict[str, dict[str, float]] = {}
+    for task in TASKS:
+        prompts = [tokenizer(prompt)["input_ids"] for prompt, _ in _shipped(tasks, task)[:48]]
+        rates[task] = {}
+        for temperature in (0, 1):
+            torch.manual_seed(0)
+            answers = answer_all(target, tokenizer, prompts, temperature=temperature)
+            accepted, count = 0.0, 0
+            for prompt, answer in zip(prompts, answers, strict=True):
+                ids = torch.tensor([prompt + answer])
+                window = slice(len(prompt) - 1, ids.shape[1] - 1)
+                p, q = (model(ids).logits[0, window].softmax(-1) for model in (target, draft))
+                agreed = (
+                    torch.minimum(p, q).sum(-1) if temperature else p.argmax(-1) == q.argmax(-1)
+                )
+                accepted, count = accepted + agreed.sum().item(), count + len(answer)
+            rates[task][str(temperature)] = round(accepted / count, 3)
+    return rates

@@ -1,0 +1,1 @@
+"""What is read off the machine: provenance, memory, energy. Imports the records only."""

@@ -1,0 +1,7 @@
+"""Metrics: pure functions of records."""
+
+from spec_bench.metrics.intervals import Interval
+from spec_bench.metrics.quality import METRICS, build_metric
+from spec_bench.metrics.summary import COLUMNS, speedup_interval, summarise
+
+__all__ = ["COLUMNS", "METRICS", "Interval", "build_metric", "speedup_interval", "summarise"]

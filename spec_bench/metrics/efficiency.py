@@ -1,0 +1,199 @@
+"""What a decoder's target calls and seconds bought: pure functions of generations.
+
+Knows the records only; nothing about intervals, quality or how a table is laid out.
+
+Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. The
+per-prompt numerators and denominators (``Sums``) are the common ground of the point values here
+and of the intervals in ``intervals.py``. A ratio whose denominator is zero has no value (None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spec_bench.records import Generation
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A ratio of sums, kept apart by prompt so that prompts can be resampled.
+
+    Attributes:
+        numerators: one number a prompt.
+        denominators: one number a prompt, in the same order.
+    """
+
+    numerators: tuple[float, ...]
+    denominators: tuple[float, ...]
+
+    @property
+    def value(self) -> float | None:
+        """Sum of the numerators over sum of the denominators."""
+        below = sum(self.denominators)
+        return sum(self.numerators) / below if below else None
+
+
+def delivered_tokens(generations: Sequence[Generation]) -> int:
+    """Tokens handed to the user, counted from token ids."""
+    return sum(len(generation.tokens) for generation in generations)
+
+
+def target_calls(generations: Sequence[Generation]) -> int:
+    """Forward passes of the target that verified a tree; the prefill is not one."""
+    return sum(len(generation.steps) for generation in generations)
+
+
+def emitted_per_call(generations: Sequence[Generation]) -> Sums:
+    """Emitted tokens (accepted + 1) over target calls."""
+    emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
+    return Sums(emitted, tuple(float(len(g.steps)) for g in generations))
+
+
+def block_efficiency(generations: Sequence[Generation]) -> float | None:
+    """Block efficiency tau: sum of (accepted + 1) / target calls (arXiv:2402.14160, C.2).
+
+    Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
+    limit inside the last block count here although they are not delivered.
+    """
+    return emitted_per_call(generations).value
+
+
+def mbsu(block_efficiency: float, draft_calls: int, parameter_ratio: float) -> float:
+    """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
+
+    The paper's sentence has r upside down; with r = draft / target its own tables come out.
+
+    Args:
+        block_efficiency: tau, emitted tokens per target call.
+        draft_calls: L, sequential draft calls per iteration (the tree's depth).
+        parameter_ratio: r, parameters of the draft over parameters of the target.
+    """
+    return block_efficiency / (draft_calls * parameter_ratio + 1.0)
+
+
+def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums:
+    """Walks that left depth - 1 by an accepted child, over walks that reached depth - 1.
+
+    Args:
+        generations: of one cell.
+        depth: 1 for the root's children, 2 for theirs, ... Target calls whose tree is shallower
+            than this do not count.
+    """
+    reached = [
+        [s for s in g.steps if s.depth >= depth and s.accepted >= depth - 1] for g in generations
+    ]
+    accepted = tuple(float(sum(s.accepted >= depth for s in steps)) for steps in reached)
+    return Sums(accepted, tuple(float(len(steps)) for steps in reached))
+
+
+def acceptance(generations: Sequence[Generation]) -> Sums:
+    """The counts of ``accepted_at_depth`` pooled over all depths."""
+    accepted = tuple(float(sum(s.accepted for s in g.steps)) for g in generations)
+    # A walk that accepts a of L levels reached depths 0..a, and could have left each but depth L.
+    reached = tuple(float(sum(min(s.accepted + 1, s.depth) for s in g.steps)) for g in generations)
+    return Sums(accepted, reached)
+
+
+def acceptance_rate(generations: Sequence[Generation]) -> float | None:
+    """alpha: P(the walk leaves a depth by an accepted child | it reached it), depths pooled."""
+    return acceptance(generations).value
+
+
+def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
+    """alpha_1 .. alpha_L; None at a depth that no walk came close to."""
+    deepest = max((step.depth for g in generations for step in g.steps), default=0)
+    return tuple(accepted_at_depth(generations, d).value for d in range(1, deepest + 1))
+
+
+def tokens_per_decode_s(generations: Sequence[Generation]) -> Sums:
+    """Delivered tokens over seconds of decoding."""
+    return Sums(_delivered(generations), tuple(g.decode_s for g in generations))
+
+
+def token_rate(generations: Sequence[Generation]) -> float | None:
+    """Delivered tokens per second of decoding, the prompt's prefill left out."""
+    return tokens_per_decode_s(generations).value
+
+
+def tokens_per_total_s(generations: Sequence[Generation]) -> Sums:
+    """Delivered tokens over seconds of prefill and decoding."""
+    return Sums(_delivered(generations), tuple(g.prefill_s + g.decode_s for g in generations))
+
+
+def token_rate_end_to_end(generations: Sequence[Generation]) -> float | None:
+    """Delivered tokens per second, the prompt's prefill included."""
+    return tokens_per_total_s(generations).value
+
+
+def host_seconds(generations: Sequence[Generation]) -> Sums:
+    """Seconds of decoding outside model forward passes, over seconds of decoding."""
+    outside = tuple(g.decode_s - g.draft_s - g.target_s for g in generations)
+    return Sums(outside, tuple(g.decode_s for g in generations))
+
+
+def host_overhead(generations: Sequence[Generation]) -> float | None:
+    """1 - (model forward seconds / wall seconds of decoding)."""
+    return host_seconds(generations).value
+
+
+def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
+    """Joules over delivered tokens; None where any generation was not metered."""
+    energy_j = tuple(g.energy_j for g in generations if g.energy_j is not None)
+    if len(energy_j) < len(generations):
+        return None
+    return Sums(energy_j, _delivered(generations))
+
+
+def energy_j_per_token(generations: Sequence[Generation]) -> float | None:
+    """Joules per delivered token over the decode window; no meter, no number."""
+    sums = energy_per_token(generations)
+    return None if sums is None else sums.value
+
+
+def nodes_per_call(generations: Sequence[Generation]) -> float | None:
+    """Tree nodes verified per target call, the root not counted."""
+    nodes = tuple(float(sum(s.nodes for s in g.steps)) for g in generations)
+    return Sums(nodes, tuple(float(len(g.steps)) for g in generations)).value
+
+
+def speedup(generations: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
+    """Token rate over the baseline's token rate on the same prompts.
+
+    Args:
+        generations: of one cell.
+        baseline: the same job's autoregressive generations, in any order.
+
+    Raises:
+        ValueError: the two do not hold the same prompts.
+    """
+    rate, reference = token_rate(generations), token_rate(matched(generations, baseline))
+    return rate / reference if rate is not None and reference else None
+
+
+def matched(
+    generations: Sequence[Generation], baseline: Sequence[Generation]
+) -> tuple[Generation, ...]:
+    """The baseline's generations in the order of ``generations``, matched by prompt id.
+
+    Raises:
+        ValueError: a prompt id occurs twice, or is on one side only.
+    """
+    ours, theirs = _by_prompt(generations, "the cell"), _by_prompt(baseline, "the baseline")
+    for name, missing in (("baseline", ours.keys() - theirs), ("cell", theirs.keys() - ours)):
+        if missing:
+            raise ValueError(f"prompts missing from the {name}: {', '.join(sorted(missing))}")
+    return tuple(theirs[generation.prompt_id] for generation in generations)
+
+
+def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Generation]:
+    found = {generation.prompt_id: generation for generation in generations}
+    if len(found) < len(generations):
+        ids = [generation.prompt_id for generation in generations]
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        raise ValueError(f"prompts twice in {whose}: {', '.join(twice)}")
+    return found
+
+
+def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
+    return tuple(float(len(generation.tokens)) for generation in generations)

@@ -1,0 +1,200 @@
+"""How good the texts are: BLEU, ROUGE-2, exact match and token F1, each with an interval.
+
+Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
+the papers print them (sacrebleu's own scale is 0..100).
+
+A metric turns each prompt into a few numbers whose sums over prompts determine the score, so that
+the interval comes from resampling prompts and BLEU stays a corpus score in every resample.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics.bleu import BLEU
+
+from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
+
+References = Sequence[Sequence[str]]
+UNANSWERABLE = "unanswerable"
+
+
+class Metric(Protocol):
+    """What the registry holds; a wrapper around an ``evaluate`` module would satisfy it too."""
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Scores predictions against the references of the same prompt (several allowed)."""
+
+    def signature(self, references: References) -> str:
+        """Implementation, version and settings, for the record."""
+
+
+class Bleu:
+    """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing)."""
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """BLEU / 100.
+
+        Raises:
+            ValueError: unequal lengths, or a prompt without a reference.
+        """
+        _check(predictions, references, "bleu", may_be_empty=False)
+        # effective_order concerns only the sentence's own score, which is not used: its counts are.
+        counter = BLEU(effective_order=True)
+        rows = []
+        for prediction, golds in zip(predictions, references, strict=True):
+            found = counter.sentence_score(prediction, list(golds))
+            rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        return _interval(_corpus_bleu, np.asarray(rows, dtype=np.float64))
+
+    def signature(self, references: References) -> str:
+        """Sacrebleu's own signature, with the number of references per prompt."""
+        counts = {len(golds) for golds in references}
+        scorer = BLEU()
+        scorer.num_refs = counts.pop() if len(counts) == 1 else -1  # -1: varies, as sacrebleu says
+        return f"sacrebleu {scorer.get_signature()}"
+
+
+class _MeanMetric:
+    """A score that is the mean over prompts of the best match among the references."""
+
+    name: str
+    empty_references = False
+
+    def match(self, prediction: str, gold: str) -> float:
+        raise NotImplementedError
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Mean over prompts, 0..1.
+
+        Raises:
+            ValueError: unequal lengths, or a prompt without a reference where one is needed.
+        """
+        _check(predictions, references, self.name, self.empty_references)
+        best = [
+            max(self.match(prediction, gold) for gold in (golds or [""]))
+            for prediction, golds in zip(predictions, references, strict=True)
+        ]
+        rows = np.asarray([best, np.ones(len(best))]).T
+        return _interval(lambda sums: sums[0] / sums[1], rows)
+
+
+class Rouge2(_MeanMetric):
+    """ROUGE-2 F1 by rouge-score, without stemming."""
+
+    name = "rouge2"
+
+    def __init__(self) -> None:
+        self._scorer = RougeScorer(["rouge2"], use_stemmer=False)
+
+    def match(self, prediction: str, gold: str) -> float:
+        """F1 of the bigrams."""
+        return float(self._scorer.score(gold, prediction)["rouge2"].fmeasure)
+
+    def signature(self, references: References) -> str:
+        """Library version and settings."""
+        return f"rouge-score rouge2 F1|stemmer:no|version:{version('rouge-score')}"
+
+
+class ExactMatch(_MeanMetric):
+    """Equality after SQuAD normalisation; an empty reference list is an unanswerable question."""
+
+    name = "exact_match"
+    empty_references = True
+
+    def match(self, prediction: str, gold: str) -> float:
+        """1 or 0."""
+        return float(_answer(prediction) == normalise(gold))
+
+    def signature(self, references: References) -> str:
+        """The rules in short."""
+        return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
+
+
+class TokenF1(_MeanMetric):
+    """F1 of the words after SQuAD normalisation."""
+
+    name = "f1"
+    empty_references = True
+
+    def match(self, prediction: str, gold: str) -> float:
+        """F1 of the bags of words; 1 or 0 where either side has no words."""
+        ours, theirs = _answer(prediction).split(), normalise(gold).split()
+        if not ours or not theirs:
+            return float(ours == theirs)
+        common = sum((Counter(ours) & Counter(theirs)).values())
+        return 2.0 * common / (len(ours) + len(theirs))
+
+    def signature(self, references: References) -> str:
+        """The rules in short."""
+        return f"f1 squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
+
+
+METRICS: dict[str, type[Metric]] = {
+    "bleu": Bleu,
+    "rouge2": Rouge2,
+    "exact_match": ExactMatch,
+    "f1": TokenF1,
+}
+
+
+def build_metric(name: str) -> Metric:
+    """The quality metric of that name.
+
+    Raises:
+        ValueError: unknown name.
+    """
+    if name not in METRICS:
+        raise ValueError(f"unknown score {name!r}; choose from {', '.join(METRICS)}")
+    return METRICS[name]()
+
+
+def normalise(text: str) -> str:
+    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def _answer(prediction: str) -> str:
+    """The normalised prediction, with the word for "no answer" made empty."""
+    plain = normalise(prediction)
+    return "" if plain == UNANSWERABLE else plain
+
+
+def _check(
+    predictions: Sequence[str], references: References, name: str, may_be_empty: bool
+) -> None:
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{name}: {len(predictions)} predictions but references for {len(references)} prompts"
+        )
+    for index, golds in enumerate(references):
+        if isinstance(golds, str):
+            raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
+        if not golds and not may_be_empty:
+            raise ValueError(f"{name}: prompt {index} has no reference")
+
+
+def _interval(statistic: Statistic, rows: NDArray[np.float64]) -> Interval:
+    found = bootstrap_sums(statistic, rows.T)
+    assert found is not None, "a mean over at least one prompt has a value"
+    return found
+
+
+def _corpus_bleu(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """BLEU / 100 from summed statistics (10, batch): 4 matches, 4 totals, two lengths."""
+    scores = np.empty(sums.shape[1])
+    for index, column in enumerate(sums.T.astype(int).tolist()):
+        score = BLEU.compute_bleu(
+            column[:4], column[4:8], column[8], column[9], smooth_method="exp"
+        )
+        scores[index] = score.score / 100.0
+    return scores

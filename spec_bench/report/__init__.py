@@ -1,0 +1,1 @@
+"""From results files to tables and figures. Imports records and metrics; never torch."""

@@ -1,0 +1,86 @@
+"""Reading a results file: rows as they are, grouped into what may be compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.records import Generation
+
+_COMPARABLE = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "prompts")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in the decoder only.
+
+    Attributes:
+        title: the task, and of the other settings those that differ between groups.
+        rows: the cells, the baseline first, as the file orders them.
+    """
+
+    title: str
+    rows: pd.DataFrame
+
+    def row(self, decoder: str) -> pd.Series | None:
+        """The first cell of that decoder that has numbers."""
+        found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
+        return None if found.empty else found.iloc[0]
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The rows of a results file.
+
+    Raises:
+        ValueError: there is no such file, or it has no rows.
+    """
+    if not path.is_file():
+        raise ValueError(f"no results file {str(path)!r}")
+    text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
+    rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
+    if rows.empty:
+        raise ValueError(f"{str(path)!r} has no rows")
+    return rows
+
+
+def groups_of(rows: pd.DataFrame) -> list[Group]:
+    """The rows as groups of comparable cells; a failed cell goes with its task's other cells."""
+    keys = [name for name in _COMPARABLE if name in rows and name != "prompts"]
+    shown = [name for name in keys if name != "task" and rows[name].nunique(dropna=False) > 1]
+    groups = []
+    for _, part in rows.groupby(keys, sort=False, dropna=False):
+        first = part.iloc[0]
+        # Temperature and truncation belong to the task unless one task has several.
+        extra = [name for name in shown if _varies(rows[rows.task == first.task], name)]
+        title = ", ".join([str(first.task), *(f"{name} {first[name]}" for name in extra)])
+        groups.append(Group(title, part))
+    return groups
+
+
+def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
+    """A cell's records by prompt id; None where the raw runs are not beside the results.
+
+    Args:
+        results: the results file, ``<results>/<name>/results.csv``.
+        run_id: the cell's.
+    """
+    path = results.resolve().parent.parent / "runs" / run_id / "generations.jsonl"
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8") as stream:
+        found = [Generation.from_json(json.loads(line)) for line in stream if line.endswith("\n")]
+    return {generation.prompt_id: generation for generation in found}
+
+
+def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
+    """Where a cell was measured; None where the raw runs are not beside the results."""
+    path = results.resolve().parent.parent / "runs" / run_id / "provenance.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
+
+
+def _varies(rows: pd.DataFrame, name: str) -> bool:
+    return bool(rows[name].nunique(dropna=False) > 1)

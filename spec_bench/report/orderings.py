@@ -1,0 +1,135 @@
+"""What the papers find, checked on measured records: orderings, quality, speed.
+
+A claim ``holds`` where its 95% interval excludes the contrary, ``does not hold`` where it excludes
+the claim, and is ``within noise`` else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import hypot
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from spec_bench.metrics.intervals import bootstrap_sums
+from spec_bench.records import Generation
+from spec_bench.report.figure import quality_column
+from spec_bench.report.load import Group, generations_of
+
+# RSD, arXiv:2402.14160, Figures 4 and 5: block efficiency at the same draft length.
+CHAIN = ("rsd_s", "rsd_c", "spectr", "sd")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim on one task, or on all tasks' prompts together.
+
+    Attributes:
+        claim: what is said.
+        where: the task.
+        evidence: the numbers.
+        verdict: ``holds``, ``within noise`` or ``does not hold``.
+    """
+
+    claim: str
+    where: str
+    evidence: str
+    verdict: str
+
+
+def check_all(groups: Sequence[Group], results: Path) -> list[Check]:
+    """All claims that the results can speak to."""
+    return [
+        *_orderings(groups, results),
+        *(check for group in groups for check in _quality(group)),
+        *(check for group in groups for check in _speed(group)),
+    ]
+
+
+def _orderings(groups: Sequence[Group], results: Path) -> list[Check]:
+    """Neighbours in the chain, per task and with all tasks' prompts together."""
+    checks = []
+    for better, worse in pairwise(CHAIN):
+        pairs: list[tuple[Generation, Generation]] = []
+        for group in groups:
+            found = _paired(group, better, worse, results)
+            pairs += found
+            if found:
+                checks.append(_ordering(better, worse, group.title, found))
+        if len(groups) > 1 and pairs:
+            checks.append(_ordering(better, worse, "all tasks", pairs))
+    return checks
+
+
+def _paired(
+    group: Group, better: str, worse: str, results: Path
+) -> list[tuple[Generation, Generation]]:
+    """Both decoders' records of the same prompts."""
+    rows = [group.row(better), group.row(worse)]
+    ours, theirs = (
+        (generations_of(results, str(row.run_id)) or {}) if row is not None else {} for row in rows
+    )
+    return [(ours[prompt_id], theirs[prompt_id]) for prompt_id in ours if prompt_id in theirs]
+
+
+def _ordering(
+    better: str, worse: str, where: str, pairs: Sequence[tuple[Generation, Generation]]
+) -> Check:
+    """Difference in block efficiency with its interval, paired by prompt."""
+    columns = []
+    for side in (0, 1):
+        columns.append([sum(s.accepted + 1 for s in pair[side].steps) for pair in pairs])
+        columns.append([len(pair[side].steps) for pair in pairs])
+    found = bootstrap_sums(lambda sums: sums[0] / sums[1] - sums[2] / sums[3], columns)
+    claim = f"{better} > {worse} in block efficiency"
+    if found is None or found.low is None or found.high is None:
+        return Check(claim, where, "no interval", "within noise")
+    verdict = _verdict(found.low, found.high)
+    evidence = f"difference {found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    return Check(claim, where, evidence, verdict)
+
+
+def _quality(group: Group) -> list[Check]:
+    """Exact decoders sample the same distribution: scores differ from AR's by noise only."""
+    score, baseline = quality_column(group), group.row("ar")
+    if score is None or baseline is None:
+        return []
+    outside, compared = [], 0
+    for _, row in group.rows.iterrows():
+        if row.status == "failed" or row.decoder == "ar" or row.lossless != "exact":
+            continue
+        noise = hypot(_half_width(row, score), _half_width(baseline, score))
+        compared += 1
+        if abs(row[score] - baseline[score]) > noise:
+            outside.append(f"{row.decoder} {row[score] - baseline[score]:+.3f}")
+    evidence = f"{compared - len(outside)} of {compared} within the 95% noise"
+    if outside:
+        evidence += f"; outside: {', '.join(outside)}"
+    verdict = "holds" if not outside else "does not hold" if len(outside) > 1 else "within noise"
+    return [Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)]
+
+
+def _speed(group: Group) -> list[Check]:
+    """Whether the fastest speculative decoder is really faster than the baseline."""
+    rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
+    if "speedup" not in rows or rows.speedup.isna().all():
+        return []
+    best = rows.loc[rows.speedup.idxmax()]
+    evidence = f"{best.decoder} {best.spec}: {best.speedup:.2f}"
+    if pd.isna(best.speedup_low):
+        return [Check("the fastest beats ar", group.title, evidence, "within noise")]
+    evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
+    verdict = _verdict(best.speedup_low - 1, best.speedup_high - 1)
+    return [Check("the fastest beats ar", group.title, evidence, verdict)]
+
+
+def _half_width(row: pd.Series, column: str) -> float:
+    return float(np.nan_to_num((row[f"{column}_high"] - row[f"{column}_low"]) / 2))
+
+
+def _verdict(low: float, high: float) -> str:
+    return "holds" if low > 0 else "does not hold" if high < 0 else "within noise"

@@ -1,0 +1,63 @@
+"""One cell while its job runs: its store, what is done, its decoder or its failure."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spec_bench.decode.decoder import Decoder
+from spec_bench.measure.memory import PeakMemory
+from spec_bench.records import Generation, Request
+from spec_bench.run.cells import Cell
+from spec_bench.run.identity import job_id
+from spec_bench.run.store import CellStore, write_atomic
+
+log = logging.getLogger(__name__)
+_MESSAGE_LENGTH = 300
+
+
+@dataclass
+class CellRun:
+    """One cell while its job runs.
+
+    Attributes:
+        cell: which decoder.
+        store: where its records go.
+        memory: peak memory of its windows.
+        done: generations by prompt id, those of an earlier, killed job included.
+        decoder: None until it is built, and for a cell that was complete before.
+        failure: why the cell was given up; "" while it goes on.
+    """
+
+    cell: Cell
+    store: CellStore
+    memory: PeakMemory
+    done: dict[str, Generation] = field(default_factory=dict)
+    decoder: Decoder | None = None
+    failure: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """The hash of the settings that change its numbers."""
+        return self.store.folder.name
+
+    def missing(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests it still has to decode; none once it has failed."""
+        if self.decoder is None:
+            return []
+        return [request for request in requests if request.prompt_id not in self.done]
+
+    def fail(self, error: Exception) -> None:
+        """Gives the cell up; its trace lies beside its records."""
+        write_atomic(self.store.trace_path, "".join(traceback.format_exception(error)))
+        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
+        self.failure = f"{type(error).__name__}: {message} (trace: {self.store.trace_path})"
+        self.decoder = None
+        log.error("%s failed: %s", self.cell.title, self.failure)
+
+
+def job_of(runs: Sequence[CellRun]) -> str:
+    """The id of the job that these cells make up."""
+    return job_id(run.run_id for run in runs)

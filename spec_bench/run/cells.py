@@ -1,0 +1,130 @@
+"""From what the user wrote to the list of decoders of a job, the baseline first.
+
+Knows decoder configs as dictionaries and their files; nothing about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import drafts_used, resolve_spec, spec_of, validate_decoder
+
+BASELINE = "ar"
+_CELL_KEYS = ("decoder", "spec", "drafter", "tree", "verifier")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One decoder of a job.
+
+    Attributes:
+        decoder: its resolved config.
+        spec: the papers' shorthand of its tree.
+        drafts: how many of the pair's drafts it uses; 0 for the baseline.
+    """
+
+    decoder: Mapping[str, Any]
+    spec: str
+    drafts: int
+
+    @property
+    def name(self) -> str:
+        """The decoder's name."""
+        return str(self.decoder["name"])
+
+    @property
+    def title(self) -> str:
+        """Name and spec, for people."""
+        return f"{self.name} {self.spec}"
+
+
+DecoderLoader = Callable[[str], dict[str, Any]]
+
+
+def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
+    """Reads ``decoder/NAME.yaml`` from the first config folder that has it.
+
+    Raises:
+        ValueError: no folder has it; the message lists those there are.
+    """
+    for folder in folders:
+        path = folder / "decoder" / f"{name}.yaml"
+        if path.is_file():
+            decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(decoder, dict):
+                raise ValueError(f"decoder config {path} is no mapping")
+            return decoder
+    known = sorted({file.stem for folder in folders for file in folder.glob("decoder/*.yaml")})
+    raise ValueError(f"unknown decoder {name!r}; known: {', '.join(known)}")
+
+
+def build_cells(
+    chosen: Mapping[str, Any],
+    spec: Any,
+    wanted: Any,
+    load: DecoderLoader,
+    sampling: SamplingSettings,
+) -> tuple[Cell, ...]:
+    """The cells of a job: the baseline, then those asked for, each once.
+
+    Args:
+        chosen: the composed ``decoder`` config, used where ``wanted`` is empty.
+        spec: its shorthand or None.
+        wanted: list of strings ``decoder:spec`` or mappings.
+        load: gives a decoder's config by name.
+        sampling: the job's; some rules do not fit some of them.
+
+    Raises:
+        ValueError: a decoder, spec or combination that does not exist, naming it.
+    """
+    if not isinstance(wanted, list):
+        raise ValueError(f"cells must be a list such as [sd:3,rsd_s:4x3], got {wanted!r}")
+    if wanted and spec is not None:
+        raise ValueError(f"spec={spec} goes with decoder=..., not with cells=[...]")
+    asked = [_parse_cell(item, load) for item in wanted] or [(dict(chosen), spec)]
+    cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
+    unique: dict[str, Cell] = {}
+    for cell in cells:
+        unique.setdefault(repr(_ordered(cell.decoder)), cell)
+    return tuple(unique.values())
+
+
+def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
+    """A cell from a decoder's config, the shorthand applied and the whole checked."""
+    decoder = resolve_spec(decoder, None if spec is None else str(spec))
+    validate_decoder(decoder, sampling)
+    return Cell(decoder, spec_of(decoder), drafts_used(decoder))
+
+
+def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
+    """``decoder:spec``, ``decoder``, or a mapping with overrides of the decoder's parts."""
+    if isinstance(item, str):
+        name, _, spec = item.partition(":")
+        return load(name.strip()), spec.strip() or None
+    if isinstance(item, Mapping) and len(item) == 1 and "decoder" not in item:
+        # YAML reads `sd: 3` as a mapping of one entry.
+        ((name, spec),) = item.items()
+        return load(str(name)), spec
+    if not isinstance(item, Mapping) or "decoder" not in item:
+        raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
+    unknown = sorted(set(item) - set(_CELL_KEYS))
+    if unknown:
+        raise ValueError(f"unknown cell keys {unknown}; known: {', '.join(_CELL_KEYS)}")
+    decoder = load(str(item["decoder"]))
+    for part in ("drafter", "tree", "verifier"):
+        if part in item:
+            decoder[part] = {**decoder.get(part, {}), **item[part]}
+    return decoder, item.get("spec")
+
+
+def _ordered(value: Any) -> Any:
+    """A value whose repr does not depend on the order of mapping keys."""
+    if isinstance(value, Mapping):
+        return sorted((key, _ordered(entry)) for key, entry in value.items())
+    return value

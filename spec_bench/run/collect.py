@@ -1,0 +1,85 @@
+"""From a job's records to its results: texts, scores and metrics against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from spec_bench.decode.decoder import Decoder
+from spec_bench.measure.energy import build_meter
+from spec_bench.metrics import summarise
+from spec_bench.records import CellResult, Generation
+from spec_bench.run.cell_run import CellRun, job_of
+from spec_bench.run.cells import BASELINE
+from spec_bench.run.prompts import Prompts
+from spec_bench.run.settings import JobSettings
+
+
+def collect(
+    settings: JobSettings, runs: Sequence[CellRun], fresh: Sequence[CellRun], prompts: Prompts
+) -> None:
+    """Writes the result of every cell that this job worked on.
+
+    Args:
+        settings: the job's.
+        runs: all cells of the job, the baseline first.
+        fresh: those without a complete result.
+        prompts: what was decoded, for scoring.
+    """
+    job, baseline = job_of(runs), runs[0]
+    assert baseline.cell.name == BASELINE
+    for run in fresh:
+        same_job = baseline in fresh or baseline.store.job() == job
+        if run.decoder is None:
+            result = _failed(settings, run)
+        else:
+            try:
+                result = _complete(settings, run, run.decoder, baseline, same_job, prompts)
+            except Exception as error:
+                run.fail(error)
+                result = _failed(settings, run)
+        run.store.finish(result, job)
+
+
+def _failed(settings: JobSettings, run: CellRun) -> CellResult:
+    """A row without numbers."""
+    return CellResult(run.run_id, settings.labels(run.cell), "exact", "failed", run.failure)
+
+
+def _complete(
+    settings: JobSettings,
+    run: CellRun,
+    decoder: Decoder,
+    baseline: CellRun,
+    same_job: bool,
+    prompts: Prompts,
+) -> CellResult:
+    """A row with its numbers; where a column is empty the reason says why.
+
+    Without a baseline it is ``partial``: a rerun that gets one fills in the speedup.
+    """
+    generations = _in_order(run, prompts)
+    reasons = []
+    reference = None if baseline.failure else _in_order(baseline, prompts)
+    if reference is None:
+        reasons.append("speedup: the baseline failed")
+    metrics = summarise(
+        generations,
+        baseline=reference,
+        texts=prompts.texts(generations),
+        references=prompts.references,
+        scores=prompts.scores(),
+        draft_calls=decoder.depth,
+        parameter_ratio=decoder.speed_ratio,
+    )
+    metrics["peak_memory_bytes"] = run.memory.peak_bytes
+    if meter_says := build_meter(settings.meter).reason:
+        reasons.append(f"energy_j_per_token: {meter_says}")
+    status: Literal["complete", "partial"] = "partial" if reference is None else "complete"
+    labels = {**settings.labels(run.cell), "baseline": "same job" if same_job else "earlier job"}
+    return CellResult(run.run_id, labels, decoder.lossless, status, "; ".join(reasons), metrics)
+
+
+def _in_order(run: CellRun, prompts: Prompts) -> list[Generation]:
+    """The generations in the order of the requests, so that resamples pair between cells."""
+    return [run.done[request.prompt_id] for request in prompts.requests]

@@ -1,0 +1,166 @@
+"""One job: shared models, interleaved prompts, every cell's records on disk as they come.
+
+For each batch of prompts every cell decodes it before the next batch starts, and the order of the
+cells rotates, so that drift of the machine hits all alike and no decoder always goes first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+
+from spec_bench.decode.build import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.model import LanguageModel
+from spec_bench.measure.memory import PeakMemory
+from spec_bench.measure.provenance import provenance
+from spec_bench.records import CellResult, Request
+from spec_bench.run.cell_run import CellRun
+from spec_bench.run.collect import collect
+from spec_bench.run.identity import run_id
+from spec_bench.run.models import models_of, tokenizer_of
+from spec_bench.run.prompts import Prompts
+from spec_bench.run.settings import JobSettings
+from spec_bench.run.store import CellStore
+from spec_bench.sinks.console import Progress
+
+log = logging.getLogger(__name__)
+_WARMUP_TOKENS = 16  # enough for every shape of forward pass to have run
+
+
+def run_job(settings: JobSettings) -> list[CellResult]:
+    """Runs what is not yet complete and collects all of the job's cells.
+
+    Args:
+        settings: checked settings.
+
+    Returns:
+        One result a cell, the baseline first.
+
+    Raises:
+        ValueError: models or prompts that cannot work together, before any decoding.
+    """
+    with ExitStack() as locks:
+        runs = _open(settings, locks)
+        pending = [run for run in runs if not run.store.complete()]
+        if pending:
+            if settings.threads is not None:
+                torch.set_num_threads(settings.threads)
+            tokenizer, tokens = tokenizer_of(settings.pair)
+            prompts = Prompts.build(settings, tokenizer)
+            models = models_of(settings.pair, tokens)
+            _describe(settings, pending)
+            _prepare(settings, pending, models, prompts.requests)
+            _decode(settings, pending, prompts.requests)
+            collect(settings, runs, pending, prompts)
+        results = [run.store.result() for run in runs]
+    return [result for result in results if result is not None]
+
+
+def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
+    """The job's cells with their stores locked, always in the same order against deadlock."""
+    runs = []
+    for cell in settings.cells:
+        store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
+        runs.append(CellRun(cell, store, PeakMemory(settings.device)))
+    for run in sorted(runs, key=lambda run: run.store.folder.name):
+        run.store.lock()
+        locks.callback(run.store.unlock)
+    for run in runs:
+        run.done = run.store.load()
+        if run.store.complete():
+            log.info("%s is complete: %s", run.cell.title, run.store.folder)
+    return runs
+
+
+def _describe(settings: JobSettings, runs: Sequence[CellRun]) -> None:
+    """Writes what each cell is and where it runs."""
+    origin = provenance()
+    for run in runs:
+        run.store.describe(settings.cell_settings(run.cell), origin)
+
+
+def _prepare(
+    settings: JobSettings,
+    runs: Sequence[CellRun],
+    models: Sequence[LanguageModel],
+    requests: Sequence[Request],
+) -> None:
+    """Builds each cell's decoder, checks that every prompt fits, allocates, warms up."""
+    target, drafts = models[0], models[1:]
+    for run in runs:
+        try:
+            run.decoder = build_decoder(
+                run.cell.decoder,
+                target,
+                drafts[: run.cell.drafts],
+                settings.sampling,
+                settings.batch_size,
+            )
+        except Exception as error:
+            run.fail(error)
+            continue
+        run.decoder.preflight(requests)
+    for run in runs:
+        if run.decoder is not None and run.missing(requests):
+            try:
+                _warm_up(settings, run.decoder, requests)
+            except Exception as error:
+                run.fail(error)
+
+
+def _warm_up(settings: JobSettings, decoder: Decoder, requests: Sequence[Request]) -> None:
+    """Allocates for the longest request and decodes a few tokens that nothing records."""
+    decoder.reserve(
+        max(decoder.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests)
+    )
+    for batch in list(_batches(requests, settings.batch_size))[: settings.warmup]:
+        short = [replace(r, max_new_tokens=min(r.max_new_tokens, _WARMUP_TOKENS)) for r in batch]
+        decoder.generate(short, settings.seed)
+
+
+def _decode(settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[Request]) -> None:
+    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
+    missing = sum(len(run.missing(requests)) for run in runs)
+    progress = Progress(missing, enabled=bool(settings.sink["progress"]))
+    try:
+        for turn, batch in enumerate(_batches(requests, settings.batch_size)):
+            first = turn % len(runs)
+            for run in (*runs[first:], *runs[:first]):
+                if todo := run.missing(batch):
+                    _decode_batch(settings, run, todo, progress)
+    finally:
+        progress.close()
+
+
+def _decode_batch(
+    settings: JobSettings, run: CellRun, batch: Sequence[Request], progress: Progress
+) -> None:
+    """One batch of one cell, on disk when this returns."""
+    assert run.decoder is not None
+    progress.start(run.cell.title, run.done.values())
+    try:
+        run.memory.begin()
+        generations = run.decoder.generate(batch, settings.seed, progress.step)
+        run.memory.end()
+        run.store.append(generations)
+    except Exception as error:
+        run.fail(error)
+        _release_memory(settings.device)
+    else:
+        run.done.update({generation.prompt_id: generation for generation in generations})
+    progress.finish(len(batch))
+
+
+def _release_memory(device: str) -> None:
+    """Gives a failed cell's memory back before the next cell allocates."""
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+
+
+def _batches(requests: Sequence[Request], size: int) -> Iterator[Sequence[Request]]:
+    return (requests[start : start + size] for start in range(0, len(requests), size))

@@ -1,0 +1,74 @@
+"""Where things lie: the configuration folder, the embedded models, what identifies a model.
+
+Knows the file system only; a model's name that is no folder is left for the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import spec_bench
+
+EMBEDDED = "embedded:"
+_SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
+
+
+def config_dir() -> Path:
+    """The folder of configs: in the package for a wheel, beside it in a checkout.
+
+    Raises:
+        FileNotFoundError: the installation carries no configs.
+    """
+    package = Path(spec_bench.__file__).resolve().parent
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise FileNotFoundError(f"no conf/config.yaml in {package} or beside it")
+
+
+def model_path(name: str) -> str:
+    """``embedded:NAME`` as a folder of the package; any other name as it is.
+
+    Raises:
+        ValueError: the package embeds no model of that name, or a path-like name is no folder.
+    """
+    if name.startswith(EMBEDDED):
+        root = Path(spec_bench.__file__).resolve().parent / "embedded" / "models"
+        folder = root / name.removeprefix(EMBEDDED)
+        if not (folder / "config.json").is_file():
+            known = sorted(f"{EMBEDDED}{found.parent.name}" for found in root.glob("*/config.json"))
+            raise ValueError(
+                f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
+            )
+        return str(folder)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"model folder {name!r} holds no config.json")
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ValueError(f"model folder {name!r} does not exist")
+    return name
+
+
+def fingerprint(name: str) -> str | None:
+    """A short hash of a local model's config and weights; None for a hub id.
+
+    Two models that once lay in the same folder are two models: their results must not be mixed.
+    """
+    folder = Path(model_path(name))
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.suffix not in {".json", ".safetensors", ".bin", ".model"}:
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(_SAMPLE_BYTES))
+            if size > 2 * _SAMPLE_BYTES:
+                stream.seek(-_SAMPLE_BYTES, 2)
+            digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:12]

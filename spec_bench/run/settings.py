@@ -1,0 +1,233 @@
+"""One job's settings as plain dataclasses, checked before any model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.engine.loading import ModelSpec
+from spec_bench.measure.energy import build_meter
+from spec_bench.run.cells import Cell, DecoderLoader, build_cells
+from spec_bench.run.identity import digest
+from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
+from spec_bench.tasks import Example, Task, build_task
+
+_SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
+_DEFAULTS = SamplingSettings()
+_MAX_NEW_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The models of a job.
+
+    Attributes:
+        name: label of the pair.
+        target: as the user wrote it.
+        drafts: as the user wrote them, in order.
+        specs: what to load, the target first.
+        revisions: hub revision or content hash of each, the target's first.
+    """
+
+    name: str
+    target: str
+    drafts: tuple[str, ...]
+    specs: tuple[ModelSpec, ...]
+    revisions: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Everything one job needs.
+
+    The plain fields' meanings stand in ``conf/config.yaml`` and the groups it names.
+
+    Attributes:
+        task_config: the task as its YAML has it.
+        examples: what is asked, in order.
+    """
+
+    name: str
+    results: Path
+    seed: int
+    warmup: int
+    batch_size: int
+    threads: int | None
+    device: str
+    pair: Pair
+    task: Task
+    task_config: Mapping[str, Any]
+    examples: tuple[Example, ...]
+    sampling: SamplingSettings
+    max_new_tokens: int
+    meter: str
+    sink: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    def cell_settings(self, cell: Cell) -> dict[str, Any]:
+        """The resolved settings that change a cell's numbers; their hash is its run id."""
+        return {
+            "pair": {
+                "target": self.pair.target,
+                "drafts": list(self.pair.drafts),
+                "revisions": list(self.pair.revisions),
+                "dtype": self.pair.specs[0].dtype,
+                "target_device_map": _plain(self.pair.specs[0].device_map),
+            },
+            "task": {k: v for k, v in self.task_config.items() if k != "generation"},
+            "examples": {"count": len(self.examples), "digest": examples_digest(self.examples)},
+            "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
+            "engine": {
+                "device": self.device,
+                "batch_size": self.batch_size,
+                "threads": self.threads,
+            },
+            "decoder": cell.decoder,
+            "energy": self.meter,
+            "warmup": self.warmup,
+            "seed": self.seed,
+        }
+
+    def labels(self, cell: Cell) -> dict[str, Any]:
+        """What identifies a cell in the results table."""
+        return {
+            "pair": self.pair.name,
+            "target": self.pair.target,
+            "draft": ",".join(self.pair.drafts[: cell.drafts]),
+            "task": self.task.name,
+            "decoder": cell.name,
+            "spec": cell.spec,
+            "temperature": self.sampling.temperature,
+            "top_k": self.sampling.top_k,
+            "top_p": self.sampling.top_p,
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+        }
+
+
+def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSettings:
+    """Checks a job's config and turns it into settings; reads the task's examples.
+
+    Args:
+        config: the composed config as plain dictionaries and lists, interpolations resolved.
+        load: gives a decoder's config by name.
+
+    Raises:
+        ValueError: for a value that cannot be right, naming it and what was allowed.
+    """
+    engine, sink = config["engine"], config["sink"]
+    whole = {
+        "seed": _whole("seed", config["seed"], 0),
+        "warmup": _whole("warmup", config["warmup"], 0),
+        "batch_size": _whole("engine.batch_size", engine["batch_size"], 1),
+        "threads": _whole("engine.threads", engine["threads"], 1, optional=True),
+    }
+    prompts = _whole("prompts", config["prompts"], 1, optional=True)
+    meter = build_meter(config["energy"]["meter"]).name
+    task = build_task(config["task"])
+    sampling = _sampling(config["generation"], task)
+    limit = config["generation"]["max_new_tokens"]
+    if limit is None:
+        limit = task.generation.get("max_new_tokens", _MAX_NEW_TOKENS)
+    cells = build_cells(config["decoder"], config["spec"], config["cells"], load, sampling)
+    pair = _pair(config["pair"], engine)
+    for cell in cells:
+        if cell.drafts > len(pair.drafts):
+            raise ValueError(
+                f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+            )
+    return JobSettings(
+        name=_name(config["name"]),
+        results=Path(config["results"]),
+        device=engine["device"],
+        pair=pair,
+        task=task,
+        task_config=config["task"],
+        examples=tuple(task.examples(prompts)),
+        sampling=sampling,
+        max_new_tokens=_whole("generation.max_new_tokens", limit, 1),
+        meter=meter,
+        sink=sink,
+        cells=cells,
+        **whole,
+    )
+
+
+def examples_digest(examples: tuple[Example, ...]) -> str:
+    """What was asked and expected: a data set that changes under its name is another cell."""
+    return digest([[example.id, example.turns, example.references] for example in examples])
+
+
+def _pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
+    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``."""
+    target, draft = pair["target"], pair["draft"]
+    drafts = tuple(draft) if isinstance(draft, list) else (draft,) if draft else ()
+    for name in (target, *drafts):
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"pair.target and pair.draft name models, got {name!r}")
+    dtype = pair.get("dtype") or engine["dtype"]
+    device_map = pair.get("target_device_map")
+    if isinstance(device_map, dict):
+        device_map = tuple(sorted(device_map.items()))
+    asked = [pair.get("target_revision"), *[pair.get("draft_revision")] * len(drafts)]
+    maps = [device_map, *[None] * len(drafts)]
+    specs = tuple(
+        ModelSpec(model_path(name), dtype, engine["device"], place, revision)
+        for name, place, revision in zip((target, *drafts), maps, asked, strict=True)
+    )
+    revisions = tuple(
+        fingerprint(name) or revision
+        for name, revision in zip((target, *drafts), asked, strict=True)
+    )
+    name = pair.get("name") or "+".join([_short(target), *(_short(each) for each in drafts)])
+    return Pair(name, target, drafts, specs, revisions)
+
+
+def _short(model: str) -> str:
+    """The last part of an id, folder or embedded name."""
+    return model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED)
+
+
+def _sampling(generation: Mapping[str, Any], task: Task) -> SamplingSettings:
+    """The sampling settings: the run's, where they are null the task's, else the defaults."""
+    values: dict[str, Any] = {
+        name: next(
+            value
+            for value in (generation[name], task.generation.get(name), getattr(_DEFAULTS, name))
+            if value is not None or name == "draft_temperature"
+        )
+        for name in _SAMPLING
+    }
+    for name in ("temperature", "top_k", "top_p", "draft_temperature"):
+        value = values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise ValueError(f"generation.{name} must be a number, got {value!r}")
+    values["temperature"], values["top_p"] = float(values["temperature"]), float(values["top_p"])
+    return SamplingSettings(**values)
+
+
+def _name(value: Any) -> str:
+    """The experiment's name, which becomes a folder."""
+    if not isinstance(value, str) or not value or value in {".", ".."} or "/" in value:
+        raise ValueError(f"name becomes a folder below results, got {value!r}")
+    if value == "runs":
+        raise ValueError("name 'runs' is taken: results/runs holds what the cells measured")
+    return value
+
+
+def _whole(name: str, value: Any, least: int, optional: bool = False) -> Any:
+    """A whole number of at least ``least``; None where that is allowed."""
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        allowed = f"a whole number >= {least}" + (" or null" if optional else "")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
+    return value
+
+
+def _plain(device_map: Any) -> Any:
+    """A device map as JSON knows it."""
+    return [list(item) for item in device_map] if isinstance(device_map, tuple) else device_map

@@ -1,0 +1,111 @@
+"""What one cell leaves on disk, and how a rerun finds it again.
+
+``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
+prompt, on disk before the next prompt starts), ``result.json`` (whole or not there) and, after a
+failure, ``trace.txt``. Knows nothing about what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+from spec_bench.records import CellResult, Generation
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Writes a file so that a reader, or a rerun after a kill, sees all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, path)
+
+
+class CellStore:
+    """One cell's folder.
+
+    Attributes:
+        folder: ``<results>/runs/<run_id>``.
+    """
+
+    def __init__(self, results: Path, run_id: str) -> None:
+        self.folder = results / "runs" / run_id
+        self._lock: TextIO | None = None
+
+    @property
+    def trace_path(self) -> Path:
+        """Where a failure's traceback lies."""
+        return self.folder / "trace.txt"
+
+    def lock(self) -> None:
+        """Waits until no other process works on this cell; a killed process holds no lock."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder / ".lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def unlock(self) -> None:
+        """Lets other processes work on this cell."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        """Writes the resolved settings and the provenance; each start of the cell adds one."""
+        write_atomic(self.folder / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
+        path = self.folder / "provenance.json"
+        starts = json.loads(path.read_text()) if path.exists() else []
+        write_atomic(path, json.dumps([*starts, provenance], indent=1) + "\n")
+
+    def append(self, generations: Iterable[Generation]) -> None:
+        """Adds generations; when this returns they survive a kill."""
+        with (self.folder / "generations.jsonl").open("a", encoding="utf-8") as stream:
+            for generation in generations:
+                stream.write(json.dumps(generation.to_json(), separators=(",", ":")) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def load(self) -> dict[str, Generation]:
+        """The generations on disk by prompt id; a last line torn by a kill is cut off."""
+        path = self.folder / "generations.jsonl"
+        if not path.exists():
+            return {}
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            with path.open("rb+") as stream:
+                stream.truncate(whole)
+        lines = data[:whole].decode("utf-8").splitlines()
+        generations = (Generation.from_json(json.loads(line)) for line in lines)
+        return {generation.prompt_id: generation for generation in generations}
+
+    def finish(self, result: CellResult, job: str) -> None:
+        """Writes the cell's result, the last thing a cell writes."""
+        content = {**vars(result), "job": job}
+        write_atomic(self.folder / "result.json", json.dumps(content, indent=1) + "\n")
+
+    def result(self) -> CellResult | None:
+        """The cell's result, complete or failed; None where it was not finished."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return None
+        content = json.loads(path.read_text())
+        return CellResult(**{key: value for key, value in content.items() if key != "job"})
+
+    def job(self) -> str | None:
+        """The job that finished the cell; cells of one job were measured interleaved."""
+        path = self.folder / "result.json"
+        return json.loads(path.read_text()).get("job") if path.exists() else None
+
+    def complete(self) -> bool:
+        """Whether the cell needs no more work; a failed cell is tried again."""
+        result = self.result()
+        return result is not None and result.status == "complete"

@@ -1,0 +1,104 @@
+"""The progress bar while a job runs and the table at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from spec_bench.records import CellResult, Generation
+from spec_bench.sinks.rows import row_of
+
+_COLUMNS = (
+    ("task", "task"),
+    ("decoder", "decoder"),
+    ("spec", "spec"),
+    ("tau", "block_efficiency"),
+    ("MBSU", "mbsu"),
+    ("alpha", "acceptance_rate"),
+    ("tok/s", "token_rate"),
+    ("speedup", "speedup"),
+    ("host", "host_overhead"),
+    ("BLEU", "bleu"),
+    ("ROUGE-2", "rouge2"),
+    ("EM", "exact_match"),
+)
+_LEAST_WIDTH = 150
+
+
+class Progress:
+    """A bar over prompts x cells with the running numbers of the cell that decodes now."""
+
+    def __init__(self, total: int, enabled: bool) -> None:
+        self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt")
+        self._label = ""
+        self._calls, self._tokens, self._seconds = 0, 0, 0.0
+        self._since = 0.0
+
+    def start(self, label: str, done: Iterable[Generation]) -> None:
+        """The next batch belongs to this cell, which has done these prompts before."""
+        done = list(done)
+        self._label = label
+        self._calls = sum(len(generation.steps) for generation in done)
+        self._tokens = sum(step.accepted + 1 for item in done for step in item.steps)
+        self._seconds = sum(generation.decode_s for generation in done)
+        self._since = time.perf_counter()
+
+    def step(self, calls: int, tokens: int) -> None:
+        """So many more target calls emitted so many more tokens."""
+        self._calls, self._tokens = self._calls + calls, self._tokens + tokens
+        seconds = self._seconds + time.perf_counter() - self._since
+        tau, rate = self._tokens / max(1, self._calls), self._tokens / max(1e-9, seconds)
+        self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
+        self._bar.update(0)
+
+    def finish(self, prompts: int) -> None:
+        """So many prompts were decoded, or given up."""
+        self._bar.update(prompts)
+
+    def close(self) -> None:
+        """Leaves the terminal tidy."""
+        self._bar.close()
+
+
+def print_table(results: Iterable[CellResult], console: Console | None = None) -> None:
+    """Prints one line a cell with the columns that have a value anywhere."""
+    rows = [row_of(result) for result in results]
+    columns = [(title, name) for title, name in _COLUMNS if any(_known(row, name) for row in rows)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for position, (title, _) in enumerate(columns):
+        table.add_column(title, justify="left" if position < 3 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_cell(row, name) for _, name in columns), style=_style(row))
+    console = console or Console()
+    console.width = max(console.width, _LEAST_WIDTH)  # a cut number is worse than a wrapped line
+    console.print(table)
+    for row in rows:
+        if row["status"] == "failed":
+            console.print(f"failed: {row['decoder']} {row['spec']}: {row['reason']}", markup=False)
+
+
+def _known(row: dict[str, Any], name: str) -> bool:
+    return row.get(name) not in (None, "")
+
+
+def _style(row: dict[str, Any]) -> str:
+    return "red" if row["status"] == "failed" else ""
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if not _known(row, name):
+        return ""
+    value = row[name]
+    if not isinstance(value, float):
+        return str(value)
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    digits = 0 if abs(value) >= 100 else 2
+    if isinstance(low, float) and isinstance(high, float):
+        return f"{value:.{digits}f} ±{(high - low) / 2:.{digits}f}"
+    return f"{value:.{digits}f}"

@@ -1,0 +1,39 @@
+"""A cell's result as one flat row of the tidy table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec_bench.records import CellResult
+
+LABELS = (
+    "pair",
+    "target",
+    "draft",
+    "task",
+    "decoder",
+    "spec",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "batch_size",
+    "lossless",
+    "status",
+    "reason",
+    "run_id",
+    "baseline",
+)
+
+
+def row_of(result: CellResult) -> dict[str, Any]:
+    """Labels first, then metrics; a failed cell claims nothing, not even that it is lossless."""
+    own = {
+        "lossless": result.lossless if result.status != "failed" else "",
+        "status": result.status,
+        "reason": result.reason,
+        "run_id": result.run_id,
+    }
+    labels = {**result.labels, **own}
+    metrics = result.metrics if result.status != "failed" else {}
+    return {**{name: labels.get(name, "") for name in LABELS}, **labels, **metrics}

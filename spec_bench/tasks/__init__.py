@@ -1,0 +1,6 @@
+"""Tasks: dataset, prompt template, stop rule, references and the names of the scores."""
+
+from spec_bench.tasks.example import Example
+from spec_bench.tasks.task import Task, build_task
+
+__all__ = ["Example", "Task", "build_task"]

@@ -1,0 +1,26 @@
+"""One example of a task, ready to be put to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """What is asked, and what a good answer looks like.
+
+    Attributes:
+        id: unique within the task and the same whatever the limit and the offset.
+        turns: what the user says, one text a turn; most tasks have one turn. For tasks that are
+            not chats this is the whole prompt.
+        references: reference answers of each turn, as many tuples as turns; empty where there are
+            none (no reference, or a question without an answer).
+        meta: the row's other columns, as they came.
+    """
+
+    id: str
+    turns: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+    meta: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -1,0 +1,172 @@
+"""Where a task's rows come from: the package, the hub, or the user's own files.
+
+Knows files and the ``datasets`` library; nothing about prompts or models. All three kinds yield
+rows in the hub's schema, so that a task needs one set of field names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
+KINDS = ("embedded", "hub", "local")
+LOADERS = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A public dataset, pinned.
+
+    Attributes:
+        path: the dataset's id.
+        name: the dataset's configuration, if it has several.
+        split: the split to read.
+        revision: a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of
+            datasets that come with a loading script, which ``datasets`` no longer runs.
+        data_files: read only these files (a pattern inside the dataset), so that a test set does
+            not bring a training set of some gigabytes along.
+    """
+
+    path: str
+    split: str
+    name: str | None = None
+    revision: str | None = None
+    data_files: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where to read.
+
+    Attributes:
+        kind: ``embedded``, ``hub`` or ``local``.
+        hub: the public dataset.
+        path: for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder
+            that ``Dataset.save_to_disk`` wrote.
+        split: overrides the hub's split, and chooses one of a local folder's.
+    """
+
+    kind: str
+    hub: Hub | None = None
+    path: str | None = None
+    split: str | None = None
+
+
+def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
+    """Rows ``offset`` to ``offset + limit`` of the source.
+
+    Args:
+        source: where to read.
+        task: the task's name, which is the embedded sample's file name.
+        limit: how many rows at most; None reads all that follow.
+        offset: how many rows to skip.
+
+    Raises:
+        ValueError: unknown kind, missing file, unknown split, or a dataset that cannot be loaded.
+    """
+    if source.kind == "embedded":
+        rows: Any = list(_embedded(task))
+    elif source.kind == "hub":
+        rows = _hub(source, task)
+    elif source.kind == "local":
+        rows = _local(source, task)
+    else:
+        raise ValueError(
+            f"task {task}: unknown source.kind {source.kind!r}; choose from {', '.join(KINDS)}"
+        )
+    end = len(rows) if limit is None else min(len(rows), offset + limit)
+    return [rows[index] for index in range(offset, end)]
+
+
+def _embedded(task: str) -> Iterator[Row]:
+    file = EMBEDDED / f"{task}.jsonl"
+    if not file.is_file():
+        there = sorted(path.stem for path in EMBEDDED.glob("*.jsonl"))
+        raise ValueError(
+            f"task {task}: no embedded sample {file.name}; the package has"
+            f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
+        )
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _hub(source: Source, task: str) -> Any:
+    from datasets import load_dataset
+
+    hub = source.hub
+    if hub is None:
+        raise ValueError(f"task {task}: source.kind=hub needs source.hub.path and source.hub.split")
+    split = source.split or hub.split
+    options: dict[str, Any] = {"name": hub.name}
+    if hub.data_files is not None:
+        # The dataset's card lists splits that were deliberately not asked for.
+        options = {"data_files": {split: hub.data_files}, "verification_mode": "no_checks"}
+    at = f" at revision {hub.revision}" if hub.revision else ""
+    with _named(
+        f"task {task}: cannot load split {split!r} of hub dataset {hub.path!r}{at} (without a"
+        " network use source.kind=embedded, or source.kind=local source.path=...)"
+    ):
+        return load_dataset(hub.path, split=split, revision=hub.revision, **options)
+
+
+def _local(source: Source, task: str) -> Any:
+    from datasets import Dataset, load_dataset, load_from_disk
+
+    if not source.path:
+        raise ValueError(f"task {task}: source.kind=local needs source.path")
+    path = Path(source.path).expanduser()
+    if not path.exists():
+        raise ValueError(f"task {task}: source.path {str(path)!r} does not exist")
+    if path.is_file() and path.suffix not in LOADERS:
+        raise ValueError(
+            f"task {task}: cannot read {path.name!r}; choose from {', '.join(LOADERS)} or a folder"
+        )
+    with _named(f"task {task}: cannot read source.path {str(path)!r}"):
+        if path.is_file():
+            options = {"sep": "\t"} if path.suffix == ".tsv" else {}
+            found: Any = load_dataset(LOADERS[path.suffix], data_files=str(path), **options)
+        elif any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
+            found = load_from_disk(str(path))
+        else:
+            found = load_dataset(str(path))
+    return found if isinstance(found, Dataset) else found[_split(source, task, list(found))]
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Turns what the datasets library raises into one ValueError that says what was asked for."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError, DatasetsError) as error:
+        # A failed build hides the parser's own message one level down.
+        raise ValueError(f"{what}: {error.__cause__ or error}") from error
+
+
+def _split(source: Source, task: str, splits: list[str]) -> str:
+    """The split that was asked for, else the only one, else the hub's."""
+    if len(splits) == 1 and source.split is None:
+        return splits[0]
+    wanted = source.split or (source.hub.split if source.hub else None)
+    if wanted not in splits:
+        raise ValueError(
+            f"task {task}: source.path has no split {wanted!r}; choose source.split from"
+            f" {', '.join(splits)}"
+        )
+    return wanted

@@ -1,0 +1,263 @@
+"""A task: rows from a source, a prompt template, a stop rule, references and scores.
+
+Knows text and token ids; nothing about models or about how scores are computed (``scores`` are
+names). A tokenizer is anything that behaves like one of ``transformers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spec_bench.tasks.example import Example
+from spec_bench.tasks.schema import database_file, schema_text
+from spec_bench.tasks.source import EMBEDDED, Hub, Row, Source, load_rows
+from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
+
+CHAT = ("auto", True, False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What ``conf/task/*.yaml`` describes; ``build_task`` makes one.
+
+    Attributes:
+        name: the task's name.
+        source: where the rows come from.
+        template: text of one turn with ``{field}`` in it; of several templates the first whose
+            fields are all filled is used (an optional context).
+        fields: name in the template -> column or path into columns.
+        turns: a field that holds a list of turns; the template then says ``{turn}``.
+        reference: the field that holds the reference answer, a text or a list of several (with
+            ``turns``: one a turn); None where there is none.
+        chat: True: the tokenizer's chat template; False: plain text; ``auto``: the chat template
+            where the tokenizer has one.
+        plain: one turn as plain text, with ``{turn}``, for tokenizers without a chat template.
+        stop: texts that end an answer.
+        scores: names of quality metrics.
+        generation: this task's defaults for what the run leaves open: max_new_tokens, and the
+            papers' temperature, top_k and top_p.
+        database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
+            read; None: beside the rows.
+    """
+
+    name: str
+    source: Source
+    template: tuple[str, ...]
+    fields: Fields = field(default_factory=dict)
+    turns: str | None = None
+    reference: str | None = None
+    chat: bool | str = False
+    plain: str = "{turn}"
+    stop: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    database: str | None = None
+
+    def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
+        """Reads the rows and fills the template.
+
+        Args:
+            limit: how many examples at most; None: all.
+            offset: how many to skip.
+
+        Raises:
+            ValueError: missing file or field, unknown split, or no rows in that range.
+        """
+        rows = load_rows(self.source, self.name, limit, offset)
+        if not rows:
+            raise ValueError(f"task {self.name}: no rows from offset {offset} on")
+        examples = [self._example(row, offset + index) for index, row in enumerate(rows)]
+        ids = [example.id for example in examples]
+        if len(set(ids)) < len(ids):
+            twice = sorted({i for i in ids if ids.count(i) > 1})
+            raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
+        return examples
+
+    def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
+        """The plain text that asks for the answer to a turn.
+
+        Args:
+            example: one of ``examples``.
+            turn: which turn is asked, from 0.
+            history: the answers to the earlier turns. None takes their first references, so that
+                every decoder continues the same conversation.
+
+        Raises:
+            ValueError: no such turn, or an earlier turn without an answer.
+        """
+        answers = self._history(example, turn, history)
+        asked = [fill(self.plain, {"turn": text}) for text in example.turns[: turn + 1]]
+        past = (f"{text} {answer}\n" for text, answer in zip(asked[:-1], answers, strict=True))
+        return "".join(past) + asked[-1]
+
+    def messages(
+        self, example: Example, turn: int = 0, history: Sequence[str] | None = None
+    ) -> list[dict[str, str]]:
+        """The same as a list of chat messages, the last one the user's; see ``prompt``."""
+        answers = self._history(example, turn, history)
+        messages = [{"role": "user", "content": example.turns[0]}]
+        for answer, text in zip(answers, example.turns[1 : turn + 1], strict=True):
+            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": text})
+        return messages
+
+    def encode(
+        self,
+        example: Example,
+        tokenizer: Any,
+        turn: int = 0,
+        history: Sequence[str] | None = None,
+    ) -> tuple[int, ...]:
+        """Token ids of the prompt, with the special tokens that the tokenizer puts before a text.
+
+        Raises:
+            ValueError: as ``prompt``; or ``chat: true`` and a tokenizer without a chat template.
+        """
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        if self.chat is True and not has_template:
+            raise ValueError(
+                f"task {self.name}: chat is true but the tokenizer has no chat template;"
+                " use chat: auto or chat: false"
+            )
+        if self.chat and has_template:
+            text = tokenizer.apply_chat_template(
+                self.messages(example, turn, history), add_generation_prompt=True, tokenize=False
+            )
+            # The chat template writes the special tokens itself.
+            return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(tokenizer(self.prompt(example, turn, history))["input_ids"])
+
+    def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
+        """Ids that end an answer: end-of-sequence, and stop texts that are a single token."""
+        ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        for text in self.stop:
+            # Some tokenizers put a blank piece first, so it is the last piece that counts.
+            last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
+            if last and tokenizer.decode(last) == text:
+                ids.append(last[0])
+        return tuple(dict.fromkeys(ids))
+
+    def postprocess(self, text: str) -> str:
+        """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""
+        text = text.lstrip()
+        cuts = [text.find(stop) for stop in self.stop]
+        return text[: min((cut for cut in cuts if cut >= 0), default=len(text))].strip()
+
+    def references(self, example: Example, turn: int = 0) -> list[str]:
+        """Reference answers to a turn; empty where there are none."""
+        return list(example.references[turn])
+
+    def _history(
+        self, example: Example, turn: int, history: Sequence[str] | None
+    ) -> tuple[str, ...]:
+        if not 0 <= turn < len(example.turns):
+            raise ValueError(
+                f"task {self.name}: example {example.id} has turns 0..{len(example.turns) - 1},"
+                f" not {turn}"
+            )
+        if history is None:
+            history = [golds[0] for golds in example.references[:turn] if golds]
+        if len(history) < turn:
+            raise ValueError(
+                f"task {self.name}: turn {turn} of example {example.id} needs the answers to the"
+                f" {turn} turns before it, got {len(history)}"
+            )
+        return tuple(history[:turn])
+
+    def _example(self, row: Row, index: int) -> Example:
+        try:
+            turns = self._turns(row)
+            references = self._references(row, len(turns))
+            identity = look_up(row, "id", self.fields, default=None)
+        except ValueError as error:
+            raise ValueError(f"task {self.name}, row {index}: {error}") from error
+        return Example(str(index if identity is None else identity), turns, references, dict(row))
+
+    def _turns(self, row: Row) -> tuple[str, ...]:
+        """The row's texts, one a turn."""
+        names = {name for template in self.template for name in placeholders(template)}
+        values = {
+            name: self._schema(row) if name == "schema" else look_up(row, name, self.fields)
+            for name in sorted(names - {"turn"})
+        }
+        if self.turns is None:
+            return (fill(choose(self.template, values), values),)
+        items = look_up(row, self.turns, self.fields)
+        filled = [{**values, "turn": item} for item in items]
+        return tuple(fill(choose(self.template, one), one) for one in filled)
+
+    def _schema(self, row: Row) -> str:
+        """The schema of the row's database, unless the row brings it as a column."""
+        given = look_up(row, "schema", self.fields, default=None)
+        if given is not None:
+            return str(given)
+        file = database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
+        return schema_text(file)
+
+    @property
+    def database_folder(self) -> Path:
+        """Where the databases lie: as configured, else beside the rows.
+
+        Raises:
+            ValueError: the rows come from the hub, which does not carry the databases.
+        """
+        if self.database is not None:
+            return Path(self.database).expanduser()
+        if self.source.kind == "embedded":
+            return EMBEDDED / self.name / "database"
+        if self.source.kind == "local" and self.source.path:
+            path = Path(self.source.path).expanduser()
+            return (path if path.is_dir() else path.parent) / "database"
+        raise ValueError(
+            "the hub has no databases; set task.database to the folder that holds them"
+        )
+
+    def _references(self, row: Row, turns: int) -> tuple[tuple[str, ...], ...]:
+        if self.reference is None:
+            return ((),) * turns
+        # Where nothing is scored a dataset without references is as good.
+        optional: dict[str, Any] = {} if self.scores else {"default": ()}
+        found = look_up(row, self.reference, self.fields, **optional)
+        golds = [found] if isinstance(found, str) else [str(gold) for gold in found or ()]
+        if self.turns is None:
+            return (tuple(golds),)
+        return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
+
+
+def build_task(config: Mapping[str, Any]) -> Task:
+    """A task from the plain mapping that a YAML file in ``conf/task`` holds.
+
+    Raises:
+        ValueError: unknown or missing keys, or values out of range.
+    """
+    values = dict(config)
+    _keys(values, Task, "task", required=("name", "source", "template"))
+    source = dict(values["source"])
+    _keys(source, Source, f"task {values['name']}: source", required=("kind",))
+    if source.get("hub") is not None:
+        hub = dict(source["hub"])
+        _keys(hub, Hub, f"task {values['name']}: source.hub", required=("path", "split"))
+        source["hub"] = Hub(**hub)
+    values["source"] = Source(**source)
+    for name in ("template", "stop", "scores"):
+        given = values.get(name) or ()
+        values[name] = (given,) if isinstance(given, str) else tuple(given)
+    for name in ("fields", "generation"):
+        values[name] = dict(values.get(name) or {})
+    task = Task(**values)
+    if task.chat not in CHAT:
+        raise ValueError(f"task {task.name}: chat is {task.chat!r}; choose from auto, true, false")
+    for template in (*task.template, task.plain):
+        placeholders(template)
+    return task
+
+
+def _keys(values: Mapping[str, Any], kind: type[Any], what: str, required: tuple[str, ...]) -> None:
+    known = kind.__dataclass_fields__
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(f"{what}: unknown {', '.join(unknown)}; choose from {', '.join(known)}")
+    if missing := [name for name in required if values.get(name) in (None, "")]:
+        raise ValueError(f"{what}: {', '.join(missing)} must be given")

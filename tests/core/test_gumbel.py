@@ -1,0 +1,73 @@
+"""Sampling without replacement: its law, and the truncation of stochastic beam search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.gumbel import gumbel_top_k, truncated_gumbel
+
+
+def noise_for(log_q: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return SeededDraws([generator]).gumbel(log_q.unsqueeze(0))[0]
+
+
+def test_gumbel_top_k_draws_in_the_order_of_sequential_sampling_without_replacement() -> None:
+    q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    count = 20_000
+    log_q = q.log().expand(count, -1)
+    tokens, _ = gumbel_top_k(log_q, noise_for(log_q, 0), 2)
+    seen = Counter(map(tuple, tokens.tolist()))
+    pairs = list(permutations(range(4), 2))
+    expected = [count * (q[a] * q[b] / (1 - q[a])).item() for a, b in pairs]
+    assert chisquare([seen[pair] for pair in pairs], expected).pvalue > 1e-6
+
+
+def test_siblings_without_replacement_are_distinct() -> None:
+    log_q = torch.randn(200, 6).log_softmax(-1)
+    tokens, valid = gumbel_top_k(log_q, noise_for(log_q, 1), 4)
+    assert valid.all()
+    assert all(len(set(row)) == 4 for row in tokens.tolist())
+
+
+def test_tokens_outside_the_support_are_not_valid() -> None:
+    log_q = torch.tensor([[0.0, -torch.inf, -torch.inf]])
+    tokens, valid = gumbel_top_k(log_q, noise_for(log_q, 2), 3)
+    assert tokens[0, 0] == 0
+    assert valid.tolist() == [[True, False, False]]
+
+
+def test_truncation_agrees_with_the_textbook_form_where_that_is_finite() -> None:
+    phi = torch.randn(50, 9, dtype=torch.float64) * 3
+    bound = torch.randn(50, dtype=torch.float64)
+    top = phi.amax(-1, keepdim=True)
+    textbook = -torch.log(torch.exp(-bound.unsqueeze(-1)) - torch.exp(-top) + torch.exp(-phi))
+    assert torch.allclose(truncated_gumbel(phi, bound), textbook, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [-500.0, -88.0, 0.0, 200.0])
+def test_truncation_stays_finite_and_below_its_bound_in_float32(shift: float) -> None:
+    phi = torch.randn(50, 9) * 20 + shift
+    bound = torch.randn(50) * 5 + shift
+    psi = truncated_gumbel(phi, bound)
+    assert torch.isfinite(psi).all()
+    assert (psi <= bound.unsqueeze(-1)).all()
+    assert torch.allclose(psi.amax(-1), bound)
+
+
+def test_truncation_keeps_unsupported_tokens_unsupported() -> None:
+    phi = torch.tensor([[0.0, -torch.inf, 1.0]])
+    assert truncated_gumbel(phi, torch.tensor([0.5]))[0, 1] == -torch.inf
+    assert torch.isneginf(truncated_gumbel(phi, torch.tensor([-torch.inf]))).all()
+
+
+def test_truncation_keeps_the_order_within_a_parent() -> None:
+    phi = torch.randn(30, 8, dtype=torch.float64)
+    psi = truncated_gumbel(phi, torch.zeros(30, dtype=torch.float64))
+    assert torch.equal(phi.argsort(-1), psi.argsort(-1))

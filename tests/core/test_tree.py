@@ -1,0 +1,48 @@
+"""A tree one can draw, with its mask written out."""
+
+from __future__ import annotations
+
+import torch
+
+from spec_bench.core.tree import Tree, TreeShape
+
+
+def test_ancestors_of_a_two_level_tree() -> None:
+    #        0            tokens: root 9
+    #      1   2          5 6
+    #     3     4  5      7 | 8 8
+    shape = TreeShape(levels=(2, 3), children=(2, 2))
+    tree = Tree(shape, torch.tensor([9]))
+    there = torch.ones(1, 2, dtype=torch.bool)
+    tree.add_level(torch.tensor([[5, 6]]), torch.tensor([0, 0]), there, None, None)
+    there = torch.ones(1, 3, dtype=torch.bool)
+    tree.add_level(torch.tensor([[7, 8, 8]]), torch.tensor([[0, 1, 1]]), there, None, None)
+    assert tree.tokens.tolist() == [[9, 5, 6, 7, 8, 8]]
+    assert tree.parent.tolist() == [[0, 0, 0, 1, 2, 2]]
+    assert tree.ancestors[0].int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0],
+        [1, 1, 0, 1, 0, 0],
+        [1, 0, 1, 0, 1, 0],
+        [1, 0, 1, 0, 0, 1],
+    ]
+    assert shape.node_depth == (0, 1, 1, 2, 2, 2)
+    assert shape.starts == (0, 1, 3, 6)
+    assert shape.size == 6
+
+
+def test_children_of_an_absent_node_are_absent() -> None:
+    tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
+    tree.add_level(
+        torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.tensor([[True, False]]), None, None
+    )
+    both = torch.ones(1, 2, dtype=torch.bool)
+    tree.add_level(torch.tensor([[3, 4]]), torch.tensor([0, 1]), both, None, None)
+    assert tree.valid.tolist() == [[True, True, False, True, False]]
+
+
+def test_a_root_only_tree_has_no_levels() -> None:
+    tree = Tree(TreeShape((), ()), torch.tensor([4, 5]))
+    assert tree.tokens.tolist() == [[4], [5]]
+    assert tree.shape.depth == 0

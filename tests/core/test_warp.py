@@ -1,0 +1,80 @@
+"""Temperature, top-k, top-p and the limit at temperature 0, on literal tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings, argmax_lowest, log_probs
+
+LOGITS = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64).log()
+
+
+def warped(**settings: float) -> list[float]:
+    chosen = SamplingSettings(probability_dtype="float64", **settings)
+    return log_probs(LOGITS, chosen).exp().tolist()
+
+
+def test_temperature_one_without_truncation_is_softmax() -> None:
+    assert warped() == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_temperature_half_squares_the_odds() -> None:
+    assert warped(temperature=0.5) == pytest.approx([16 / 30, 9 / 30, 4 / 30, 1 / 30])
+
+
+def test_top_k_keeps_the_k_largest() -> None:
+    assert warped(top_k=2) == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_top_p_keeps_the_smallest_set_with_at_least_that_mass() -> None:
+    assert warped(top_p=0.6) == pytest.approx([4 / 7, 3 / 7, 0, 0])
+    assert warped(top_p=0.71) == pytest.approx([4 / 9, 3 / 9, 2 / 9, 0])
+
+
+def test_top_p_below_the_largest_probability_keeps_one_token() -> None:
+    assert warped(top_p=0.1) == pytest.approx([1, 0, 0, 0])
+
+
+def test_top_p_counts_the_mass_after_top_k() -> None:
+    # After top-k 2 the first token has 4/7 = 0.571 of the mass.
+    assert warped(top_k=2, top_p=0.57) == pytest.approx([1, 0, 0, 0])
+    assert warped(top_k=2, top_p=0.58) == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_temperature_zero_is_one_hot_at_the_lowest_of_tied_maxima() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0]])
+    assert argmax_lowest(logits).tolist() == [1, 0]
+    probs = log_probs(logits, SamplingSettings(temperature=0)).exp()
+    assert probs.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+
+
+def test_low_temperature_keeps_the_support_in_log_space() -> None:
+    log_q = log_probs(torch.tensor([0.0, -10.0]), SamplingSettings(temperature=0.05))
+    assert log_q[1].item() == pytest.approx(-200)
+
+
+def test_logits_are_not_written_to() -> None:
+    logits = torch.randn(3, 7)
+    before = logits.clone()
+    for settings in (
+        SamplingSettings(temperature=0),
+        SamplingSettings(temperature=0.5, top_k=3, top_p=0.7),
+    ):
+        log_probs(logits, settings)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"temperature": -1.0}, "temperature must be a finite number >= 0, got -1.0"),
+        ({"draft_temperature": float("inf")}, "draft_temperature"),
+        ({"top_k": -3}, "top_k must be >= 0"),
+        ({"top_p": 0.0}, r"top_p must lie in \(0, 1\], got 0.0"),
+        ({"probability_dtype": "float16"}, "float32, float64"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(settings: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        SamplingSettings(**settings)

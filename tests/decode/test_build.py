@@ -1,0 +1,115 @@
+"""What is refused before any model is loaded, and the papers' shorthand."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder, resolve_spec, spec_of, validate_decoder
+from spec_bench.records import Request
+from tests.families import DECODERS, decoder_settings, tiny_pair
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("ar", "-"),
+        ("sd", "5"),
+        ("spectr", "4x3"),
+        ("rsd_s", "12x5"),
+        ("rsd_c", "2-2-1"),
+        ("mcsd", "4-2-2-1-1"),
+        ("mcns", "7"),
+    ],
+)
+def test_shorthand_round_trips(name: str, spec: str) -> None:
+    decoder = decoder_settings(name, spec)
+    validate_decoder(decoder)
+    assert spec_of(decoder) == spec
+
+
+def test_shorthand_does_not_change_the_decoder_it_came_from() -> None:
+    decoder = decoder_settings("rsd_s")
+    before = copy.deepcopy(decoder)
+    resolve_spec(decoder, "9x9")
+    assert decoder == before
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "named"),
+    [
+        ("sd", "2x2", "a draft length such as 3"),
+        ("rsd_s", "2-2", "beam width K, length L"),
+        ("rsd_c", "3x3", "children per level"),
+        ("ar", "3", "'-'"),
+        ("rsd_c", "2-0-1", "at least 1"),
+        ("spectr", "0x3", "at least 1"),
+    ],
+)
+def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(
+    name: str, spec: str, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named) as caught:
+        validate_decoder(decoder_settings(name, spec))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_decoder_of_the_configs_is_valid_at_any_temperature(name: str) -> None:
+    for temperature in (0.0, 1.0):
+        validate_decoder(decoder_settings(name), SamplingSettings(temperature=temperature))
+
+
+def altered(name: str, block: str, **values: object) -> dict:
+    decoder = decoder_settings(name)
+    decoder[block] = {**decoder[block], **values}
+    return decoder
+
+
+@pytest.mark.parametrize(
+    ("decoder", "named"),
+    [
+        (
+            altered("rsd_c", "tree", replacement=True),
+            "draws siblings 'iid', but rule 'recursive_rejection'",
+        ),
+        (
+            altered("mcsd", "tree", replacement=False),
+            "'without_replacement', but rule 'recursive_rejection with replacement'",
+        ),
+        (altered("rsd_s", "verifier", rule="k_seq"), "'without_replacement', but rule 'k_seq'"),
+        (altered("rsd_s", "verifier", rule="typical"), "recursive_rejection, k_seq, naive"),
+        (altered("rsd_s", "tree", policy="bush"), "root, chain, widths, iid_paths"),
+        (altered("rsd_s", "tree", paths=3), "tree.paths does not belong"),
+        (altered("sd", "drafter", kind="none"), "drafter.kind 'none' goes with"),
+        (altered("sd", "drafter", kind="oracle"), "none, language_model"),
+        (altered("rsd_s", "drafter", drafts=2), "2 drafts need tree.policy 'widths'"),
+        (altered("sd", "tree", depth=True), "whole numbers of at least 1, got True"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_name(decoder: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        validate_decoder(decoder)
+
+
+def test_a_request_too_long_for_the_context_is_refused_before_decoding() -> None:
+    target, draft = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings())
+    with pytest.raises(ValueError, match=r"needs 133 positions .* the model has 128"):
+        decoder.generate([Request("long", (1,) * 100, 30)], 0)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    target, _ = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings("ar"), target, [], SamplingSettings())
+    with pytest.raises(ValueError, match="'void' is empty"):
+        decoder.generate([Request("void", (), 3)], 0)
+
+
+def test_too_few_drafts_are_refused() -> None:
+    target, draft = tiny_pair("llama")
+    decoder = altered("specinfer", "drafter", drafts=2)
+    with pytest.raises(ValueError, match="uses 2 drafts, the pair has 1"):
+        build_decoder(decoder, target, [draft], SamplingSettings())

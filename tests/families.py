@@ -1,0 +1,93 @@
+"""Tiny random models of several architectures, and the nine decoders of ``conf/decoder``."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import (
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from spec_bench.decode.build import resolve_spec
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.records import Request
+
+CONF = Path(__file__).parent.parent / "conf"
+VOCAB = 60
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
+DECODERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
+
+
+def tiny_model(architecture: str) -> PreTrainedModel:
+    """A random model; sharpened, so that greedy continuations do not all collapse to one token."""
+    if architecture == "llama":
+        config = LlamaConfig(**_SHAPE, num_key_value_heads=2, intermediate_size=64)
+        model: PreTrainedModel = LlamaForCausalLM(config)
+    elif architecture == "opt":
+        config = OPTConfig(**_SHAPE, ffn_dim=64, word_embed_proj_dim=32)
+        model = OPTForCausalLM(config)
+    elif architecture == "gpt_neox":
+        model = GPTNeoXForCausalLM(GPTNeoXConfig(**_SHAPE, intermediate_size=64))
+    else:
+        config = Qwen2Config(**_SHAPE, num_key_value_heads=2, intermediate_size=64)
+        model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(6)
+    return model.eval()
+
+
+@functools.cache
+def tiny_pair(
+    architecture: str, dtype: torch.dtype = torch.float32
+) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+    """A random target and a draft that is the target with a little noise."""
+    torch.manual_seed(0)
+    target = tiny_model(architecture)
+    draft = type(target)(target.config).eval()
+    draft.load_state_dict(target.state_dict())
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.add_(0.02 * parameter.std() * torch.randn_like(parameter))
+    cpu = torch.device("cpu")
+    return (
+        HuggingFaceModel(target.to(dtype), VOCAB, cpu),
+        HuggingFaceModel(draft.to(dtype), VOCAB, cpu),
+    )
+
+
+def decoder_settings(name: str, spec: str | None = None) -> dict[str, Any]:
+    """A decoder from ``conf/decoder``."""
+    settings = yaml.safe_load((CONF / "decoder" / f"{name}.yaml").read_text())
+    return resolve_spec(settings, spec)
+
+
+def random_requests(count: int, new_tokens: int, seed: int = 0) -> list[Request]:
+    """Prompts of 1 to 12 random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    requests = []
+    for index in range(count):
+        length = 1 + index % 12
+        prompt = torch.randint(0, VOCAB, (length,), generator=generator).tolist()
+        requests.append(Request(f"p{index}", tuple(prompt), new_tokens))
+    return requests

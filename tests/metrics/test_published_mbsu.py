@@ -1,0 +1,66 @@
+"""MBSU recomputed from the RSD paper's block efficiencies gives the paper's MBSU."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from spec_bench.metrics.efficiency import mbsu
+
+REFERENCE = Path(__file__).parents[2] / "experiments" / "rsd" / "reference"
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with (REFERENCE / name).open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def draft_calls(spec: str) -> int:
+    """L of a spec: 3 -> 3, 4x3 (four paths or beams of length 3) -> 3, 2-2-1 -> 3 levels."""
+    if "x" in spec:
+        return int(spec.split("x")[1])
+    return len(spec.split("-")) if "-" in spec else int(spec)
+
+
+@pytest.mark.parametrize(("spec", "calls"), [("3", 3), ("4x5", 5), ("2-2-1", 3), ("12-1", 2)])
+def test_draft_calls_of_a_spec(spec, calls):
+    assert draft_calls(spec) == calls
+
+
+def test_mbsu_reproduces_all_1914_checkable_rows_of_the_rsd_paper_within_0_002():
+    ratio = {(r["target"], r["draft"]): float(r["r"]) for r in read("rsd_speed_ratio.csv")}
+    rows = [
+        row
+        for row in read("rsd.csv")
+        if row["decoder"] != "ar" and row["block_efficiency"] and row["mbsu"]
+    ]
+    errors = [
+        abs(
+            mbsu(
+                float(row["block_efficiency"]),
+                draft_calls(row["spec"]),
+                ratio[row["target"], row["draft"]],
+            )
+            - float(row["mbsu"])
+        )
+        for row in rows
+    ]
+    assert len(rows) == 1914
+    assert max(errors) < 0.002
+
+
+def test_the_54_autoregressive_rows_print_one():
+    rows = [row for row in read("rsd.csv") if row["decoder"] == "ar"]
+    assert len(rows) == 54
+    assert {(row["block_efficiency"], row["mbsu"]) for row in rows} == {("1.000", "1.000")}
+
+
+def test_every_empty_cell_of_the_reference_is_listed_as_a_gap():
+    gaps = {(g["table"], g["decoder"], g["spec"], g["column"]) for g in read("rsd_gaps.csv")}
+    empty = {
+        (row["table"], row["decoder"], row["spec"], column)
+        for row in read("rsd.csv")
+        for column in ("block_efficiency", "mbsu", "token_rate", "accuracy")
+        if not row[column] and not (column == "accuracy" and row["task"] == "dolly")
+    }
+    assert empty == gaps

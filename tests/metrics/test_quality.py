@@ -1,0 +1,117 @@
+"""Quality scores against values worked out by hand or by the reference implementation."""
+
+import pytest
+import sacrebleu
+
+from spec_bench.metrics.quality import METRICS, build_metric, normalise
+
+SENTENCES = [
+    "the cat sat on the mat today",
+    "a dog ran over the green hill",
+    "nobody knows where the key is",
+]
+OTHERS = [
+    "the cat sat on a mat today",
+    "a dog walked over the green hill",
+    "nobody knows where my keys are",
+]
+
+
+def score(name, predictions, references):
+    return build_metric(name).score(predictions, references)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_perfect_answer_scores_one_with_an_interval_of_no_width(name):
+    found = score(name, SENTENCES, [[text] for text in SENTENCES])
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", ["bleu", "rouge2", "exact_match"])
+def test_an_unrelated_answer_scores_zero(name):
+    assert score(name, ["x y z w"] * 3, [[text] for text in SENTENCES]).value == 0.0
+
+
+def test_bleu_is_sacrebleus_corpus_bleu_over_100():
+    expected = sacrebleu.corpus_bleu(OTHERS, [SENTENCES]).score / 100
+    assert score("bleu", OTHERS, [[text] for text in SENTENCES]).value == pytest.approx(expected)
+
+
+def test_bleu_takes_several_references():
+    golds = [[a, b] for a, b in zip(SENTENCES, OTHERS, strict=True)]
+    assert score("bleu", OTHERS, golds).value == pytest.approx(1.0)
+
+
+def test_bleu_interval_encloses_the_value():
+    found = score("bleu", OTHERS, [[text] for text in SENTENCES])
+    assert found.low < found.value < found.high
+
+
+def test_bleu_signature_names_version_and_settings():
+    signature = build_metric("bleu").signature([["a"], ["b"]])
+    assert signature.startswith("sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_empty_predictions_score_zero():
+    assert score("bleu", ["", ""], [["a b"], ["c d"]]).value == 0.0
+    assert score("rouge2", ["", ""], [["a b"], ["c d"]]).value == 0.0
+
+
+def test_rouge2_is_f1_of_bigrams():
+    # 4 of the prediction's 5 bigrams are among the reference's 5... of 'a b c d e f'.
+    assert score("rouge2", ["a b c d e x"], [["a b c d e f"]]).value == pytest.approx(0.8)
+
+
+def test_rouge2_takes_the_best_reference():
+    assert score("rouge2", ["a b c"], [["x y z", "a b c"]]).value == 1.0
+
+
+def test_exact_match_ignores_case_articles_and_punctuation():
+    assert normalise("The  Eiffel Tower!") == "eiffel tower"
+    assert score("exact_match", ["the Eiffel tower."], [["Eiffel Tower"]]).value == 1.0
+
+
+@pytest.mark.parametrize("answer", ["unanswerable", "Unanswerable.", "", " "])
+def test_an_unanswerable_question_wants_unanswerable_or_nothing(answer):
+    assert score("exact_match", [answer], [[]]).value == 1.0
+    assert score("f1", [answer], [[]]).value == 1.0
+
+
+def test_an_unanswerable_question_refuses_a_guess():
+    assert score("exact_match", ["Paris"], [[]]).value == 0.0
+    assert score("f1", ["Paris"], [[]]).value == 0.0
+
+
+def test_giving_up_on_an_answerable_question_scores_zero():
+    assert score("exact_match", ["unanswerable"], [["Paris"]]).value == 0.0
+    assert score("f1", ["unanswerable"], [["Paris"]]).value == 0.0
+
+
+def test_f1_is_the_overlap_of_words():
+    # 2 words in common; precision 2/3, recall 2/2.
+    assert score("f1", ["in old Paris"], [["old Paris"]]).value == pytest.approx(0.8)
+
+
+def test_one_prompt_has_no_interval():
+    assert score("rouge2", ["a b"], [["a b"]]).low is None
+
+
+def test_an_unknown_score_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match="unknown score 'meteor'; choose from bleu, rouge2"):
+        build_metric("meteor")
+
+
+@pytest.mark.parametrize("name", ["bleu", "rouge2"])
+def test_a_prompt_without_reference_is_refused_where_one_is_needed(name):
+    with pytest.raises(ValueError, match="prompt 1 has no reference"):
+        score(name, ["a", "b"], [["a"], []])
+
+
+def test_a_string_in_place_of_a_list_of_references_is_refused():
+    with pytest.raises(ValueError, match="must be a list"):
+        score("bleu", ["a"], ["a"])
+
+
+def test_unequal_numbers_of_predictions_and_references_are_refused():
+    with pytest.raises(ValueError, match="2 predictions but references for 1 prompts"):
+        score("exact_match", ["a", "b"], [["a"]])

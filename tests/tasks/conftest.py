@@ -1,0 +1,60 @@
+"""What the task tests share: the YAML files, a tokenizer, and no way to the network."""
+
+import copy
+from pathlib import Path
+
+import datasets
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf" / "task"
+SHARED = ROOT.parent / "shared" / "data"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def config(name: str, **source) -> dict:
+    """The mapping of conf/task/NAME.yaml, with ``source``'s keys overridden."""
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
+    values = copy.deepcopy(values)
+    values["source"].update(source)
+    return values
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path, monkeypatch):
+    """No test reaches the hub, and caches end with the test."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+class LetterTokenizer:
+    """One id a letter, 1 before a text, 2 at its end; the interface of ``transformers``."""
+
+    eos_token_id = 2
+
+    def __init__(self, chat_template: str | None = None) -> None:
+        self.chat_template = chat_template
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        ids = [10 + ord(letter) for letter in text]
+        return {"input_ids": [1, *ids] if add_special_tokens else ids}
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join({1: "<s>", 2: "</s>"}.get(i) or chr(i - 10) for i in ids)
+
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize) -> str:
+        assert not tokenize
+        text = "".join(f"<{m['role']}>{m['content']}</>" for m in messages)
+        return text + "<assistant>" * add_generation_prompt
+
+
+@pytest.fixture
+def plain_tokenizer() -> LetterTokenizer:
+    return LetterTokenizer()
+
+
+@pytest.fixture
+def chat_tokenizer() -> LetterTokenizer:
+    return LetterTokenizer(chat_template="any")

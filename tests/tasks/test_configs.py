@@ -1,0 +1,48 @@
+"""Every file in conf/task is a task, and what is wrong in one is said at build time."""
+
+import pytest
+
+from spec_bench.metrics import METRICS
+from spec_bench.tasks import build_task
+
+from .conftest import NAMES, config
+
+
+def test_the_eight_tasks_are_there():
+    assert NAMES == [
+        "alpaca",
+        "dolly",
+        "mt_bench",
+        "spider",
+        "squad",
+        "wmt14_ende",
+        "wmt18_deen",
+        "xsum",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_builds_under_its_own_name_with_scores_that_exist(name):
+    task = build_task(config(name))
+    assert task.name == name
+    assert set(task.scores) <= set(METRICS)
+    assert task.generation["max_new_tokens"] >= 1
+    assert task.source.kind == "embedded"
+    assert task.source.hub is not None
+    assert task.source.hub.path.count("/") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"templat": "x"}, "task: unknown templat; choose from name, source, template"),
+        ({"template": None}, "task: template must be given"),
+        ({"template": "{open"}, "template '{open'"),
+        ({"chat": "yes"}, "chat is 'yes'; choose from auto, true, false"),
+        ({"source": {"kind": "hub", "url": "x"}}, "source: unknown url; choose from kind"),
+        ({"source": {"kind": "hub", "hub": {"path": "a/b"}}}, "hub: split must be given"),
+    ],
+)
+def test_a_mistake_in_a_config_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        build_task(config("xsum") | change)

@@ -1,0 +1,108 @@
+"""Imports point one way. A layering rule that is not a test rots."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
+
+# records <- core <- engine <- draft <- policy <- decode <- run
+MAY_IMPORT: dict[str, set[str]] = {
+    "records": set(),
+    "core": {"records"},
+    "engine": {"records", "core"},
+    "draft": {"records", "core", "engine"},
+    "policy": {"records", "core", "engine", "draft"},
+    "verify": {"records", "core"},
+    "decode": {"records", "core", "engine", "draft", "policy", "verify"},
+    "tasks": {"records"},
+    "metrics": {"records"},
+    "measure": {"records"},
+    "sinks": {"records"},
+    "report": {"records", "metrics"},
+    "audit": {"records", "core", "engine", "draft", "policy", "verify", "decode", "tasks"},
+    "train": {"records", "core", "engine", "draft", "tasks"},
+    "embedded": set(),
+    "run": {
+        *("records", "core", "engine", "draft", "policy", "verify", "decode"),
+        *("tasks", "metrics", "measure", "sinks"),
+    },
+    "__init__": set(),
+    "__main__": {"run"},
+}
+ONLY_IN: dict[str, set[str]] = {
+    "hydra": {"run"},
+    "omegaconf": {"run"},
+    "transformers": {"engine", "train"},
+    "wandb": {"sinks"},
+    "matplotlib": {"report"},
+    "datasets": {"tasks"},
+}
+NEVER_TORCH = {"records", "tasks", "metrics", "sinks", "report"}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    """The first part of a file's path below the package, without its suffix."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(source: str, package: str = "spec_bench") -> Iterator[str]:
+    """Full names of all modules that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide a layer"
+            yield node.module or ""
+            if node.module == package:
+                yield from (f"{package}.{alias.name}" for alias in node.names)
+
+
+def violations(layer: str, source: str) -> list[str]:
+    """What a file of this layer imports and must not."""
+    found = []
+    for module in imported_modules(source):
+        top, _, rest = module.partition(".")
+        inner = rest.split(".")[0]
+        if top == "spec_bench" and inner in MAY_IMPORT and inner not in {layer, *MAY_IMPORT[layer]}:
+            found.append(module)
+        if top in ONLY_IN and layer not in ONLY_IN[top]:
+            found.append(module)
+        if top == "torch" and layer in NEVER_TORCH:
+            found.append(module)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_imports_only_what_its_layer_may(path: Path) -> None:
+    layer = layer_of(path)
+    assert layer in MAY_IMPORT, f"layer {layer!r} has no rule: add it to MAY_IMPORT"
+    assert not violations(layer, path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("core", "from spec_bench.engine import loading"),
+        ("verify", "from spec_bench import decode"),
+        ("decode", "def f():\n    import hydra"),
+        ("draft", "from transformers import AutoModel"),
+        ("report", "import torch.nn"),
+        ("metrics", "from spec_bench.run.store import CellStore"),
+    ],
+)
+def test_an_import_that_points_the_wrong_way_is_found(layer: str, source: str) -> None:
+    assert violations(layer, source)
+
+
+def test_a_report_is_made_without_loading_torch() -> None:
+    code = "import sys, spec_bench.report.__main__; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

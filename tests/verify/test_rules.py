@@ -1,0 +1,104 @@
+"""Node rules on numbers one can check by hand; the proofs are in tests/audit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_bench.verify.rules import k_seq, optimal_rho, ranked_list, recursive_rejection
+
+P = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
+Q = torch.tensor([[[0.2, 0.2, 0.6]]], dtype=torch.float64)
+THERE = torch.ones(1, 2, dtype=torch.bool)
+
+
+def test_recursive_rejection_uses_the_updated_draft_distribution() -> None:
+    tokens = torch.tensor([[2, 1]])
+    verdict = recursive_rejection(P, Q, tokens, THERE, replacement=False)
+    # First: 0.2/0.6. Then p = norm(0.3, 0.1, 0) = (0.75, 0.25, 0), q = (0.5, 0.5, 0).
+    assert verdict.acceptance[0].tolist() == pytest.approx([1 / 3, 0.5])
+    # Residual: norm(max(0, (0.25, -0.25, 0))).
+    assert verdict.residual[0].tolist() == pytest.approx([1, 0, 0])
+
+
+def test_with_replacement_the_draft_distribution_stays_and_a_second_copy_is_rejected() -> None:
+    tokens = torch.tensor([[2, 2]])
+    verdict = recursive_rejection(P, Q, tokens, THERE, replacement=True)
+    assert verdict.acceptance[0].tolist() == pytest.approx([1 / 3, 0.0])
+    # p = (0.75, 0.25, 0), minus q: (0.55, 0.05, 0): the copy still updates the residual.
+    assert verdict.residual[0].tolist() == pytest.approx([0.55 / 0.6, 0.05 / 0.6, 0])
+
+
+def test_recursive_rejection_of_two_bernoulli_candidates_accepts_surely() -> None:
+    # RSD Figure 1: with K = 2 and V = 2 one of both tokens is always accepted.
+    p = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
+    q = torch.tensor([[[0.3, 0.7]]], dtype=torch.float64)
+    verdict = recursive_rejection(p, q, torch.tensor([[1, 0]]), THERE, replacement=False)
+    assert verdict.acceptance[0, 1].item() == pytest.approx(1.0)
+
+
+def test_ranked_list_accepts_with_the_targets_mass_on_the_list() -> None:
+    verdict = ranked_list(P, None, torch.tensor([[0, 1]]), THERE)
+    first, second = verdict.acceptance[0].tolist()
+    assert first + (1 - first) * second == pytest.approx(0.8)
+    assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
+
+
+def test_k_seq_with_one_child_is_speculative_sampling() -> None:
+    tokens, there = torch.tensor([[2]]), torch.ones(1, 1, dtype=torch.bool)
+    ours = k_seq(P, Q, tokens, there)
+    plain = recursive_rejection(P, Q, tokens, there, replacement=True)
+    assert torch.allclose(ours.acceptance, plain.acceptance)
+    assert torch.allclose(ours.residual, plain.residual)
+
+
+def test_rho_solves_its_equation_and_lies_between_one_and_k() -> None:
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    count = torch.full((64, 1), 4.0, dtype=torch.float64)
+    rho = optimal_rho(p, q, count, rounds=10)
+    beta = torch.minimum(q, p / rho).sum(-1, keepdim=True)
+    assert torch.allclose(1 - (1 - beta) ** 4, rho * beta, atol=1e-9)
+    assert ((rho >= 1) & (rho <= 4)).all()
+
+
+def test_rho_one_would_make_the_residual_negative() -> None:
+    # Why "rho in [1, K]" of the papers is not enough.
+    p = torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64)
+    q = torch.tensor([[0.4, 0.3, 0.3]], dtype=torch.float64)
+    beta = torch.minimum(p, q).sum()
+    assert (p - torch.minimum(q, p) * (1 - (1 - beta) ** 3) / beta).min() < -0.01
+    rho = optimal_rho(p, q, torch.tensor([[3.0]], dtype=torch.float64))
+    kept = torch.minimum(q, p / rho)
+    assert (p - kept * (1 - (1 - kept.sum()) ** 3) / kept.sum()).min() >= -1e-12
+
+
+def test_absent_children_are_neither_accepted_nor_change_the_residual() -> None:
+    tokens, none = torch.tensor([[2, 1]]), torch.zeros(1, 2, dtype=torch.bool)
+    for verdict in (
+        recursive_rejection(P, Q, tokens, none, replacement=False),
+        recursive_rejection(P, Q, tokens, none, replacement=True),
+        ranked_list(P, None, tokens, none),
+        k_seq(P, Q, tokens, none),
+    ):
+        assert verdict.acceptance.tolist() == [[0, 0]]
+        assert torch.allclose(verdict.residual, P)
+
+
+def test_rules_do_not_write_to_their_arguments() -> None:
+    tokens = torch.tensor([[2, 1]])
+    p, q = P.clone(), Q.clone()
+    for replacement in (True, False):
+        recursive_rejection(p, q, tokens, THERE, replacement=replacement)
+    ranked_list(p, q, tokens, THERE)
+    k_seq(p, q, tokens, THERE)
+    assert torch.equal(p, P)
+    assert torch.equal(q, Q)
+
+
+def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is_left() -> None:
+    q = P.unsqueeze(1)
+    verdict = recursive_rejection(P, q, torch.tensor([[1, 0]]), THERE, replacement=False)
+    assert verdict.acceptance[0, 0] == 1
+    assert torch.isfinite(verdict.residual).all()
+    assert verdict.residual.sum().item() == pytest.approx(1)
