@@ -15,6 +15,7 @@ from spec_bench.decode.spec import check_tree, tree_policy
 from spec_bench.decode.spec import resolve_spec as resolve_spec
 from spec_bench.decode.spec import spec_of as spec_of
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
 from spec_bench.policy.base import Policy, Siblings
 from spec_bench.policy.iid_paths import IidPaths
 from spec_bench.policy.stochastic_beam import StochasticBeam
@@ -144,6 +145,7 @@ def build_decoder(
     drafts: Sequence[LanguageModel],
     settings: SamplingSettings,
     rows: int = 1,
+    pool: CachePool | None = None,
 ) -> Decoder:
     """Builds a decoder over loaded models.
 
@@ -153,6 +155,7 @@ def build_decoder(
         drafts: at least as many drafts as the decoder uses; the first ones are taken.
         settings: sampling settings.
         rows: most requests that decode together.
+        pool: caches to share with other decoders that do not run at the same time.
 
     Returns:
         The decoder.
@@ -175,4 +178,13 @@ def build_decoder(
             )
     policy = build_policy(decoder, settings)
     rule = build_rule(decoder, policy)
-    return Decoder(decoder["name"], target, drafts[:count], policy, rule, settings, rows)
+    return Decoder(
+        decoder["name"],
+        target,
+        drafts[:count],
+        policy,
+        rule,
+        settings,
+        rows,
+        pool=pool or CachePool(),
+    )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.rows import Row
 from spec_bench.draft.language_model import LanguageModelDrafter
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import prefill, run_nodes
 from spec_bench.policy.base import Policy
@@ -49,6 +50,7 @@ class Decoder:
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
+        pool: caches, shared by the decoders of a job.
         make_draws: where randomness comes from; audits enumerate instead.
     """
 
@@ -60,11 +62,11 @@ class Decoder:
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact"
+    pool: CachePool = field(default_factory=CachePool)
     make_draws: DrawsFactory = SeededDraws
 
     def __post_init__(self) -> None:
-        self._slots = 0
-        self._cache: object = None
+        self._cache: Any = None
         self._drafter: LanguageModelDrafter | None = None
 
     @property
@@ -112,12 +114,14 @@ class Decoder:
                     )
 
     def reserve(self, slots: int) -> None:
-        """Allocates the caches once for all coming requests."""
-        if slots > self._slots:
-            self._slots = slots
-            self._cache = self.target.allocate(self.rows, slots)
-            if self.drafts:
-                self._drafter = LanguageModelDrafter(self.drafts, self.rows, slots)
+        """Makes sure the caches have that many slots per row; done once, it serves all requests."""
+        self._cache = self.pool.cache("target", self.target, self.rows, slots)
+        if self.drafts:
+            caches = [
+                self.pool.cache(f"draft {index}", draft, self.rows, slots)
+                for index, draft in enumerate(self.drafts)
+            ]
+            self._drafter = LanguageModelDrafter(self.drafts, caches, self.rows)
 
     @torch.inference_mode()
     def generate(
@@ -222,7 +226,7 @@ class Decoder:
         path = verdict[2 : 3 + accepted]
         drafted = verdict[4 + self.depth : 4 + self.depth + accepted]
         emitted = [*drafted, token]
-        self._cache.commit(index, row.length, path)  # type: ignore[attr-defined]
+        self._cache.commit(index, row.length, path)
         if self._drafter:
             self._drafter.commit(index, row.length, path, self.depth)
         row.commit(emitted, self.nodes, self.depth)
@@ -236,7 +240,7 @@ class Decoder:
             last = active.pop()
             if index < len(active):
                 active[index] = last
-                self._cache.move_row(len(active), index, last.length)  # type: ignore[attr-defined]
+                self._cache.move_row(len(active), index, last.length)
                 if self._drafter:
                     self._drafter.move_row(len(active), index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +21,13 @@ class LanguageModelDrafter:
 
     Args:
         models: D >= 1 models with the target's vocabulary.
+        caches: one per model.
         rows: rows of the caches.
-        slots: slots of the caches.
     """
 
-    def __init__(self, models: Sequence[LanguageModel], rows: int, slots: int) -> None:
+    def __init__(self, models: Sequence[LanguageModel], caches: Sequence[Any], rows: int) -> None:
         self.models = models
-        self._caches = [model.allocate(rows, slots) for model in models]
+        self._caches = caches
         self._cached = [0] * rows  # tokens of each row that are in the caches
 
     @property

@@ -16,6 +16,7 @@ import torch
 from spec_bench.decode.build import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Request
@@ -91,7 +92,7 @@ def _prepare(
     requests: Sequence[Request],
 ) -> None:
     """Builds each cell's decoder, checks that every prompt fits, allocates, warms up."""
-    target, drafts = models[0], models[1:]
+    target, drafts, pool = models[0], models[1:], CachePool()
     for run in runs:
         try:
             run.decoder = build_decoder(
@@ -100,6 +101,7 @@ def _prepare(
                 drafts[: run.cell.drafts],
                 settings.sampling,
                 settings.batch_size,
+                pool,
             )
         except Exception as error:
             run.fail(error)

@@ -1,0 +1,217 @@
+"""Speed against transformers' own generation: ``make bench``.
+
+Both sides run the same models on the same prompts with the same greedy tokens, interleaved prompt
+by prompt with alternating order; the figure is the median over prompts of the ratio of their
+seconds (above 1: ours is faster), prefill included on both sides. Timings depend on the machine
+and its load, ratios of one run less so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from transformers import OPTConfig, OPTForCausalLM
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder, resolve_spec
+from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.records import Generation, Request
+
+ROOT = Path(__file__).parent.parent
+EMBEDDED = ROOT / "spec_bench" / "embedded"
+GREEDY = SamplingSettings(temperature=0)
+SPECS = {
+    "ar": "-",
+    "sd": "3",
+    "spectr": "4x3",
+    "specinfer": "2-2-2",
+    "mcsd": "4-1-1",
+    "mcsd_wor": "4-1-1",
+    "mcns": "4-1-1",
+    "rsd_c": "2-2-2",
+    "rsd_s": "4x3",
+}
+
+
+def decoder(
+    name: str, target: HuggingFaceModel, draft: HuggingFaceModel, sampling: SamplingSettings
+) -> Decoder:
+    """A decoder of ``conf/decoder`` with the benchmark's tree."""
+    settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
+    return build_decoder(resolve_spec(settings, SPECS[name]), target, [draft], sampling)
+
+
+def embedded_pair() -> tuple[HuggingFaceModel, HuggingFaceModel]:
+    """The shipped target and its distilled draft."""
+    models = EMBEDDED / "models"
+    return tuple(load_model(ModelSpec(str(models / n))) for n in ("target", "draft_distilled"))
+
+
+def opt_pair() -> tuple[HuggingFaceModel, HuggingFaceModel]:
+    """Random weights: OPT-125M's architecture, and its first two layers as the draft."""
+    torch.manual_seed(0)
+    config = OPTConfig(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072)
+    target = OPTForCausalLM(config).eval()
+    shallow = OPTConfig(**{**config.to_dict(), "num_hidden_layers": 2})
+    draft = OPTForCausalLM(shallow).eval()
+    draft.load_state_dict(target.state_dict(), strict=False)
+    cpu = torch.device("cpu")
+    return tuple(HuggingFaceModel(m, config.vocab_size, cpu) for m in (target, draft))
+
+
+def embedded_requests(count: int, new_tokens: int) -> list[Request]:
+    """Prompts of the shipped XSum sample, with the end of sequence ignored on both sides."""
+    tokenizer = load_tokenizer(str(EMBEDDED / "models" / "target"))
+    lines = (EMBEDDED / "tasks" / "xsum.jsonl").read_text(encoding="utf-8").splitlines()
+    prompts = [f"Article: {json.loads(line)['document']}\nSummary:" for line in lines[:count]]
+    ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    return [Request(str(i), prompt, new_tokens) for i, prompt in enumerate(ids)]
+
+
+def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
+    """Random prompts of 64 tokens."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, vocab, (count, 64), generator=generator).tolist()
+    return [Request(str(i), tuple(prompt), new_tokens) for i, prompt in enumerate(ids)]
+
+
+def theirs(
+    target: HuggingFaceModel, draft: HuggingFaceModel | None
+) -> Callable[[Request], list[int]]:
+    """``generate``, assisted if there is a draft, at a constant draft length of 3."""
+    arguments: dict = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    if draft:
+        settings = draft.module.generation_config
+        settings.num_assistant_tokens = int(SPECS["sd"])
+        settings.num_assistant_tokens_schedule = "constant"
+        settings.assistant_confidence_threshold = 0.0
+        settings.eos_token_id = None
+        arguments["assistant_model"] = draft.module
+
+    @torch.inference_mode()
+    def run(request: Request) -> list[int]:
+        ids = torch.tensor([request.prompt_ids])
+        tokens = target.module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=request.max_new_tokens,
+            min_new_tokens=request.max_new_tokens,
+            **arguments,
+        )
+        return tokens[0, ids.shape[1] :].tolist()
+
+    return run
+
+
+def ours(built: Decoder) -> Callable[[Request], list[int]]:
+    """One of our decoders as a function of a request."""
+    return lambda request: list(built.generate([request], seed=0)[0].tokens)
+
+
+def compare(
+    one: Callable[[Request], list[int]],
+    other: Callable[[Request], list[int]],
+    requests: Sequence[Request],
+) -> tuple[list[float], int]:
+    """Seconds of ``other`` over seconds of ``one`` per request, and how many answers are equal."""
+    one(requests[0]), other(requests[0])
+    ratios, equal = [], 0
+    for index, request in enumerate(requests):
+        seconds, answers = {}, {}
+        pair = (("one", one), ("other", other))
+        for label, run in pair if index % 2 else pair[::-1]:
+            start = time.perf_counter()
+            answers[label] = run(request)
+            seconds[label] = time.perf_counter() - start
+        ratios.append(seconds["other"] / seconds["one"])
+        equal += answers["one"] == answers["other"]
+    return ratios, equal
+
+
+def against_transformers(prompts: int, new_tokens: int) -> Table:
+    """Our autoregressive and speculative decoding against transformers', on two pairs."""
+    table = Table("pair", "ours", "theirs", "median ratio", "quartiles", "equal answers")
+    for label, (target, draft) in (("embedded", embedded_pair()), ("random OPT-125M", opt_pair())):
+        if label == "embedded":
+            requests = embedded_requests(prompts, new_tokens)
+        else:
+            requests = random_requests(max(4, prompts // 2), new_tokens, target.vocab_size)
+        for name, assistant, rival in (
+            ("ar", None, "generate"),
+            ("sd", draft, "generate(assistant_model)"),
+        ):
+            ratios, equal = compare(
+                ours(decoder(name, target, draft, GREEDY)), theirs(target, assistant), requests
+            )
+            low, median, high = statistics.quantiles(ratios, n=4)
+            table.add_row(
+                label,
+                f"{name} {SPECS[name]}",
+                rival,
+                f"{median:.2f}",
+                f"{low:.2f}..{high:.2f}",
+                f"{equal}/{len(requests)}",
+            )
+    return table
+
+
+def host_overheads(prompts: int, new_tokens: int) -> Table:
+    """Share of the decoding time outside forward passes, and speed against our own AR."""
+    target, draft = embedded_pair()
+    requests = embedded_requests(prompts, new_tokens)
+    sampling = SamplingSettings(temperature=0.3)
+    built = {name: decoder(name, target, draft, sampling) for name in SPECS}
+    records: dict[str, list[Generation]] = {name: [] for name in SPECS}
+    for run in built.values():
+        run.generate(requests[:1], 0)
+    for index, request in enumerate(requests):
+        names = list(SPECS)
+        for name in names[index % len(names) :] + names[: index % len(names)]:
+            records[name] += built[name].generate([request], 0)
+    table = Table("decoder", "spec", "host overhead", "block efficiency", "speedup over ar")
+    ar_s = {g.prompt_id: g.decode_s / len(g.tokens) for g in records["ar"]}
+    for name, generations in records.items():
+        forward_s = sum(g.draft_s + g.target_s for g in generations)
+        decode_s = sum(g.decode_s for g in generations)
+        steps = [step for g in generations for step in g.steps]
+        tau = sum(step.accepted + 1 for step in steps) / len(steps)
+        speedups = [ar_s[g.prompt_id] / (g.decode_s / len(g.tokens)) for g in generations]
+        table.add_row(
+            name,
+            SPECS[name],
+            f"{1 - forward_s / decode_s:.1%}",
+            f"{tau:.2f}",
+            f"{statistics.median(speedups):.2f}",
+        )
+    return table
+
+
+def main() -> None:
+    """Runs both comparisons and prints them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--new-tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=0, help="0: torch's choice")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    console = Console(width=110)
+    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32, batch 1")
+    console.print("ratio > 1: ours is faster")
+    console.print(against_transformers(options.prompts, options.new_tokens))
+    console.print(host_overheads(options.prompts, options.new_tokens))
+
+
+if __name__ == "__main__":
+    main()
