@@ -33,7 +33,16 @@ from world.training import Schedule, deepen, llama, train, weighted_loss
 from world.vocabulary import train_tokenizer
 
 ROOT = Path(__file__).parent.parent
-SEEDS = {"tokenizer": 1, "samples": 2, "target": 100, "draft": 101, "outputs": 102, "distil": 103}
+SEEDS = {
+    "tokenizer": 1,
+    "samples": 2,
+    "target": 100,
+    "draft": 101,
+    "outputs": 102,
+    "distil": 103,
+    "deep": 1100,
+    "long": 1200,
+}
 BATCH_TOKENS = 4096
 
 
@@ -47,7 +56,8 @@ class Plan:
         width: hidden size of the target, with heads of 64.
         inner: its feed-forward size.
         shallow_schedule: of the shallow model.
-        deep_schedule: of the target.
+        deep_schedule: of the target, right after it was deepened.
+        long_schedule: of the target, a second cycle with batches of half the size.
         draft_schedule: of the plain draft.
         distil_schedule: of the distilled draft, which starts from the plain one.
         outputs: dialogues that the target answers for the distillation.
@@ -60,9 +70,10 @@ class Plan:
     inner: int = 512
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
-    draft_schedule: Schedule = field(default_factory=lambda: Schedule(800, 5e-3, 100, 400))
-    distil_schedule: Schedule = field(default_factory=lambda: Schedule(300, 3e-3, 20, 200))
-    outputs: int = 3000
+    long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1200))
+    draft_schedule: Schedule = field(default_factory=lambda: Schedule(2000, 5e-3, 100, 1000))
+    distil_schedule: Schedule = field(default_factory=lambda: Schedule(600, 3e-3, 20, 400))
+    outputs: int = 6000
     held_out: int = 120
 
 
@@ -73,6 +84,7 @@ QUICK = Plan(
     inner=96,
     shallow_schedule=Schedule(6, 3e-3, 2, 1),
     deep_schedule=Schedule(4, 1e-3, 2, 2),
+    long_schedule=Schedule(4, 1e-3, 2, 2),
     draft_schedule=Schedule(6, 3e-3, 2, 2),
     distil_schedule=Schedule(4, 1e-3, 1, 2),
     outputs=16,
@@ -124,8 +136,16 @@ class Family:
             "target_shallow", model, self._text("target"), weighted_loss, plan.shallow_schedule
         )
         model = deepen(model, plan.times)
-        data = batches(self.tokenizer.backend_tokenizer, SEEDS["target"] + 1000, BATCH_TOKENS)
-        self.facts["target"] = self._train("target", model, data, weighted_loss, plan.deep_schedule)
+        self.facts["target, deepened"] = self._train(
+            "target", model, self._text("deep"), weighted_loss, plan.deep_schedule
+        )
+        self.facts["target, second cycle"] = self._train(
+            "target_long",
+            model,
+            self._text("long", BATCH_TOKENS // 2),
+            weighted_loss,
+            plan.long_schedule,
+        )
         self.export(model, "target")
         return model
 
@@ -188,8 +208,8 @@ class Family:
         # What ships is what is measured: round the running model alike.
         model.load_state_dict({key: value.float() for key, value in state.items()})
 
-    def _text(self, seed: str) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(self.tokenizer.backend_tokenizer, SEEDS[seed], BATCH_TOKENS)
+    def _text(self, seed: str, tokens: int = BATCH_TOKENS) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(self.tokenizer.backend_tokenizer, SEEDS[seed], tokens)
 
     def _train(self, name, model, data, loss_of, schedule) -> dict[str, float]:
         return train(name, model, data, loss_of, schedule, self.work)
