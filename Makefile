@@ -29,10 +29,10 @@ quickstart: $(STAMP)
 	$(BIN)/python -m spec_bench.report results/quickstart/results.csv
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not slow and not gpu"
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not gpu"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.decode.decoder import Decoder
+from spec_bench.verify.rules import Verdict
 
 WARM = SETTINGS["temperature 1"]
 CASES = {case.decoder["name"]: case for case in AUDIT_CASES}
@@ -101,11 +102,16 @@ def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end() -> None:
     assert error > 0.01
 
 
-def test_copies_merged_in_k_seq_paths_are_needed() -> None:
-    """Descending into one copy only leaves candidates out, which the rule must not be told."""
+def test_k_seq_with_duplicate_candidates_counted_once_is_caught() -> None:
+    def count_once(decoder: Decoder) -> None:
+        rule = decoder.rule
 
-    def one_copy(decoder: Decoder) -> None:
-        decoder.policy.merge_copies = False
+        def deduplicated(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
+            same = (tokens.unsqueeze(1) == tokens.unsqueeze(2)) & valid.unsqueeze(1)
+            earlier = same.tril(diagonal=-1).any(dim=2)
+            return rule(p, q, tokens, valid & ~earlier)
 
-    error, _ = enumerated_error(CASES["spectr"].decoder, WARM, alter=one_copy)
-    assert error > 1e-6
+        decoder.rule = deduplicated
+
+    error, _ = enumerated_error(CASES["spectr"].decoder, WARM, alter=count_once)
+    assert error > 1e-3
