@@ -72,10 +72,9 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     """
     cdf = probs.double().cumsum(dim=-1)
     total = cdf[..., -1:]
-    tokens = torch.searchsorted(cdf, uniforms * total, right=True)
-    # uniforms * total may round up to total: stay on the last token that has mass.
-    last = (cdf < total).sum(dim=-1, keepdim=True)
-    return torch.minimum(tokens, last)
+    # uniforms * total may round up to total, past the last token that has mass.
+    below_total = torch.nextafter(total, torch.zeros_like(total))
+    return torch.searchsorted(cdf, torch.minimum(uniforms * total, below_total), right=True)
 
 
 class SeededDraws:

@@ -75,13 +75,10 @@ class Tree:
         rows, nodes, device = root.shape[0], shape.size, root.device
         self.shape = shape
         self.grown = 0
-        self.tokens = torch.zeros((rows, nodes), dtype=torch.long, device=device)
-        self.tokens[:, 0] = root
+        self.tokens = root.unsqueeze(1).repeat(1, nodes)
         self.parent = torch.zeros_like(self.tokens)
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
-        self.ancestors = (
-            torch.eye(nodes, dtype=torch.bool, device=device).expand(rows, -1, -1).clone()
-        )
+        self.ancestors = torch.eye(nodes, dtype=torch.bool, device=device).repeat(rows, 1, 1)
         self.q: list[Tensor | None] = []
         self.q_row: list[Tensor | None] = []
 

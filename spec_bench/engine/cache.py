@@ -65,17 +65,17 @@ class SlotLayer(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
         plan = self._owner.plan
+        reach = (plan.rows, slice(None), slice(0, plan.reach))
+        keys, values = self.keys[reach], self.values[reach]
         index = self._owner.slot_index(key_states.device)
-        keys, values = self.keys[plan.rows], self.values[plan.rows]
         if index is None:
-            start = plan.starts[0]
-            keys[:, :, start : start + plan.count] = key_states
-            values[:, :, start : start + plan.count] = value_states
+            keys.narrow(2, plan.starts[0], plan.count).copy_(key_states)
+            values.narrow(2, plan.starts[0], plan.count).copy_(value_states)
         else:
             rows, slots = index
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
-        return keys[:, :, : plan.reach], values[:, :, : plan.reach]
+        return keys, values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the storage exists."""

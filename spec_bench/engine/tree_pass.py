@@ -72,22 +72,23 @@ def run_nodes(
     Returns:
         Logits [R, T, V].
     """
-    device = model.device
-    depth = torch.tensor(tree.shape.node_depth[nodes], device=device)
-    length = torch.tensor(lengths, device=device).unsqueeze(1)
-    ancestors = tree.ancestors[:, nodes, : nodes.stop]
-    slot = torch.arange(max(lengths) + nodes.stop, device=device)
+    device, depth = model.device, tree.shape.node_depth[nodes]
+    positions = torch.tensor([[n + d for d in depth] for n in lengths], device=device)
+    ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
+    shape = (len(lengths), len(depth), max(lengths) + nodes.stop)
     if min(lengths) == max(lengths):
-        prefix = torch.ones(1, dtype=torch.bool, device=device)
-        prefix = prefix.expand(len(lengths), ancestors.shape[1], lengths[0])
-        visible = torch.cat([prefix, ancestors], dim=2)
+        visible = torch.ones(shape, dtype=torch.bool, device=device)
+        visible[:, :, lengths[0] :] = ancestors
     else:
-        committed = (slot < length).unsqueeze(1).expand(-1, ancestors.shape[1], -1).clone()
+        length = torch.tensor(lengths, device=device).unsqueeze(1)
+        committed = torch.arange(shape[2], device=device) < length
         at = (length + torch.arange(nodes.stop, device=device)).unsqueeze(1)
-        visible = committed.scatter_(2, at.expand_as(ancestors), ancestors)
+        visible = committed.unsqueeze(1).expand(shape).clone()
+        visible.scatter_(2, at.expand_as(ancestors), ancestors)
     starts = [n + nodes.start for n in lengths]
     rows = slice(0, len(lengths))
-    return model.forward(cache, rows, starts, tree.tokens[:, nodes], length + depth, visible)
+    tokens = tree.tokens[:, nodes].to(device)
+    return model.forward(cache, rows, starts, tokens, positions, visible)
 
 
 def _causal(positions: Tensor, slots: int) -> Tensor:
