@@ -100,7 +100,7 @@ def _candidates(tree: Tree, level: int, here: Tensor, width: int) -> tuple[Tenso
     below = tree.shape.level(level + 1)
     parent = tree.parent[:, below] - tree.shape.starts[level]
     mine = here.gather(1, parent) & tree.valid[:, below]
-    if mine.shape[1] == width:
+    if here.shape[1] == 1:  # one node above: all below are its children, in order
         return torch.arange(width, device=mine.device).expand_as(mine), mine
     order = (~mine).byte().sort(dim=1, stable=True).indices[:, :width]
     return order, mine.gather(1, order)
