@@ -70,10 +70,10 @@ class Plan:
     inner: int = 512
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
-    long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1200))
-    draft_schedule: Schedule = field(default_factory=lambda: Schedule(2000, 5e-3, 100, 1000))
-    distil_schedule: Schedule = field(default_factory=lambda: Schedule(600, 3e-3, 20, 400))
-    outputs: int = 6000
+    long_schedule: Schedule = field(default_factory=lambda: Schedule(2000, 1.5e-3, 50, 900))
+    draft_schedule: Schedule = field(default_factory=lambda: Schedule(1200, 5e-3, 100, 600))
+    distil_schedule: Schedule = field(default_factory=lambda: Schedule(400, 3e-3, 20, 250))
+    outputs: int = 4500
     held_out: int = 120
 
 
