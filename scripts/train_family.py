@@ -70,7 +70,7 @@ class Plan:
     inner: int = 512
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
-    long_schedule: Schedule = field(default_factory=lambda: Schedule(2000, 1.5e-3, 50, 900))
+    long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1500))
     draft_schedule: Schedule = field(default_factory=lambda: Schedule(1200, 5e-3, 100, 600))
     distil_schedule: Schedule = field(default_factory=lambda: Schedule(400, 3e-3, 20, 250))
     outputs: int = 4500

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.model import COMPILE, HuggingFaceModel
 
 DTYPES = {
     "float32": torch.float32,
@@ -16,6 +17,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+COMPILERS = ("c++", "g++", "clang++", "cl")
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,10 @@ class ModelSpec:
         device_map: passed through to transformers for models larger than one GPU (``auto`` or a
             JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
         revision: hub revision.
+        compile: how the forward pass is captured, one of ``COMPILE``.
 
     Raises:
-        ValueError: for an unknown dtype or a device that is not there.
+        ValueError: for an unknown dtype or way to compile, or a device or compiler that is not there.
     """
 
     path: str
@@ -39,10 +42,20 @@ class ModelSpec:
     device: str = "cpu"
     device_map: str | tuple[tuple[str, int | str], ...] | None = None
     revision: str | None = None
+    compile: str = "none"
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.compile not in COMPILE:
+            raise ValueError(
+                f"engine.compile must be one of {', '.join(COMPILE)}, got {self.compile!r}"
+            )
+        if self.compile == "inductor" and not any(map(shutil.which, COMPILERS)):
+            raise ValueError(
+                f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
+                "graph needs none"
+            )
         try:
             device = torch.device(self.device)
         except RuntimeError:
@@ -79,7 +92,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         module = module.to(spec.device)
     module.eval()
     embedding = module.get_input_embeddings().weight
-    return HuggingFaceModel(module, embedding.shape[0], embedding.device)
+    return HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
 
 
 def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase:

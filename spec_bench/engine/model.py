@@ -7,7 +7,7 @@ tokenisation, sampling or drafting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,11 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.stopwatch import ForwardTimer
+
+
+# ``none`` calls the module. ``graph`` replays its kernels without the modules' Python around them:
+# the same numbers, some seconds to capture. ``inductor`` fuses kernels: a minute or more to compile.
+COMPILE = {"none": None, "graph": "eager", "inductor": "inductor"}
 
 
 class ForwardOutput(NamedTuple):
@@ -92,6 +97,21 @@ class LanguageModel(Protocol):
         ...
 
 
+def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
+    """The module's forward pass, captured once for all lengths.
+
+    Args:
+        module: the model.
+        how: a key of ``COMPILE``.
+    """
+    backend = COMPILE[how]
+    if backend is None:
+        return module
+    # Target and drafts may share one forward code, and every kind of pass is a graph of its own.
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(module, dynamic=True, backend=backend)
+
+
 @dataclass
 class HuggingFaceModel:
     """A transformers causal LM behind the ``LanguageModel`` interface.
@@ -100,11 +120,13 @@ class HuggingFaceModel:
         module: the model, in eval mode.
         vocab_size: tokens that exist.
         device: where input goes; outputs are brought back here.
+        compile: how the forward pass is captured, one of ``COMPILE``.
     """
 
     module: PreTrainedModel
     vocab_size: int
     device: torch.device
+    compile: str = "none"
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
@@ -112,6 +134,7 @@ class HuggingFaceModel:
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
+        self._run = capture(self.module, self.compile)
         self._layouts = self._probe()
 
     @torch.inference_mode()
@@ -151,7 +174,7 @@ class HuggingFaceModel:
         cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2]))
         hidden_at = torch.zeros((), dtype=self.dtype, device=self.device)
         mask = hidden_at.masked_fill(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
-        output = self.module(
+        output = self._run(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,

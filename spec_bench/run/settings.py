@@ -84,6 +84,7 @@ class JobSettings:
                 "device": self.device,
                 "batch_size": self.batch_size,
                 "threads": self.threads,
+                "compile": self.pair.specs[0].compile,
             },
             "decoder": cell.decoder,
             "energy": self.meter,
@@ -175,7 +176,7 @@ def _pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
     asked = [pair.get("target_revision"), *[pair.get("draft_revision")] * len(drafts)]
     maps = [device_map, *[None] * len(drafts)]
     specs = tuple(
-        ModelSpec(model_path(name), dtype, engine["device"], place, revision)
+        ModelSpec(model_path(name), dtype, engine["device"], place, revision, engine["compile"])
         for name, place, revision in zip((target, *drafts), maps, asked, strict=True)
     )
     revisions = tuple(

@@ -1,0 +1,50 @@
+"""A captured forward pass is the same model: greedy tokens equal the plain ones."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder
+from spec_bench.engine.loading import COMPILERS, ModelSpec
+from spec_bench.engine.model import HuggingFaceModel
+from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
+
+GREEDY = SamplingSettings(temperature=0)
+NEEDS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["graph", pytest.param("inductor", marks=NEEDS_COMPILER)])
+def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_grow(how: str) -> None:
+    torch._dynamo.reset()
+    pair = tiny_pair("llama")
+    captured = [HuggingFaceModel(m.module, VOCAB, m.device, how) for m in pair]
+    requests = random_requests(6, 16)
+    for name, rows in (("ar", 1), ("rsd_s", 1), ("rsd_s", 3)):
+        answers = {}
+        for label, (target, draft) in (("plain", pair), (how, captured)):
+            decoder = build_decoder(decoder_settings(name), target, [draft], GREEDY, rows)
+            batches = [requests[i : i + rows] for i in range(0, len(requests), rows)]
+            answers[label] = [g.tokens for b in batches for g in decoder.generate(b, 0)]
+        assert answers["plain"] == answers[how]
+        graphs = counters["stats"]["unique_graphs"]
+        decoder.generate(random_requests(rows, 24), 0)
+        assert counters["stats"]["unique_graphs"] == graphs > 0
+
+
+def test_an_unknown_way_to_compile_is_named_with_the_choices() -> None:
+    with pytest.raises(ValueError, match=r"none, graph, inductor, got 'fast'"):
+        ModelSpec("anything", compile="fast")
+
+
+def test_inductor_without_a_compiler_is_refused_before_loading(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="C\\+\\+ compiler on PATH"):
+        ModelSpec("anything", compile="inductor")
