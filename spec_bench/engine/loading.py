@@ -34,7 +34,8 @@ class ModelSpec:
         compile: how the forward pass is captured, one of ``COMPILE``.
 
     Raises:
-        ValueError: for an unknown dtype or way to compile, or a device or compiler that is not there.
+        ValueError: for an unknown dtype or way to compile, and for a device or compiler that is
+            not there.
     """
 
     path: str

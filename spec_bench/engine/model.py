@@ -18,9 +18,8 @@ from transformers import DynamicCache, PreTrainedModel
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.stopwatch import ForwardTimer
 
-
 # ``none`` calls the module. ``graph`` replays its kernels without the modules' Python around them:
-# the same numbers, some seconds to capture. ``inductor`` fuses kernels: a minute or more to compile.
+# the same numbers, some seconds to capture. ``inductor`` fuses kernels and takes a minute or more.
 COMPILE = {"none": None, "graph": "eager", "inductor": "inductor"}
 
 
