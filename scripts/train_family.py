@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from world.batches import batches
 from world.databases import SCHEMAS, build
 from world.distillation import distillation_batches, distillation_loss, sample_outputs
-from world.evaluation import acceptance, greedy_scores
+from world.evaluation import acceptance, greedy_scores, seen_in_training
 from world.model_card import write_card
 from world.samples import TASKS, draw_sample, turns
 from world.training import Schedule, deepen, llama, train, weighted_loss
@@ -190,6 +191,7 @@ class Family:
             "training": self.facts,
             "scores": scores,
             "acceptance": rates,
+            "seen": seen_in_training(self.tokenizer, self.shipped / "tasks", self._read()),
             "seeds": SEEDS,
             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
         }
@@ -210,6 +212,13 @@ class Family:
 
     def _text(self, seed: str, tokens: int = BATCH_TOKENS) -> Iterator[tuple[Tensor, Tensor]]:
         return batches(self.tokenizer.backend_tokenizer, SEEDS[seed], tokens)
+
+    def _read(self) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
+        """All batches that the target was trained on, once more."""
+        plan = self.plan
+        yield islice(self._text("target"), plan.shallow_schedule.steps)
+        yield islice(self._text("deep"), plan.deep_schedule.steps)
+        yield islice(self._text("long", BATCH_TOKENS // 2), plan.long_schedule.steps)
 
     def _train(self, name, model, data, loss_of, schedule) -> dict[str, float]:
         return train(name, model, data, loss_of, schedule, self.work)

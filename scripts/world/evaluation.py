@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -27,6 +29,29 @@ def _shipped(tasks: Path, task: str) -> list[tuple[str, str]]:
     """(prompt, answer) of the first turn of every shipped sample."""
     lines = (tasks / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
     return [turns(task, json.loads(line))[0] for line in lines]
+
+
+def seen_in_training(
+    tokenizer: PreTrainedTokenizerFast, tasks: Path, texts: Iterable[Iterator[tuple]]
+) -> dict[str, float]:
+    """Share of the shipped prompts, per task, that the training text happens to contain as well.
+
+    The spaces of translations and stories are large; those of questions on a database are small.
+
+    Args:
+        tokenizer: the family's.
+        tasks: folder of the shipped samples.
+        texts: the batches that the target was trained on, as (ids [B, T], weights [B, T]).
+    """
+    seen = set()
+    for ids, weights in itertools.chain(*texts):
+        lengths = (weights == 1).float().argmax(dim=1).tolist()  # the answer's tokens weigh 1
+        seen |= {tuple(row[:n]) for row, n in zip(ids.tolist(), lengths, strict=True)}
+    shares = {}
+    for task in TASKS:
+        prompts = [tuple(tokenizer(prompt)["input_ids"]) for prompt, _ in _shipped(tasks, task)]
+        shares[task] = round(sum(prompt in seen for prompt in prompts) / len(prompts), 3)
+    return shares
 
 
 def greedy_scores(

@@ -49,13 +49,17 @@ def write_card(card: dict[str, Any], plan: Any, path: Path) -> None:
         "## Greedy scores on the shipped samples",
         "",
         "BLEU, ROUGE-2 and exact match as fractions; SQL and small text jobs compared as text.",
+        "The last column is the share of the shipped prompts that the training text contains as",
+        "well: none where the world is large, most where few different questions exist.",
         "",
-        "| task | target | draft | draft_distilled |",
-        "| --- | ---: | ---: | ---: |",
+        "| task | target | draft | draft_distilled | seen in training |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     lines += [
-        f"| {task} | " + " | ".join(f"{card['scores'][m][task]:.3f}" for m in card["sizes"]) + " |"
-        for task in card["scores"]["target"]
+        f"| {task} | "
+        + " | ".join(f"{card['scores'][m].get(task, '')}" for m in card["sizes"])
+        + f" | {card['seen'][task]:.0%} |"
+        for task in card["seen"]
     ]
     lines += [
         "",
