@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.decode.build import spec_of, validate_decoder
-from spec_bench.run.paths import config_dir
+from spec_bench.run.paths import EMBEDDED, config_dir, model_path
 from spec_bench.tasks import build_task
 
 CONF = config_dir()
@@ -46,3 +46,12 @@ def test_a_task_config_is_valid_and_bears_its_file_name(path: Path) -> None:
     task = OmegaConf.to_container(composed(f"task={path.stem}").task)
     assert isinstance(task, dict)
     assert build_task(task).name == path.stem
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
+def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
+    pair = composed(f"pair={path.stem}").pair
+    drafts = pair.draft if OmegaConf.is_list(pair.draft) else [pair.draft]
+    for name in (pair.target, *drafts):
+        if str(name).startswith(EMBEDDED):
+            assert Path(model_path(name)).is_dir()
