@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build import spec_of, validate_decoder
+from spec_bench.run.cells import Cell, build_cells, load_decoder
 from spec_bench.run.paths import EMBEDDED, config_dir, model_path
+from spec_bench.run.search_path import recipes_dir, register
 from spec_bench.tasks import build_task
 
 CONF = config_dir()
@@ -18,6 +23,7 @@ DECODERS = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer
 
 
 def composed(*overrides: str) -> DictConfig:
+    register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=list(overrides))
 
@@ -55,3 +61,59 @@ def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
     for name in (pair.target, *drafts):
         if str(name).startswith(EMBEDDED):
             assert Path(model_path(name)).is_dir()
+
+
+RECIPES = sorted(
+    path
+    for path in recipes_dir().glob("*/*.yaml")
+    if path.read_text().startswith("# @package _global_")
+)
+
+
+def cells_of(recipe: str) -> list[Cell]:
+    paper, name = recipe.split("=")
+    config = OmegaConf.to_container(composed(recipe), resolve=True)
+    assert isinstance(config, dict)
+    assert config["name"] == f"{paper}-{name}".replace("_", "-")
+    sampling = SamplingSettings(temperature=1.0)
+    load = partial(load_decoder, [CONF])
+    return list(build_cells(config["decoder"], config["spec"], config["cells"], load, sampling))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_composes_into_valid_cells(path: Path) -> None:
+    assert len(cells_of(f"{path.parent.name}={path.stem}")) > 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tables"), [("rsd=exp1", range(1, 28)), ("rsd=exp2", range(28, 55))]
+)
+def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe: str, tables: range) -> None:
+    cells = [(cell.name, cell.spec) for cell in cells_of(recipe)]
+    with (recipes_dir() / "rsd" / "reference" / "rsd.csv").open() as stream:
+        published = [row for row in csv.DictReader(stream) if int(row["table"]) in tables]
+    for table in tables:
+        rows = [(row["decoder"], row["spec"]) for row in published if int(row["table"]) == table]
+        assert cells == rows
+
+
+def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one() -> None:
+    full, pruned = (
+        [cell.spec for cell in cells_of(f"mcsd={name}") if cell.name == "mcsd_wor"]
+        for name in ("search", "search_monotone")
+    )
+    falling = [s for s in full if (k := list(map(int, s.split("-")))) == sorted(k, reverse=True)]
+    assert pruned == falling
+    assert len(set(full)) == len(full) == 6 + 21 + 56 + 126 + 252
+
+
+def test_search_covers_every_configuration_that_the_paper_prints() -> None:
+    cells = {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
+    reference = Path(__file__).parent.parent / "experiments" / "mcsd" / "reference" / "mcsd.csv"
+    with reference.open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["k_config"]]
+    for row in rows:
+        spec = row["k_config"].replace("x", "-")
+        assert (
+            ("mcsd_wor", spec) if row["method"] == "mcsd" else ("sd", str(spec.count("1")))
+        ) in cells

@@ -21,7 +21,7 @@ class NoCache:
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
         """Nothing is stored."""
 
-    def move_row(self, source: int, target: int, length: int) -> None:
+    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Nothing is stored."""
 
 

@@ -35,7 +35,8 @@ def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | No
     """Checks a decoder's settings without loading anything.
 
     Args:
-        decoder: keys ``name``, ``drafter``, ``tree``, ``verifier``.
+        decoder: keys ``name``, ``drafter``, ``tree``, ``verifier``, and ``tree_attention`` where it
+            is off.
         settings: sampling settings, where they are known.
 
     Raises:
@@ -55,11 +56,32 @@ def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | No
             f"got {decoder['drafter'].get('kind')!r} with {tree_policy(decoder)!r}"
         )
     build_rule(decoder, policy)
+    uses_tree_attention(decoder, policy)
     if drafts > 1 and not (tree_policy(decoder) == "widths" and policy.siblings == "iid"):
         raise ValueError(
             f"decoder {name!r}: {drafts} drafts need tree.policy 'widths' with replacement: true, "
             f"got {tree_policy(decoder)!r} with siblings drawn {policy.siblings!r}"
         )
+
+
+def uses_tree_attention(decoder: Mapping[str, Any], policy: Policy) -> bool:
+    """Whether the target runs a tree as one row (the default) or each path as its own.
+
+    Raises:
+        ValueError: for a value that is neither true nor false, or a tree whose paths differ from
+            iteration to iteration.
+    """
+    wanted = decoder.get("tree_attention", True)
+    if not isinstance(wanted, bool):
+        raise ValueError(
+            f"decoder {decoder.get('name')!r}: tree_attention must be true or false, got {wanted!r}"
+        )
+    if not wanted and not policy.fixed_parents:
+        raise ValueError(
+            f"decoder {decoder.get('name')!r}: tree_attention: false needs a tree of fixed paths "
+            f"(chain, widths, iid_paths), got {tree_policy(decoder)!r}"
+        )
+    return wanted
 
 
 def drafts_used(decoder: Mapping[str, Any]) -> int:
@@ -186,5 +208,6 @@ def build_decoder(
         rule,
         settings,
         rows,
+        tree_attention=uses_tree_attention(decoder, policy),
         pool=pool or CachePool(),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from spec_bench.decode.rows import Row
 from spec_bench.draft.language_model import LanguageModelDrafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
+from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.engine.tree_pass import prefill, run_nodes
 from spec_bench.policy.base import Policy
 from spec_bench.records import Generation, Lossless, Request
 from spec_bench.verify.rules import NodeRule
@@ -50,6 +50,7 @@ class Decoder:
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
+        tree_attention: whether the target runs a tree as one row, or each path as its own.
         pool: caches, shared by the decoders of a job.
         make_draws: where randomness comes from; audits enumerate instead.
     """
@@ -62,11 +63,16 @@ class Decoder:
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact"
+    tree_attention: bool = True
     pool: CachePool = field(default_factory=CachePool)
     make_draws: DrawsFactory = SeededDraws
 
     def __post_init__(self) -> None:
-        self._cache: Any = None
+        self._scorer: Scorer = (
+            TreeScorer(self.target, self.pool)
+            if self.tree_attention
+            else PathScorer(self.target, self.pool, self.policy.shape)
+        )
         self._drafter: LanguageModelDrafter | None = None
 
     @property
@@ -115,7 +121,7 @@ class Decoder:
 
     def reserve(self, slots: int) -> None:
         """Makes sure the caches have that many slots per row; done once, it serves all requests."""
-        self._cache = self.pool.cache("target", self.target, self.rows, slots)
+        self._scorer.reserve(self.rows, slots)
         if self.drafts:
             caches = [
                 self.pool.cache(f"draft {index}", draft, self.rows, slots)
@@ -169,7 +175,7 @@ class Decoder:
             Row(r, row_generator(seed, r.prompt_id, device), list(r.prompt_ids)) for r in requests
         ]
         for index, row in enumerate(rows):
-            prefill(self.target, self._cache, index, row.tokens[:-1])
+            self._scorer.prefill(index, row.tokens[:-1])
             if self._drafter:
                 self._drafter.start(index, row.tokens)
         return rows
@@ -185,10 +191,7 @@ class Decoder:
         """
         draws = self.make_draws([row.generator for row in active])
         tree = self._grow(active, draws)
-        lengths = [row.length for row in active]
-        logits = run_nodes(
-            self.target, self._cache, tree, lengths, slice(0, tree.shape.size)
-        ).logits
+        logits = self._scorer.score(tree, [row.length for row in active])
         result = walk(
             tree, logits, self.settings, self.rule, draws, merge_copies=self.policy.merge_copies
         )
@@ -226,7 +229,7 @@ class Decoder:
         path = verdict[2 : 3 + accepted]
         drafted = verdict[4 + self.depth : 4 + self.depth + accepted]
         emitted = [*drafted, token]
-        self._cache.commit(index, row.length, path)
+        self._scorer.commit(index, row.length, path)
         if self._drafter:
             self._drafter.commit(index, row.length, path, self.depth)
         row.commit(emitted, self.nodes, self.depth)
@@ -240,7 +243,7 @@ class Decoder:
             last = active.pop()
             if index < len(active):
                 active[index] = last
-                self._cache.move_row(len(active), index, last.length)
+                self._scorer.move_row(len(active), index, last.length)
                 if self._drafter:
                     self._drafter.move_row(len(active), index)
 

@@ -174,7 +174,7 @@ class SlotCache(Cache):
             kept = block[:, row].index_select(2, index)
             block[:, row, :, length + first : length + first + len(source)] = kept
 
-    def move_row(self, source: int, target: int, length: int) -> None:
-        """Copies the first ``length`` slots of one row over another's."""
+    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
+        """Copies the slots from ``start`` up to ``length`` of one row over another's."""
         for block in self._storage:
-            block[:, target, :, :length] = block[:, source, :, :length]
+            block[:, target, :, start:length] = block[:, source, :, start:length]

@@ -36,24 +36,33 @@ def prefill(model: LanguageModel, cache: object, row: int, tokens: Sequence[int]
 
 
 def run_pending(
-    model: LanguageModel, cache: object, starts: list[int], tokens: Tensor
+    model: LanguageModel,
+    cache: object,
+    starts: list[int],
+    tokens: Tensor,
+    *,
+    logits_to_keep: int = 1,
 ) -> ForwardOutput:
-    """Runs committed tokens that a draft has not seen, the root last.
+    """Runs tokens that follow one another, under a causal mask: what a draft has not seen yet, or
+    the paths of a tree one by one.
 
     Args:
         model: the draft.
         cache: its cache.
         starts: [R] first slot = first position per row.
         tokens: [R, T].
+        logits_to_keep: how many of the last logits, 0 for all.
 
     Returns:
-        The output at the root: logits [R, 1, V].
+        Logits [R, 1 or T, V].
     """
     offsets = torch.arange(tokens.shape[1], device=model.device)
     positions = torch.tensor(starts, device=model.device).unsqueeze(1) + offsets
     visible = _causal(positions, max(starts) + tokens.shape[1])
     rows = slice(0, len(starts))
-    return model.forward(cache, rows, starts, tokens, positions, visible, logits_to_keep=1)
+    return model.forward(
+        cache, rows, starts, tokens, positions, visible, logits_to_keep=logits_to_keep
+    )
 
 
 def run_nodes(

@@ -21,11 +21,13 @@ class Policy(Protocol):
             law its single child fits, and any rule for sampled children accepts it.
         merge_copies: whether nodes with equal prefixes count as one node when the tree is walked
             (K independent paths), or each node stands for itself.
+        fixed_parents: whether a node's parent follows from the shape alone.
     """
 
     shape: TreeShape
     siblings: Siblings
     merge_copies: bool
+    fixed_parents: bool
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         """Adds one level below the tree's frontier.

@@ -23,6 +23,7 @@ class IidPaths:
 
     siblings: Siblings = "iid"
     merge_copies = True
+    fixed_parents = True
 
     def __init__(self, paths: int, depth: int) -> None:
         self.paths = paths

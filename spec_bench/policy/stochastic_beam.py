@@ -29,6 +29,7 @@ class StochasticBeam:
     """
 
     merge_copies = False
+    fixed_parents = False
 
     def __init__(self, width: int, depth: int, siblings: Siblings) -> None:
         self.width = width

@@ -34,6 +34,7 @@ class Widths:
     """
 
     merge_copies = False
+    fixed_parents = True
 
     def __init__(self, widths: tuple[int, ...], siblings: Siblings) -> None:
         self.widths = widths

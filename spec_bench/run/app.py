@@ -24,6 +24,7 @@ from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.job import run_job
 from spec_bench.run.paths import config_dir
+from spec_bench.run.search_path import register
 from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.csv import merge_csv
@@ -38,6 +39,7 @@ _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back t
 def main() -> None:
     """Runs the application and exits with its status."""
     _statuses.clear()
+    register()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
     application = hydra.main(

@@ -14,9 +14,10 @@ import yaml
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build import drafts_used, resolve_spec, spec_of, validate_decoder
+from spec_bench.run.grid import expand_grid
 
 BASELINE = "ar"
-_CELL_KEYS = ("decoder", "spec", "drafter", "tree", "verifier")
+_CELL_KEYS = ("decoder", "spec", "drafter", "tree", "verifier", "tree_attention")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def build_cells(
     Args:
         chosen: the composed ``decoder`` config, used where ``wanted`` is empty.
         spec: its shorthand or None.
-        wanted: list of strings ``decoder:spec`` or mappings.
+        wanted: list of strings ``decoder:spec``, mappings, or grids of trees (``run.grid``).
         load: gives a decoder's config by name.
         sampling: the job's; some rules do not fit some of them.
 
@@ -87,7 +88,8 @@ def build_cells(
         raise ValueError(f"cells must be a list such as [sd:3,rsd_s:4x3], got {wanted!r}")
     if wanted and spec is not None:
         raise ValueError(f"spec={spec} goes with decoder=..., not with cells=[...]")
-    asked = [_parse_cell(item, load) for item in wanted] or [(dict(chosen), spec)]
+    listed = [cell for item in wanted for cell in expand_grid(item)]
+    asked = [_parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
     cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
     unique: dict[str, Cell] = {}
     for cell in cells:
@@ -120,6 +122,8 @@ def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
     for part in ("drafter", "tree", "verifier"):
         if part in item:
             decoder[part] = {**decoder.get(part, {}), **item[part]}
+    if "tree_attention" in item:
+        decoder["tree_attention"] = item["tree_attention"]
     return decoder, item.get("spec")
 
 

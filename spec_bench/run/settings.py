@@ -106,6 +106,7 @@ class JobSettings:
             "top_p": self.sampling.top_p,
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
         }
 
 

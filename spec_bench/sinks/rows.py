@@ -18,6 +18,7 @@ LABELS = (
     "top_p",
     "seed",
     "batch_size",
+    "tree_attention",
     "lossless",
     "status",
     "reason",

@@ -1,0 +1,128 @@
+"""How the target scores a draft tree: all nodes in one row, or every path in a row of its own.
+
+With tree attention a sequence is one cache row and a tree one sequence of nodes under a mask.
+Without it (MCSD's ablation) each path from the root to a leaf is a cache row: shared nodes are run
+once per path, the prompt is held once per path, and an accepted path is copied over all of them.
+Both give the same logits; they differ in work and in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
+from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+
+
+class Scorer(Protocol):
+    """Runs the target over trees and keeps its cache."""
+
+    def reserve(self, rows: int, slots: int) -> None:
+        """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
+        ...
+
+    def prefill(self, row: int, tokens: Sequence[int]) -> None:
+        """Runs a prompt without its last token."""
+        ...
+
+    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
+        """Logits [R, N, V] at every node; ``lengths``: [R] committed tokens in the cache."""
+        ...
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        """Keeps an accepted path, root first, behind ``length`` committed tokens."""
+        ...
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Puts one sequence of ``length`` tokens in another's place."""
+        ...
+
+
+class TreeScorer:
+    """Tree attention: one cache row per sequence, every node run once.
+
+    Args:
+        target: the model.
+        pool: where caches are held.
+    """
+
+    def __init__(self, target: LanguageModel, pool: CachePool) -> None:
+        self._target, self._pool = target, pool
+        self._cache: Any = None
+
+    def reserve(self, rows: int, slots: int) -> None:
+        self._cache = self._pool.cache("target", self._target, rows, slots)
+
+    def prefill(self, row: int, tokens: Sequence[int]) -> None:
+        prefill(self._target, self._cache, row, tokens)
+
+    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
+        nodes = slice(0, tree.shape.size)
+        return run_nodes(self._target, self._cache, tree, lengths, nodes).logits
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        self._cache.commit(row, length, nodes)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        self._cache.move_row(source, target, length)
+
+
+class PathScorer:
+    """No tree attention: the K paths of a sequence are K cache rows under a causal mask.
+
+    Args:
+        target: the model.
+        pool: where caches are held.
+        shape: of trees whose parents never change: node i of a level with n nodes lies on the
+            paths of the leaves K i / n to K (i + 1) / n - 1.
+    """
+
+    def __init__(self, target: LanguageModel, pool: CachePool, shape: TreeShape) -> None:
+        self._target, self._pool, self._shape = target, pool, shape
+        self._paths = shape.levels[-1] if shape.levels else 1
+        self._cache: Any = None
+        counts = (1, *shape.levels)
+        per_node = [self._paths // count for count in counts for _ in range(count)]
+        within = [index for count in counts for index in range(count)]
+        self._first_path = [i * width for i, width in zip(within, per_node, strict=True)]
+        self._nodes = torch.tensor(
+            [
+                [shape.starts[depth] + path * count // self._paths for path in range(self._paths)]
+                for depth, count in enumerate(counts)
+            ]
+        ).T  # [K, L + 1]
+
+    def reserve(self, rows: int, slots: int) -> None:
+        self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
+
+    def prefill(self, row: int, tokens: Sequence[int]) -> None:
+        first = row * self._paths
+        prefill(self._target, self._cache, first, tokens)
+        for copy in range(first + 1, first + self._paths):
+            self._cache.move_row(first, copy, len(tokens))
+
+    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
+        nodes = self._nodes.to(tree.tokens.device)
+        tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
+        starts = [length for length in lengths for _ in range(self._paths)]
+        output = run_pending(self._target, self._cache, starts, tokens, logits_to_keep=0)
+        logits = output.logits.unflatten(0, (len(lengths), self._paths))
+        depth = torch.tensor(self._shape.node_depth, device=logits.device)
+        return logits[:, torch.tensor(self._first_path, device=logits.device), depth]
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        first = row * self._paths
+        accepted = first + self._first_path[nodes[-1]]
+        for copy in range(first, first + self._paths):
+            if copy != accepted:
+                self._cache.move_row(accepted, copy, length + len(nodes), length)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        for path in range(self._paths):
+            self._cache.move_row(source * self._paths + path, target * self._paths + path, length)

@@ -1,0 +1,28 @@
+"""Where Hydra finds the papers' recipes: ``rsd=exp1`` is ``experiments/rsd/exp1.yaml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from spec_bench.run.paths import config_dir
+
+
+def recipes_dir() -> Path:
+    """The folder of the papers' recipes; it lies beside the configs."""
+    return config_dir().parent / "experiments"
+
+
+class RecipesSearchPath(SearchPathPlugin):
+    """Makes each paper's folder below ``experiments`` a config group."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("recipes", f"file://{recipes_dir()}")
+
+
+def register() -> None:
+    """Tells Hydra; doing it twice changes nothing."""
+    Plugins.instance().register(RecipesSearchPath)
