@@ -4,12 +4,23 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench audit tiny-models wheel
+.PHONY: help env quickstart test test-slow check format bench audit tiny-models wheel \
+	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
+	embedded list table figure page
+
+# What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
+WITH   ?=
+RUN     = $(BIN)/python -m spec_bench -m
+REPORT  = $(BIN)/python -m spec_bench.report
 
 help:
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
 	@echo "make test         the tests (without the slow ones);  make test-slow  those as well"
 	@echo "make check        ruff, types, layering"
+	@echo "make rsd, mcsd    a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
+	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
+	@echo "make list         every table and figure: what is measured, what is missing"
+	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make bench        engine speed against transformers' generate"
 	@echo "make tiny-models  train the embedded model family again"
@@ -23,6 +34,38 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 env: $(STAMP)
+
+# The papers. Recipes lie in experiments/; each sweeps over its tasks unless WITH says otherwise.
+rsd: rsd-fig1 rsd-exp1 rsd-exp2
+mcsd: mcsd-acceptance mcsd-search mcsd-ablation
+
+rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
+	$(RUN) $(subst -,=,$@) $(WITH)
+
+rsd-fig1: $(STAMP)
+	$(BIN)/python -m spec_bench.audit.bernoulli
+
+# Everything of the papers that the embedded family can show, into results/embedded.
+embedded: $(STAMP)
+	$(BIN)/python -m spec_bench.audit.bernoulli
+	$(RUN) rsd=exp1 experiment=embedded
+	$(RUN) rsd=exp2 experiment=embedded
+	$(RUN) mcsd=acceptance experiment=embedded pair=embedded,embedded_plain
+	$(RUN) mcsd=ablation experiment=embedded
+	$(RUN) mcsd=search_monotone experiment=embedded prompts=12
+	$(RUN) mcsd=search experiment=embedded prompts=5
+
+list: $(STAMP)
+	$(REPORT) list
+
+table: $(STAMP) # T=rsd/7
+	$(REPORT) table $(T)
+
+figure: $(STAMP) # F=rsd/4
+	$(REPORT) figure $(F)
+
+page: $(STAMP) # E=rsd-exp1
+	$(REPORT) page $(E)
 
 quickstart: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=quickstart
