@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import GatedRepoError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
+from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 
 DTYPES = {
     "float32": torch.float32,
@@ -25,17 +28,18 @@ class ModelSpec:
     """Which model, where and how precise.
 
     Attributes:
-        path: local folder or hub id.
+        path: local folder, hub id, or ``random:...`` for a known architecture without its weights.
         dtype: one of ``DTYPES``.
         device: ``cpu``, ``cuda``, ``cuda:1``, ...
         device_map: passed through to transformers for models larger than one GPU (``auto`` or a
             JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
         revision: hub revision.
         compile: how the forward pass is captured, one of ``COMPILE``.
+        seed: of random weights; elsewhere without meaning.
 
     Raises:
-        ValueError: for an unknown dtype or way to compile, and for a device or compiler that is
-            not there.
+        ValueError: for an unknown dtype or way to compile, for a device or compiler that is not
+            there, and for a device map with random weights.
     """
 
     path: str
@@ -44,6 +48,7 @@ class ModelSpec:
     device_map: str | tuple[tuple[str, int | str], ...] | None = None
     revision: str | None = None
     compile: str = "none"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -65,6 +70,11 @@ class ModelSpec:
             ) from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
+        if self.path.startswith(PREFIX) and self.device_map is not None:
+            raise ValueError(
+                f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
+                f"{self.device_map!r}"
+            )
 
 
 def load_model(spec: ModelSpec) -> HuggingFaceModel:
@@ -80,6 +90,9 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     Raises:
         ValueError: where transformers cannot load the path, with its reason in one line.
     """
+    if spec.path.startswith(PREFIX):
+        module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
+        return _wrapped(module, spec)
     device_map: Any = spec.device_map
     if isinstance(device_map, tuple):
         device_map = dict(device_map)
@@ -88,29 +101,38 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
             spec.path, revision=spec.revision, dtype=DTYPES[spec.dtype], device_map=device_map
         )
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot load model {spec.path!r}: {_first_line(error)}") from error
+        raise ValueError(f"cannot load model {spec.path!r}: {_reason(spec.path, error)}") from error
     if device_map is None:
         module = module.to(spec.device)
-    module.eval()
+    return _wrapped(module.eval(), spec)
+
+
+def _wrapped(module: Any, spec: ModelSpec) -> HuggingFaceModel:
+    """A transformers model behind the engine's interface."""
     embedding = module.get_input_embeddings().weight
     return HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
 
 
-def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Loads the tokenizer of a local folder or hub id.
+def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase | TokenIds:
+    """Loads the tokenizer of a local folder or hub id; random weights have token ids only.
 
     Raises:
         ValueError: where transformers cannot load it, with its reason in one line.
     """
+    if path.startswith(PREFIX):
+        return TokenIds(random_config(path).vocab_size)
     try:
         return AutoTokenizer.from_pretrained(path, revision=revision)
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot load tokenizer {path!r}: {_first_line(error)}") from error
+        raise ValueError(f"cannot load tokenizer {path!r}: {_reason(path, error)}") from error
 
 
 def read_context_length(path: str, revision: str | None = None) -> int | None:
     """The longest sequence a model takes, from its config alone; None where it has no limit."""
-    config = AutoConfig.from_pretrained(path, revision=revision)
+    if path.startswith(PREFIX):
+        config = random_config(path)
+    else:
+        config = AutoConfig.from_pretrained(path, revision=revision)
     return getattr(config, "max_position_embeddings", None)
 
 
@@ -138,5 +160,41 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
     return max(ours.values()) + 1
 
 
-def _first_line(error: Exception) -> str:
+def common_tokenizer(
+    tokenizers: Sequence[PreTrainedTokenizerBase | TokenIds],
+) -> tuple[PreTrainedTokenizerBase | TokenIds, int]:
+    """The tokenizer that a pair's prompts are read with, after checking that all agree.
+
+    Args:
+        tokenizers: the target's first; ``TokenIds`` for random weights, which agree with any real
+            tokenizer (whether they embed its tokens is the model's matter).
+
+    Returns:
+        The first real one, else the first; and the number of tokens.
+
+    Raises:
+        ValueError: naming the first token on which two vocabularies differ, or the two sizes.
+    """
+    real = [one for one in tokenizers if not isinstance(one, TokenIds)]
+    if real:
+        return real[0], max(check_vocabularies(real[0], other) for other in real)
+    sizes = [len(one) for one in tokenizers]
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"target and draft vocabularies differ: {' and '.join(map(str, sizes))} tokens; "
+            "speculative decoding needs the same tokens"
+        )
+    return tokenizers[0], sizes[0]
+
+
+def _reason(path: str, error: Exception) -> str:
+    """Why transformers could not load a path, in one line."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, GatedRepoError):
+            return (
+                "the repository is gated; request access on its model page on the Hugging Face hub "
+                f"({path}) and put a token of that account into HF_TOKEN"
+            )
+        cause = cause.__cause__ or cause.__context__
     return str(error).strip().splitlines()[0]

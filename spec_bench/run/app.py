@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.job import run_job
+from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
 from spec_bench.run.search_path import register
 from spec_bench.run.settings import JobSettings, build_settings
@@ -80,6 +81,7 @@ def run_config(config: DictConfig) -> list[CellResult]:
     """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     folders = _config_folders()
+    plain["pair"] = with_own_name(plain["pair"], folders)
     settings = build_settings(plain, lambda name: load_decoder(folders, name))
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job(settings)

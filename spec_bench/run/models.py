@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from typing import Any
 
-from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
+from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
-from spec_bench.run.settings import Pair
+from spec_bench.engine.random_weights import TokenIds
+from spec_bench.run.pair import Pair
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +40,18 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
+    A pair with a chat template of its own gets a copy that bears it.
+
     Raises:
         ValueError: naming the first token on which two vocabularies differ.
     """
-    target, *drafts = (
-        _tokenizer(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)
+    tokenizer, tokens = common_tokenizer(
+        [_tokenizer(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
     )
-    return target, max(check_vocabularies(target, draft) for draft in (target, *drafts))
+    if pair.chat_template is not None and not isinstance(tokenizer, TokenIds):
+        tokenizer = copy(tokenizer)
+        tokenizer.chat_template = pair.chat_template
+    return tokenizer, tokens
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:

@@ -6,9 +6,12 @@ Knows the file system only; a model's name that is no folder is left for the hub
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import spec_bench
+from spec_bench.engine.random_weights import PREFIX as RANDOM
+from spec_bench.engine.random_weights import architecture
 
 EMBEDDED = "embedded:"
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
@@ -31,8 +34,12 @@ def model_path(name: str) -> str:
     """``embedded:NAME`` as a folder of the package; any other name as it is.
 
     Raises:
-        ValueError: the package embeds no model of that name, or a path-like name is no folder.
+        ValueError: the package embeds no model of that name, a path-like name is no folder, or
+            ``random:NAME`` no architecture.
     """
+    if name.startswith(RANDOM):
+        architecture(name)
+        return name
     if name.startswith(EMBEDDED):
         root = Path(spec_bench.__file__).resolve().parent / "embedded" / "models"
         folder = root / name.removeprefix(EMBEDDED)
@@ -57,10 +64,13 @@ def fingerprint(name: str) -> str | None:
 
     Two models that once lay in the same folder are two models: their results must not be mixed.
     """
+    digest = hashlib.sha256()
+    if name.startswith(RANDOM):
+        digest.update(json.dumps(architecture(name), sort_keys=True).encode())
+        return digest.hexdigest()[:12]
     folder = Path(model_path(name))
     if not folder.is_dir():
         return None
-    digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.suffix not in {".json", ".safetensors", ".bin", ".model"}:
             continue

@@ -8,35 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.engine.loading import ModelSpec
 from spec_bench.measure.energy import build_meter
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.identity import digest
-from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
+from spec_bench.run.pair import Pair, build_pair
 from spec_bench.tasks import Example, Task, build_task
 
 _SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
 _DEFAULTS = SamplingSettings()
 _MAX_NEW_TOKENS = 128
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The models of a job.
-
-    Attributes:
-        name: label of the pair.
-        target: as the user wrote it.
-        drafts: as the user wrote them, in order.
-        specs: what to load, the target first.
-        revisions: hub revision or content hash of each, the target's first.
-    """
-
-    name: str
-    target: str
-    drafts: tuple[str, ...]
-    specs: tuple[ModelSpec, ...]
-    revisions: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -70,13 +50,7 @@ class JobSettings:
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
         return {
-            "pair": {
-                "target": self.pair.target,
-                "drafts": list(self.pair.drafts),
-                "revisions": list(self.pair.revisions),
-                "dtype": self.pair.specs[0].dtype,
-                "target_device_map": _plain(self.pair.specs[0].device_map),
-            },
+            "pair": self.pair.settings(),
             "task": {k: v for k, v in self.task_config.items() if k != "generation"},
             "examples": {"count": len(self.examples), "digest": examples_digest(self.examples)},
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
@@ -135,7 +109,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
     if limit is None:
         limit = task.generation.get("max_new_tokens", _MAX_NEW_TOKENS)
     cells = build_cells(config["decoder"], config["spec"], config["cells"], load, sampling)
-    pair = _pair(config["pair"], engine)
+    pair = build_pair(config["pair"], engine)
     for cell in cells:
         if cell.drafts > len(pair.drafts):
             raise ValueError(
@@ -161,36 +135,6 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
 def examples_digest(examples: tuple[Example, ...]) -> str:
     """What was asked and expected: a data set that changes under its name is another cell."""
     return digest([[example.id, example.turns, example.references] for example in examples])
-
-
-def _pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
-    """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``."""
-    target, draft = pair["target"], pair["draft"]
-    drafts = tuple(draft) if isinstance(draft, list) else (draft,) if draft else ()
-    for name in (target, *drafts):
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"pair.target and pair.draft name models, got {name!r}")
-    dtype = pair.get("dtype") or engine["dtype"]
-    device_map = pair.get("target_device_map")
-    if isinstance(device_map, dict):
-        device_map = tuple(sorted(device_map.items()))
-    asked = [pair.get("target_revision"), *[pair.get("draft_revision")] * len(drafts)]
-    maps = [device_map, *[None] * len(drafts)]
-    specs = tuple(
-        ModelSpec(model_path(name), dtype, engine["device"], place, revision, engine["compile"])
-        for name, place, revision in zip((target, *drafts), maps, asked, strict=True)
-    )
-    revisions = tuple(
-        fingerprint(name) or revision
-        for name, revision in zip((target, *drafts), asked, strict=True)
-    )
-    name = pair.get("name") or "+".join([_short(target), *(_short(each) for each in drafts)])
-    return Pair(name, target, drafts, specs, revisions)
-
-
-def _short(model: str) -> str:
-    """The last part of an id, folder or embedded name."""
-    return model.rstrip("/").rsplit("/", 1)[-1].removeprefix(EMBEDDED)
 
 
 def _sampling(generation: Mapping[str, Any], task: Task) -> SamplingSettings:
@@ -228,8 +172,3 @@ def _whole(name: str, value: Any, least: int, optional: bool = False) -> Any:
         allowed = f"a whole number >= {least}" + (" or null" if optional else "")
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
     return value
-
-
-def _plain(device_map: Any) -> Any:
-    """A device map as JSON knows it."""
-    return [list(item) for item in device_map] if isinstance(device_map, tuple) else device_map
