@@ -11,57 +11,25 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
-import yaml
+from embedded_pair import SPECS, Models, decoder, embedded_pair, embedded_requests
 from rich.console import Console
 from rich.table import Table
 from transformers import OPTConfig, OPTForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.records import Generation, Request
 
-ROOT = Path(__file__).parent.parent
-EMBEDDED = ROOT / "spec_bench" / "embedded"
 GREEDY = SamplingSettings(temperature=0)
-SPECS = {
-    "ar": "-",
-    "sd": "3",
-    "spectr": "4x3",
-    "specinfer": "2-2-2",
-    "mcsd": "4-1-1",
-    "mcsd_wor": "4-1-1",
-    "mcns": "4-1-1",
-    "rsd_c": "2-2-2",
-    "rsd_s": "4x3",
-}
 
 
-def decoder(
-    name: str, target: HuggingFaceModel, draft: HuggingFaceModel, sampling: SamplingSettings
-) -> Decoder:
-    """A decoder of ``conf/decoder`` with the benchmark's tree."""
-    settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
-    return build_decoder(resolve_spec(settings, SPECS[name]), target, [draft], sampling)
-
-
-def embedded_pair(how: str = "none") -> tuple[HuggingFaceModel, HuggingFaceModel]:
-    """The shipped target and its distilled draft."""
-    models = EMBEDDED / "models"
-    names = ("target", "draft_distilled")
-    return tuple(load_model(ModelSpec(str(models / name), compile=how)) for name in names)
-
-
-def opt_pair(how: str = "none") -> tuple[HuggingFaceModel, HuggingFaceModel]:
+def opt_pair(how: str = "none") -> Models:
     """Random weights: OPT-125M's architecture, and its first two layers as the draft."""
     torch.manual_seed(0)
     config = OPTConfig(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072)
@@ -71,15 +39,6 @@ def opt_pair(how: str = "none") -> tuple[HuggingFaceModel, HuggingFaceModel]:
     draft.load_state_dict(target.state_dict(), strict=False)
     cpu = torch.device("cpu")
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
-
-
-def embedded_requests(count: int, new_tokens: int) -> list[Request]:
-    """Prompts of the shipped XSum sample, with the end of sequence ignored on both sides."""
-    tokenizer = load_tokenizer(str(EMBEDDED / "models" / "target"))
-    lines = (EMBEDDED / "tasks" / "xsum.jsonl").read_text(encoding="utf-8").splitlines()
-    prompts = [f"Article: {json.loads(line)['document']}\nSummary:" for line in lines[:count]]
-    ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
-    return [Request(str(i), prompt, new_tokens) for i, prompt in enumerate(ids)]
 
 
 def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
@@ -159,7 +118,7 @@ def against_transformers(prompts: int, new_tokens: int, ways: Sequence[str]) -> 
             ("sd", draft, "generate(assistant_model)"),
         ):
             ratios, equal = compare(
-                ours(decoder(name, target, draft, GREEDY)), theirs(target, assistant), requests
+                ours(decoder(name, (target, draft), GREEDY)), theirs(target, assistant), requests
             )
             low, median, high = statistics.quantiles(ratios, n=4)
             table.add_row(
@@ -179,7 +138,7 @@ def host_overheads(prompts: int, new_tokens: int) -> Table:
     target, draft = embedded_pair()
     requests = embedded_requests(prompts, new_tokens)
     sampling = SamplingSettings(temperature=0.3)
-    built = {name: decoder(name, target, draft, sampling) for name in SPECS}
+    built = {name: decoder(name, (target, draft), sampling) for name in SPECS}
     records: dict[str, list[Generation]] = {name: [] for name in SPECS}
     for run in built.values():
         run.generate(requests[:1], 0)

@@ -12,7 +12,7 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from world.batches import batches
+from world.batches import WEIGHTS, batches
 from world.databases import SCHEMAS, build
 from world.distillation import distillation_batches, distillation_loss, sample_outputs
 from world.evaluation import acceptance, greedy_scores, seen_in_training
@@ -43,8 +43,10 @@ SEEDS = {
     "distil": 103,
     "deep": 1100,
     "long": 1200,
+    "hard": 1300,
 }
 BATCH_TOKENS = 4096
+HARD = {"squad": 4.0, "alpaca": 2.0}  # tasks learned last, drawn more often in the last cycle
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Plan:
         shallow_schedule: of the shallow model.
         deep_schedule: of the target, right after it was deepened.
         long_schedule: of the target, a second cycle with batches of half the size.
+        hard_schedule: of the target, a last cycle with more of the hard tasks.
         draft_schedule: of the plain draft.
         distil_schedule: of the distilled draft, which starts from the plain one.
         outputs: dialogues that the target answers for the distillation.
@@ -72,6 +75,7 @@ class Plan:
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
     long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1500))
+    hard_schedule: Schedule = field(default_factory=lambda: Schedule(750, 1e-3, 20, 500))
     draft_schedule: Schedule = field(default_factory=lambda: Schedule(1200, 5e-3, 100, 600))
     distil_schedule: Schedule = field(default_factory=lambda: Schedule(400, 3e-3, 20, 250))
     outputs: int = 4500
@@ -86,6 +90,7 @@ QUICK = Plan(
     shallow_schedule=Schedule(6, 3e-3, 2, 1),
     deep_schedule=Schedule(4, 1e-3, 2, 2),
     long_schedule=Schedule(4, 1e-3, 2, 2),
+    hard_schedule=Schedule(4, 1e-3, 2, 2),
     draft_schedule=Schedule(6, 3e-3, 2, 2),
     distil_schedule=Schedule(4, 1e-3, 1, 2),
     outputs=16,
@@ -146,6 +151,13 @@ class Family:
             self._text("long", BATCH_TOKENS // 2),
             weighted_loss,
             plan.long_schedule,
+        )
+        self.facts["target, hard tasks"] = self._train(
+            "target_hard",
+            model,
+            self._text("hard", BATCH_TOKENS // 2, HARD),
+            weighted_loss,
+            plan.hard_schedule,
         )
         self.export(model, "target")
         return model
@@ -210,8 +222,11 @@ class Family:
         # What ships is what is measured: round the running model alike.
         model.load_state_dict({key: value.float() for key, value in state.items()})
 
-    def _text(self, seed: str, tokens: int = BATCH_TOKENS) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(self.tokenizer.backend_tokenizer, SEEDS[seed], tokens)
+    def _text(
+        self, seed: str, tokens: int = BATCH_TOKENS, weights: Mapping[str, float] = WEIGHTS
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        backend = self.tokenizer.backend_tokenizer
+        return batches(backend, SEEDS[seed], tokens, weights_of=weights)
 
     def _read(self) -> Iterator[Iterator[tuple[Tensor, Tensor]]]:
         """All batches that the target was trained on, once more."""
@@ -219,6 +234,7 @@ class Family:
         yield islice(self._text("target"), plan.shallow_schedule.steps)
         yield islice(self._text("deep"), plan.deep_schedule.steps)
         yield islice(self._text("long", BATCH_TOKENS // 2), plan.long_schedule.steps)
+        yield islice(self._text("hard", BATCH_TOKENS // 2, HARD), plan.hard_schedule.steps)
 
     def _train(self, name, model, data, loss_of, schedule) -> dict[str, float]:
         return train(name, model, data, loss_of, schedule, self.work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
 import torch
@@ -27,7 +27,11 @@ def segments(tokenizer: Tokenizer, dialogue: list[tuple[str, str]]) -> list[tupl
 
 
 def batches(
-    tokenizer: Tokenizer, seed: int, tokens: int, pool: int = 1536
+    tokenizer: Tokenizer,
+    seed: int,
+    tokens: int,
+    pool: int = 1536,
+    weights_of: Mapping[str, float] = WEIGHTS,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields (ids [B, T], weights [B, T]); weights are the loss weights of each token.
 
@@ -36,10 +40,11 @@ def batches(
         seed: of the text.
         tokens: padded tokens per batch, about.
         pool: samples drawn at a time and sorted by length, so that little is padded.
+        weights_of: how often a task is drawn; 1 where it is not named.
     """
     rng = Random(seed)
     pad = tokenizer.token_to_id("<pad>")
-    chances = [WEIGHTS.get(task, 1.0) for task in TASKS]
+    chances = [weights_of.get(task, 1.0) for task in TASKS]
     while True:
         drawn = []
         for task in rng.choices(TASKS, chances, k=pool):

@@ -67,8 +67,7 @@ class SamplingSettings:
 def argmax_lowest(scores: Tensor) -> Tensor:
     """Index of the largest entry of the last axis, the lowest index where several tie.
 
-    ``torch.argmax`` leaves the choice among ties to the backend; baseline and decoders need one
-    rule.
+    ``torch.argmax`` documents that rule for all devices; baseline and decoders must share one.
 
     Args:
         scores: [..., V].
@@ -76,9 +75,7 @@ def argmax_lowest(scores: Tensor) -> Tensor:
     Returns:
         [...] token ids.
     """
-    index = torch.arange(scores.shape[-1], device=scores.device)
-    is_max = scores == scores.max(dim=-1, keepdim=True).values
-    return torch.where(is_max, index, scores.shape[-1]).amin(dim=-1)
+    return scores.argmax(dim=-1)
 
 
 def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
