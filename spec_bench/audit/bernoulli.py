@@ -1,0 +1,168 @@
+"""RSD's Figure 1: how often two candidates for one Bernoulli token are accepted, exactly.
+
+Target Ber(p), draft Ber(q), K = 2 candidates (RSD, arXiv:2402.14160, Section 3.1; the example is
+SpecTr's, arXiv:2310.15141). Multi-round rejection, K-SEQ and recursive rejection are the project's
+own node rules, summed over every draw of the two candidates; OTM is the optimum over all rules for
+two i.i.d. candidates, a linear program. No model and no sampling.
+
+``python -m spec_bench.audit.bernoulli`` writes the grid that the figure is drawn from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from spec_bench.verify.rules import NodeRule, k_seq, recursive_rejection
+
+OUTPUT = Path("results/embedded/rsd-fig1/acceptance.csv")
+POINTS = 51
+TOLERANCE = 1e-9
+# A draft with no mass on a token has one candidate, not two: the square's edges q = 0 and q = 1 are
+# drawn as their limit from inside, which differs from the value there by about this much.
+INSIDE = 2.0**-40
+_PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1))  # the two candidates' tokens, in the order drawn
+
+
+def acceptance_of(rule: NodeRule, p: float, q: float, *, replacement: bool) -> float:
+    """P(one of two candidates is accepted), summed over all draws of the candidates.
+
+    Args:
+        rule: a node rule.
+        p: the target's probability of token 1.
+        q: the draft's probability of token 1, strictly between 0 and 1.
+        replacement: how the candidates are drawn.
+    """
+    tokens = torch.tensor(_PAIRS)  # [B, 2]
+    law = draw_law(q, replacement=replacement)
+    target = torch.tensor([1 - p, p], dtype=torch.float64).expand(len(_PAIRS), -1)
+    draft = torch.tensor([1 - q, q], dtype=torch.float64).expand(len(_PAIRS), 1, -1)
+    verdict = rule(target, draft, tokens, torch.ones_like(tokens, dtype=torch.bool))
+    missed = (1 - verdict.acceptance).prod(dim=-1)
+    return float((law * (1 - missed)).sum())
+
+
+def draw_law(q: float, *, replacement: bool) -> Tensor:
+    """[4] the probability of each pair of candidates, in the order of ``_PAIRS``."""
+    draft = (1 - q, q)
+    if replacement:
+        law = [draft[first] * draft[second] for first, second in _PAIRS]
+    else:  # the second candidate is the other token, surely
+        law = [draft[first] if first != second else 0.0 for first, second in _PAIRS]
+    return torch.tensor(law, dtype=torch.float64)
+
+
+def optimal_transport(p: float, q: float) -> float:
+    """The most that any rule can accept of two i.i.d. candidates: SpecTr's OTM, solved as a LP.
+
+    Variables are the joint probabilities of (output token, pair of candidates) with the target's
+    and the candidates' laws as marginals; the mass on outputs among the candidates is maximised.
+
+    Raises:
+        RuntimeError: the solver found no optimum.
+    """
+    shape = (2, len(_PAIRS))
+    gain = np.array([[float(token in pair) for pair in _PAIRS] for token in range(2)])
+    marginals = []
+    for axis, size in enumerate(shape):
+        for index in range(size):
+            row = np.zeros(shape)
+            row[(slice(None),) * axis + (index,)] = 1.0
+            marginals.append(row.ravel())
+    law = np.concatenate([[1 - p, p], draw_law(q, replacement=True).numpy()])
+    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    # One marginal follows from the others; without it rounding cannot make the program infeasible.
+    found = linprog(
+        -gain.ravel(), A_eq=np.array(marginals)[1:], b_eq=law[1:], method="highs", options=tight
+    )
+    if not found.success:
+        raise RuntimeError(f"no optimum for p = {p}, q = {q}: {found.message}")
+    return float(-found.fun)
+
+
+RULES: dict[str, Callable[[float, float], float]] = {
+    "multi_round": partial(
+        acceptance_of, partial(recursive_rejection, replacement=True), replacement=True
+    ),
+    "k_seq": partial(acceptance_of, k_seq, replacement=True),
+    "otm": optimal_transport,
+    "recursive_rejection": partial(
+        acceptance_of, partial(recursive_rejection, replacement=False), replacement=False
+    ),
+}
+"""Columns of the grid and how each is computed from (p, q)."""
+
+
+def closed_form(rule: str, p: float, q: float) -> float | None:
+    """What the rule accepts by formula; None for K-SEQ, whose rho is a root.
+
+    Multi-round: 1 - |p - q| (1 - a), a the draft's mass on the token that the target prefers more.
+    OTM: 1 + min over token sets A of p(A) - q(A)^2 (SpecTr, arXiv:2310.15141, Section 4).
+    Recursive rejection: 1, as the second candidate is the token that the residual is made of.
+    """
+    if rule == "multi_round":
+        return 1 - abs(p - q) * (1 - (q if p > q else 1 - q))
+    if rule == "otm":
+        return 1 + min(0.0, p - q**2, (1 - p) - (1 - q) ** 2)
+    return 1.0 if rule == "recursive_rejection" else None
+
+
+def grid(points: int = POINTS) -> list[dict[str, float]]:
+    """One row per (p, q) of a square of ``points`` by ``points``, edges included.
+
+    Raises:
+        ValueError: fewer than two points a side.
+        RuntimeError: a value differs from its closed form by more than ``TOLERANCE``.
+    """
+    if points < 2:
+        raise ValueError(f"a grid needs at least 2 points a side, got {points}")
+    rows = []
+    for p in np.linspace(0, 1, points).tolist():
+        for q in np.linspace(0, 1, points).tolist():
+            inside = min(max(q, INSIDE), 1 - INSIDE)
+            row = {"p": p, "q": q}
+            for name, rule in RULES.items():
+                row[name] = rule(p, inside)
+                formula = closed_form(name, p, inside)
+                if formula is not None and abs(row[name] - formula) > TOLERANCE:
+                    raise RuntimeError(
+                        f"{name} at p = {p}, q = {q}: {row[name]!r}, by formula {formula!r}"
+                    )
+            rows.append(row)
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the grid as CSV."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spec_bench.audit.bernoulli", description="RSD's Figure 1, exactly"
+    )
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the CSV; default: %(default)s")
+    parser.add_argument("--points", type=int, default=POINTS, help="a side; default: %(default)s")
+    options = parser.parse_args(arguments)
+    try:
+        rows = grid(options.points)
+    except ValueError as error:
+        print(f"spec_bench.audit.bernoulli: {error}", file=sys.stderr)
+        return 2
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with options.output.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, ["p", "q", *RULES], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: f"{value:.10g}" for name, value in row.items()})
+    print(f"{len(rows)} points, equal to the closed forms within {TOLERANCE:g}: {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
