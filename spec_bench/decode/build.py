@@ -11,6 +11,7 @@ from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.simulation import SIMULATED, simulated_rules
 from spec_bench.decode.spec import check_tree, tree_policy
 from spec_bench.decode.spec import resolve_spec as resolve_spec
 from spec_bench.decode.spec import spec_of as spec_of
@@ -20,6 +21,7 @@ from spec_bench.policy.base import Policy, Siblings
 from spec_bench.policy.iid_paths import IidPaths
 from spec_bench.policy.stochastic_beam import StochasticBeam
 from spec_bench.policy.widths import Widths
+from spec_bench.records import Lossless
 from spec_bench.verify.rules import NodeRule, k_seq, ranked_list, recursive_rejection
 
 ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
@@ -27,7 +29,9 @@ ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
     "recursive_rejection with replacement": ("iid",),
     "k_seq": ("iid",),
     "naive": ("iid", "without_replacement", "deterministic"),
+    SIMULATED: ("iid", "without_replacement", "deterministic"),
 }
+LOSSLESS: dict[str, Lossless] = {SIMULATED: "simulated"}  # every other rule is exact
 DRAFTERS = ("none", "language_model")
 
 
@@ -129,12 +133,27 @@ def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Poli
             return StochasticBeam(tree["width"], tree["depth"], distinct)
 
 
-def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
-    """The node rule, if it fits the policy.
+def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule | tuple[NodeRule, ...]:
+    """The node rule, if it fits the policy; with stated acceptance one rule per level.
 
     Raises:
         ValueError: for an unknown rule, or one that assumes siblings drawn in another way.
     """
+    verifier = decoder["verifier"]
+    if verifier.get("rule") != SIMULATED:
+        return _node_rule(decoder, policy)
+    computed = verifier.get("computed")
+    if computed is None:
+        return simulated_rules(decoder, policy.shape.depth, None)
+    return simulated_rules(
+        decoder,
+        policy.shape.depth,
+        _node_rule({**decoder, "verifier": computed}, policy),
+    )
+
+
+def _node_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
+    """A rule that decides for itself; see ``build_rule``."""
     name, verifier = decoder.get("name"), decoder["verifier"]
     rule, replacement = verifier.get("rule"), verifier.get("replacement", False)
     label = (
@@ -145,7 +164,7 @@ def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
     if rule not in ("recursive_rejection", "k_seq", "naive"):
         raise ValueError(
             f"decoder {name!r}: verifier.rule must be one of recursive_rejection, k_seq, naive, "
-            f"got {rule!r}"
+            f"{SIMULATED}, got {rule!r}"
         )
     single_children = all(count == 1 for count in policy.shape.children)
     if policy.siblings not in ACCEPTED_SIBLINGS[label] and not single_children:
@@ -208,6 +227,7 @@ def build_decoder(
         rule,
         settings,
         rows,
+        lossless=LOSSLESS.get(decoder["verifier"]["rule"], "exact"),
         tree_attention=uses_tree_attention(decoder, policy),
         pool=pool or CachePool(),
     )

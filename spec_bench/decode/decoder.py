@@ -46,7 +46,7 @@ class Decoder:
         target: the target model.
         drafts: draft models; empty for autoregressive decoding.
         policy: how the tree grows.
-        rule: how a node's children are judged.
+        rule: how a node's children are judged; one rule, or one per level.
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
@@ -59,7 +59,7 @@ class Decoder:
     target: LanguageModel
     drafts: Sequence[LanguageModel]
     policy: Policy
-    rule: NodeRule
+    rule: NodeRule | Sequence[NodeRule]
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact"

@@ -111,20 +111,20 @@ def with_own_name(pair: Mapping[str, Any], folders: Sequence[Path]) -> dict[str,
     for folder in folders:
         path = folder / "pair" / f"{pair.get('name')}.yaml"
         if path.is_file():
-            own = _read(path)
+            own = read_pair(path)
             if any(pair.get(model) != own.get(model) for model in _MODELS):
                 named["name"] = None
             break
     return named
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A pair's file over those that its ``defaults`` name, which lie beside it."""
+def read_pair(path: Path) -> dict[str, Any]:
+    """A file of ``conf/pair`` over those that its ``defaults`` name, which lie beside it."""
     own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     merged: dict[str, Any] = {}
     for entry in own.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            merged |= _read(path.parent / f"{entry.partition('@')[0]}.yaml")
+            merged |= read_pair(path.parent / f"{entry.partition('@')[0]}.yaml")
     return merged | own
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from spec_bench.records import Generation, Request
 from spec_bench.run.settings import JobSettings
-from spec_bench.tasks import Example, Task
+from spec_bench.tasks import Example, RandomPrompts, Task
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Prompts:
 
     requests: tuple[Request, ...]
     references: dict[str, list[str]]
-    task: Task
+    task: Task | RandomPrompts
     tokenizer: Any
 
     @classmethod

@@ -12,7 +12,8 @@ from spec_bench.measure.energy import build_meter
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.identity import digest
 from spec_bench.run.pair import Pair, build_pair
-from spec_bench.tasks import Example, Task, build_task
+from spec_bench.run.simulation import simulate_cells, simulated_acceptance
+from spec_bench.tasks import Example, RandomPrompts, Task, build_task
 
 _SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
 _DEFAULTS = SamplingSettings()
@@ -38,7 +39,7 @@ class JobSettings:
     threads: int | None
     device: str
     pair: Pair
-    task: Task
+    task: Task | RandomPrompts
     task_config: Mapping[str, Any]
     examples: tuple[Example, ...]
     sampling: SamplingSettings
@@ -81,6 +82,7 @@ class JobSettings:
             "seed": self.seed,
             "batch_size": self.batch_size,
             "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
+            "simulated_acceptance": simulated_acceptance(cell.decoder),
         }
 
 
@@ -109,6 +111,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
     if limit is None:
         limit = task.generation.get("max_new_tokens", _MAX_NEW_TOKENS)
     cells = build_cells(config["decoder"], config["spec"], config["cells"], load, sampling)
+    cells = simulate_cells(cells, config.get("simulate"), sampling)
     pair = build_pair(config["pair"], engine)
     for cell in cells:
         if cell.drafts > len(pair.drafts):
@@ -137,7 +140,7 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
     return digest([[example.id, example.turns, example.references] for example in examples])
 
 
-def _sampling(generation: Mapping[str, Any], task: Task) -> SamplingSettings:
+def _sampling(generation: Mapping[str, Any], task: Task | RandomPrompts) -> SamplingSettings:
     """The sampling settings: the run's, where they are null the task's, else the defaults."""
     values: dict[str, Any] = {
         name: next(

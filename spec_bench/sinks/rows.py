@@ -19,6 +19,7 @@ LABELS = (
     "seed",
     "batch_size",
     "tree_attention",
+    "simulated_acceptance",
     "lossless",
     "status",
     "reason",

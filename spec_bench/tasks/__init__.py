@@ -1,6 +1,7 @@
 """Tasks: dataset, prompt template, stop rule, references and the names of the scores."""
 
 from spec_bench.tasks.example import Example
+from spec_bench.tasks.random_prompts import RandomPrompts
 from spec_bench.tasks.task import Task, build_task
 
-__all__ = ["Example", "Task", "build_task"]
+__all__ = ["Example", "RandomPrompts", "Task", "build_task"]

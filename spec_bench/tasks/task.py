@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.tasks.example import Example
+from spec_bench.tasks.random_prompts import RandomPrompts, build_random_prompts
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import EMBEDDED, Hub, Row, Source, load_rows
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
@@ -227,12 +228,14 @@ class Task:
         return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
 
 
-def build_task(config: Mapping[str, Any]) -> Task:
+def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
     """A task from the plain mapping that a YAML file in ``conf/task`` holds.
 
     Raises:
         ValueError: unknown or missing keys, or values out of range.
     """
+    if dict(config.get("source") or {}).get("kind") == "random":
+        return build_random_prompts(config)
     values = dict(config)
     _keys(values, Task, "task", required=("name", "source", "template"))
     source = dict(values["source"])

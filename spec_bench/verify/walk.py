@@ -5,6 +5,7 @@ All rows walk together and nothing leaves the device: the caller copies the resu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,7 @@ def walk(
     tree: Tree,
     logits: Tensor,
     settings: SamplingSettings,
-    rule: NodeRule,
+    rule: NodeRule | Sequence[NodeRule],
     draws: Draws,
     *,
     merge_copies: bool = False,
@@ -50,7 +51,7 @@ def walk(
         tree: fully grown, N nodes.
         logits: [R, N, V] the target's logits at every node.
         settings: the target's sampling settings.
-        rule: the node rule.
+        rule: the node rule, or one per level above the leaves.
         draws: randomness.
         merge_copies: treat nodes with equal prefixes as one (K i.i.d. paths).
 
@@ -69,7 +70,8 @@ def walk(
         order, valid = _candidates(tree, level, here, width)
         tokens = tree.tokens[:, tree.shape.level(level + 1)].gather(1, order)
         q = _draft_law(tree, level, order, rows)
-        acceptance, residual = rule(outcome, q, tokens, valid)
+        judge = rule if callable(rule) else rule[level]
+        acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
         hit = (first < width) & ~stopped
         picked = first.clamp(max=width - 1).unsqueeze(1)

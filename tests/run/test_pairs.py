@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.engine.random_weights import random_module
 from spec_bench.run import models
-from spec_bench.run.pair import build_pair, with_own_name
+from spec_bench.run.pair import build_pair, read_pair, with_own_name
 from spec_bench.run.paths import config_dir
 from tests.run.tiny import RunJob, rows_of
 
@@ -50,6 +50,12 @@ ARCHITECTURE_OF = {
 
 @cache
 def pair_of(name: str, *overrides: str) -> dict[str, Any]:
+    if not overrides:
+        return read_pair(config_dir() / "pair" / f"{name}.yaml")
+    return composed(name, *overrides)
+
+
+def composed(name: str, *overrides: str) -> dict[str, Any]:
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"pair={name}", *overrides])
     pair = OmegaConf.to_container(config.pair, resolve=True, throw_on_missing=True)
@@ -76,6 +82,11 @@ def spellings(pair: dict[str, Any], role: str) -> list[str]:
 def test_a_pair_bears_its_file_name(path: Path) -> None:
     assert pair_of(path.stem)["name"] == path.stem
     assert labelled(path.stem) == path.stem
+
+
+@pytest.mark.parametrize("name", ["embedded_plain", "llama2_70b", "vicuna_13b"])
+def test_a_pairs_file_reads_as_hydra_composes_it(name: str) -> None:
+    assert pair_of(name) == composed(name)
 
 
 @pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)

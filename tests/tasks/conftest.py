@@ -10,7 +10,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
 SHARED = ROOT.parent / "shared" / "data"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "random")
 
 
 def config(name: str, **source) -> dict:

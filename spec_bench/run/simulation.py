@@ -1,0 +1,134 @@
+"""``simulate=...``: the acceptance that a run states in place of the one its models would have.
+
+Knows what the user may write and the papers' reference tables; nothing about how a rule simulates.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_policy, validate_decoder
+from spec_bench.decode.simulation import SIMULATED
+from spec_bench.run.search_path import recipes_dir
+from spec_bench.verify.simulated import constant_acceptance
+
+if TYPE_CHECKING:
+    from spec_bench.run.cells import Cell
+
+_FORMS = "a probability, a list of one per depth, {table: PAPER/NUMBER} or null"
+_KEYS = ("table", "otherwise")
+_DIGITS = 6
+
+Acceptance = float | Sequence[float]
+
+
+def simulate_cells(
+    cells: Sequence[Cell], simulate: Any, sampling: SamplingSettings
+) -> tuple[Cell, ...]:
+    """The cells with the stated acceptance in place of their rules; a baseline has none.
+
+    The rule that a cell had is still computed, so that its time is in the token rate.
+
+    Args:
+        cells: a job's.
+        simulate: the run's setting.
+        sampling: the job's.
+
+    Raises:
+        ValueError: a setting that cannot be right, or a cell that its table does not have.
+    """
+    if simulate is None:
+        return tuple(cells)
+    stated = _stated(simulate)
+    return tuple(_simulated(cell, stated, sampling) if cell.drafts else cell for cell in cells)
+
+
+def simulated_acceptance(decoder: Mapping[str, Any]) -> str:
+    """The stated acceptance as it stands in the results table; "" where the rule decides."""
+    if decoder["verifier"].get("rule") != SIMULATED:
+        return ""
+    acceptance = decoder["verifier"]["acceptance"]
+    values = acceptance if isinstance(acceptance, list) else [acceptance]
+    return ",".join(f"{value:g}" for value in values)
+
+
+def published_block_efficiency(table: str) -> dict[tuple[str, str], float]:
+    """What a paper printed, by decoder and spec; rows without a number are left out.
+
+    Args:
+        table: such as ``rsd/1``: Table 1 of ``experiments/rsd/reference/rsd.csv``.
+
+    Raises:
+        ValueError: no such paper, or no such table in it.
+    """
+    paper, _, number = str(table).partition("/")
+    root = recipes_dir()
+    known = sorted(path.stem for path in root.glob("*/reference/*.csv") if _has_efficiency(path))
+    if paper not in known:
+        raise ValueError(
+            f"simulate.table is PAPER/NUMBER with a paper of {', '.join(known) or 'none'} "
+            f"(in {root.name}/), got {table!r}"
+        )
+    with (root / paper / "reference" / f"{paper}.csv").open(encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["table"] == number]
+    if not rows:
+        raise ValueError(f"simulate.table: {paper} has no table {number!r}")
+    return {
+        (row["decoder"], row["spec"]): float(row["block_efficiency"])
+        for row in rows
+        if row["block_efficiency"]
+    }
+
+
+def _simulated(
+    cell: Cell, stated: Callable[[Cell, int], Acceptance], sampling: SamplingSettings
+) -> Cell:
+    """One cell with its acceptance stated."""
+    depth = build_policy(cell.decoder, sampling).shape.depth
+    verifier = {
+        "rule": SIMULATED,
+        "acceptance": stated(cell, depth),
+        "computed": dict(cell.decoder["verifier"]),
+    }
+    if cell.decoder["verifier"].get("rule") == SIMULATED:
+        raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
+    decoder = {**cell.decoder, "verifier": verifier}
+    validate_decoder(decoder, sampling)
+    return replace(cell, decoder=decoder)
+
+
+def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:
+    """The acceptance of a cell of a given depth."""
+    if not isinstance(simulate, Mapping):
+        if isinstance(simulate, bool) or not isinstance(simulate, int | float | list):
+            raise ValueError(f"simulate must be {_FORMS}, got {simulate!r}")
+        return lambda cell, depth: simulate
+    if "table" not in simulate or set(simulate) - set(_KEYS):
+        raise ValueError(f"simulate must be {_FORMS}, got {dict(simulate)!r}")
+    published = published_block_efficiency(simulate["table"])
+
+    def look_up(cell: Cell, depth: int) -> Acceptance:
+        tau = published.get((cell.name, cell.spec))
+        if tau is not None:
+            return round(constant_acceptance(tau, depth), _DIGITS)
+        if simulate.get("otherwise") is None:
+            raise ValueError(
+                f"simulate.table={simulate['table']} has no block efficiency of {cell.title}; "
+                "leave that cell out or state simulate.otherwise"
+            )
+        otherwise: Acceptance = simulate["otherwise"]
+        return otherwise
+
+    return look_up
+
+
+def _has_efficiency(path: Path) -> bool:
+    """Whether a reference file prints block efficiencies by decoder and spec."""
+    with path.open(encoding="utf-8") as stream:
+        columns = next(csv.reader(stream), [])
+    return {"table", "decoder", "spec", "block_efficiency"} <= set(columns)

@@ -1,0 +1,71 @@
+"""Acceptance that is stated and not decided: for models whose agreement means nothing.
+
+Knows probabilities of nodes, and how a published block efficiency turns into one; nothing about
+where it was published.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from spec_bench.verify.rules import NodeRule, Verdict
+
+_HALVINGS = 60
+
+
+def simulated(
+    p: Tensor,
+    q: Tensor | None,
+    tokens: Tensor,
+    valid: Tensor,
+    *,
+    acceptance: float,
+    computed: NodeRule | None = None,
+) -> Verdict:
+    """Accepts the node's first child with a stated probability, whatever p and q say.
+
+    The first child is the one most likely to have children of its own in a beam, so that a walk
+    does not end where the stated acceptance would let it go on. The output does not have the
+    target's law.
+
+    Args:
+        p: [B, V].
+        q: [B, 1 or C, V] or None.
+        tokens: [B, C].
+        valid: [B, C]; the first child that exists counts, a node without one accepts nothing.
+        acceptance: P(the walk leaves the node by an accepted child).
+        computed: a rule that is computed all the same, for its time, and whose residual is used.
+
+    Returns:
+        The verdict; without ``computed`` the residual is p.
+    """
+    residual = p if computed is None else computed(p, q, tokens, valid).residual
+    first = valid & (valid.cumsum(dim=-1) == 1)
+    return Verdict(first.to(p.dtype) * acceptance, residual)
+
+
+def constant_acceptance(block_efficiency: float, depth: int) -> float:
+    """The acceptance a that, equal at every depth, gives a block efficiency.
+
+    tau = 1 + a + a^2 + ... + a^L, since the walk reaches depth d with probability a^d.
+
+    Args:
+        block_efficiency: tau, in [1, depth + 1].
+        depth: L.
+
+    Raises:
+        ValueError: no acceptance gives it.
+    """
+    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
+        raise ValueError(
+            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
+            f"{block_efficiency}"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
+            low = middle
+        else:
+            high = middle
+    return high

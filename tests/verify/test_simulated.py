@@ -1,0 +1,79 @@
+"""Stated acceptance is met exactly, whatever children a node has."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+
+from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.verify.rules import Verdict, recursive_rejection
+from spec_bench.verify.simulated import constant_acceptance, simulated
+from spec_bench.verify.walk import walk
+
+P = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
+Q = torch.full((1, 1, 5), 0.2, dtype=torch.float64)
+
+
+def leaves(verdict: Verdict) -> float:
+    """P(some child is accepted), by enumeration of the tests in order."""
+    draws_of = partial(EnumeratedDraws.first_accepted, level=0, acceptance=verdict.acceptance)
+    children = verdict.acceptance.shape[1]
+    return sum(p for p, first in outcomes(draws_of) if first.item() < children)
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.25, 0.8, 1.0])
+@pytest.mark.parametrize("children", [1, 2, 3, 4])
+def test_a_node_is_left_with_the_stated_probability_for_every_set_of_children(
+    children: int, acceptance: float
+) -> None:
+    tokens = torch.arange(children).unsqueeze(0)
+    for there in itertools.product([True, False], repeat=children):
+        valid = torch.tensor([there])
+        verdict = simulated(P, Q, tokens, valid, acceptance=acceptance)
+        assert leaves(verdict) == pytest.approx(acceptance if any(there) else 0.0, abs=1e-15)
+        assert (verdict.acceptance[~valid] == 0).all()
+        assert torch.equal(verdict.residual, P)
+
+
+def test_a_rule_that_is_computed_all_the_same_gives_the_residual() -> None:
+    tokens, valid = torch.tensor([[0, 4]]), torch.ones(1, 2, dtype=torch.bool)
+    rule = partial(recursive_rejection, replacement=False)
+    verdict = simulated(P, Q, tokens, valid, acceptance=0.5, computed=rule)
+    assert verdict.acceptance.tolist() == [[0.5, 0.0]]
+    assert torch.equal(verdict.residual, rule(P, Q, tokens, valid).residual)
+
+
+def test_a_walk_uses_the_acceptance_of_each_depth() -> None:
+    rules = tuple(partial(simulated, acceptance=a) for a in (0.8, 0.5))
+    tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
+    there = torch.ones(1, 2, dtype=torch.bool)
+    q = torch.full((1, 2, 3), 1 / 3, dtype=torch.float64)
+    both = torch.tensor([0, 0])
+    tree.add_level(torch.tensor([[1, 2]]), both, there, q[:, :1], both)
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 1]), there, q, torch.tensor([0, 1]))
+    logits = torch.zeros(1, 5, 3, dtype=torch.float64)
+    settings = SamplingSettings(probability_dtype="float64")
+    law = [0.0, 0.0, 0.0]
+    for probability, result in outcomes(lambda draws: walk(tree, logits, settings, rules, draws)):
+        law[result.accepted.item()] += probability
+    assert law == pytest.approx([0.2, 0.8 * 0.5, 0.8 * 0.5])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 30])
+@pytest.mark.parametrize("acceptance", [0.0, 0.37, 0.9, 1.0])
+def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(
+    depth: int, acceptance: float
+) -> None:
+    tau = sum(acceptance**level for level in range(depth + 1))
+    assert constant_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
+def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau: float, depth: int) -> None:
+    with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
+        constant_acceptance(tau, depth)
