@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
 from spec_bench.run.search_path import register
 from spec_bench.run.settings import JobSettings, build_settings
+from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import print_table
-from spec_bench.sinks.csv import merge_csv
-from spec_bench.sinks.wandb import log_cells
+from spec_bench.sinks.csv import merge_csv, read_csv
+from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -60,7 +60,7 @@ def main() -> None:
 
 def _job(config: DictConfig) -> int:
     """One job; its status is kept for ``main``."""
-    for chatty in ("absl", "httpx"):
+    for chatty in ("absl", "httpx", "wandb"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         results = run_config(config)
@@ -83,29 +83,32 @@ def run_config(config: DictConfig) -> list[CellResult]:
     folders = _config_folders()
     plain["pair"] = with_own_name(plain["pair"], folders)
     settings = build_settings(plain, lambda name: load_decoder(folders, name))
+    wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name)
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job(settings)
-    _hand_over(settings, results)
+    _hand_over(settings, results, wandb)
     return results
 
 
-def _hand_over(settings: JobSettings, results: list[CellResult]) -> None:
+def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
     """CSV always; table and W&B as configured."""
     folder = settings.results / settings.name
     merge_csv(folder / "results.csv", results)
     if settings.sink["table"]:
         print_table(results)
         print(f"results: {folder / 'results.csv'}")
-    wandb: Mapping[str, Any] = settings.sink["wandb"]
-    if wandb["enabled"]:
-        pairs = [(result, _stored_config(settings.results, result.run_id)) for result in results]
-        log_cells(pairs, wandb["project"], wandb["group"], wandb["mode"], folder)
+    if wandb is not None:
+        pair, task = settings.pair.name, settings.task.name
+        rows = [row for row in read_csv(folder / "results.csv") if row["pair"] == pair]
+        cells = [_logged(settings.results, result) for result in results]
+        log_job(wandb, cells, [row for row in rows if row["task"] == task])
 
 
-def _stored_config(results: Path, run_id: str) -> dict[str, Any]:
-    """A cell's resolved settings as its folder holds them."""
-    text = (results / "runs" / run_id / "config.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+def _logged(results: Path, result: CellResult) -> LoggedCell:
+    """A cell's row, resolved settings and records, as its folder holds them."""
+    store = CellStore(results, result.run_id)
+    config = yaml.safe_load((store.folder / "config.yaml").read_text(encoding="utf-8"))
+    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
 
 
 def _config_folders() -> list[Path]:

@@ -1,46 +1,266 @@
-"""Weights & Biases: one run a cell, grouped by experiment. Off unless the config asks for it."""
+"""Weights & Biases: one run a cell, one run with the results table. Off unless the config asks.
+
+Offline runs need no account and no network: they lie below ``results/<name>/wandb`` and
+``wandb sync`` uploads them. A cell that failed and was run again continues its W&B run: online
+under the same id, offline in a second folder with the same id, whose steps go on where the first
+folder's ended; ``wandb sync`` sends the folders of one id in the order of their start.
+
+Knows records and W&B; imports W&B only once it is wanted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spec_bench.records import CellResult
+from spec_bench.records import CellResult, Generation
+from spec_bench.sinks.curves import AXES, curves
+from spec_bench.sinks.logged import Note, locked, recall, remember
+from spec_bench.sinks.rows import row_of
+from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
+
+log = logging.getLogger(__name__)
+MODES = ("online", "offline", "disabled")
+_TAG_LENGTH = 64  # W&B's limit
 
 
-def log_cells(
-    results: Iterable[tuple[CellResult, Mapping[str, Any]]],
-    project: str,
-    group: str,
-    mode: str,
-    folder: Path,
-) -> None:
-    """Logs each cell's summary metrics and resolved settings.
+@dataclass(frozen=True)
+class Wandb:
+    """Where runs go, as ``conf/sink`` says.
 
-    Args:
-        results: pairs of a result and the cell's resolved settings.
-        project: the project's name.
+    Attributes:
+        project: the project.
         group: the experiment's name.
         mode: ``online``, ``offline`` or ``disabled``.
-        folder: where offline runs are written.
+        folder: where W&B keeps its own files.
+        entity: the account; None is the user's own.
+        tags: tags of every run besides those of its cell.
+        system_metrics: let W&B sample the machine.
+    """
+
+    project: str
+    group: str
+    mode: str
+    folder: Path
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+    system_metrics: bool = False
+
+    def note(self, run_id: str) -> Note:
+        """The note of a run that was not logged."""
+        return Note(run_id, self.entity or "", self.project, self.mode)
+
+
+@dataclass(frozen=True)
+class LoggedCell:
+    """What there is to log of a cell.
+
+    Attributes:
+        result: its row.
+        settings: the resolved settings that its run id is the hash of.
+        generations: its records in the order they were decoded; of a failed cell those it had.
+        folder: its own folder, which bears the note of what was logged.
+    """
+
+    result: CellResult
+    settings: Mapping[str, Any]
+    generations: Sequence[Generation] = field(repr=False)
+    folder: Path
+
+
+def build_wandb(config: Mapping[str, Any], folder: Path) -> Wandb | None:
+    """The sink that a composed ``sink.wandb`` describes; None where it is off.
+
+    Args:
+        config: the mapping.
+        folder: the experiment's.
+
+    Raises:
+        ValueError: an unknown mode, or ``online`` without an account.
+    """
+    if not config["enabled"]:
+        return None
+    if config["mode"] not in MODES:
+        raise ValueError(f"sink.wandb.mode is {config['mode']!r}; choose from {', '.join(MODES)}")
+    if config["mode"] == "online":
+        _log_in()
+    return Wandb(
+        project=str(config["project"]),
+        group=str(config["group"]),
+        mode=str(config["mode"]),
+        folder=folder,
+        entity=config.get("entity"),
+        tags=tuple(str(tag) for tag in config.get("tags") or ()),
+        system_metrics=bool(config.get("system_metrics", False)),
+    )
+
+
+def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Logs the cells that W&B does not have yet, and the table if it changed.
+
+    A failure of W&B is said in one line and loses nothing: the results are on disk before, and
+    the same command logs what is missing.
+
+    Args:
+        sink: where to.
+        cells: the job's.
+        rows: the experiment's rows of this pair and task, as the CSV has them.
+    """
+    if sink.mode == "disabled":
+        return
+    try:
+        for cell in cells:
+            log_cell(sink, cell)
+        if rows:
+            log_table(sink, rows)
+    except _errors() as error:
+        reason = " ".join(str(error).split())
+        log.error("W&B: %s: %s; the same command logs the rest", type(error).__name__, reason)
+
+
+def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
+    """One cell: a history line a prompt, and its metrics as the summary.
+
+    Returns:
+        Whether anything was logged: a complete cell is logged once.
+    """
+    result = cell.result
+    with locked(cell.folder):
+        note = recall(cell.folder, sink.note(result.run_id))
+        if note.content == "complete":
+            return False
+        labels = row_of(result)
+        own = [labels[name] for name in ("decoder", "spec", "pair", "task", "lossless")]
+        config = {**cell.settings, "run_id": result.run_id, "labels": dict(result.labels)}
+        name = f"{labels['decoder']} {labels['spec']}"
+        lines, failed = prompt_lines(cell.generations), result.status == "failed"
+        with _run(sink, result.run_id, name, str(labels["task"]), own, config, failed) as run:
+            run.define_metric("prompt/*", summary="none")
+            for step in range(note.steps, len(lines)):
+                run.log(with_histogram(lines[step]), step=step)
+            numbers = {name: value for name, value in result.metrics.items() if value is not None}
+            says = {"status": result.status, "lossless": labels["lossless"]}
+            run.summary.update({**numbers, **says, "reason": result.reason})
+        remember(cell.folder, note.now(result.status, max(note.steps, len(lines))))
+    return True
+
+
+def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """The results table of one experiment, pair and task, and its curves.
+
+    Args:
+        sink: where to.
+        rows: flat rows, at least one; those of a CSV are texts.
+
+    Returns:
+        Whether anything was logged: the same table is logged once.
+    """
+    pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
+    run_id = table_id(sink.group, pair, task)
+    content = _digest([dict(row) for row in rows])
+    folder = sink.folder / "wandb" / run_id
+    with locked(folder):
+        note = recall(folder, sink.note(run_id))
+        if note.content == content:
+            return False
+        config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}
+        name = f"results {pair} {task}"
+        with _run(sink, run_id, name, "table", [pair, task, "table"], config) as run:
+            for axis in AXES:
+                run.define_metric(axis, summary="none")
+                run.define_metric(f"{axis}/*", step_metric=axis, summary="max")
+            lines: list[dict[str, Any]] = [*curves(rows), {"results": table_of(rows)}]
+            for offset, line in enumerate(lines):
+                run.log(line, step=note.steps + offset)
+        remember(folder, note.now(content, note.steps + len(lines)))
+    return True
+
+
+def table_id(experiment: str, pair: str, task: str) -> str:
+    """The id of the run that carries the table."""
+    return f"results-{_digest([experiment, pair, task])}"
+
+
+@contextmanager
+def _run(
+    sink: Wandb,
+    run_id: str,
+    name: str,
+    job_type: str,
+    tags: Sequence[Any],
+    config: Mapping[str, Any],
+    failed: bool = False,
+) -> Iterator[Any]:
+    """A W&B run of our own; one that the caller's process has open goes on beside it."""
+    import wandb
+
+    sink.folder.mkdir(parents=True, exist_ok=True)
+    run = wandb.init(
+        entity=sink.entity,
+        project=sink.project,
+        group=sink.group,
+        name=name,
+        id=run_id,
+        resume="allow",
+        job_type=job_type,
+        tags=_tags([*tags, *sink.tags]),
+        config=dict(config),
+        mode=sink.mode,  # type: ignore[arg-type]
+        dir=str(sink.folder),
+        reinit="create_new",
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            save_code=False,
+            disable_git=True,
+            x_save_requirements=False,
+            x_disable_stats=not sink.system_metrics,
+            x_disable_machine_info=not sink.system_metrics,
+        ),
+    )
+    try:
+        yield run
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    run.finish(exit_code=int(failed))
+
+
+def _tags(values: Sequence[Any]) -> list[str]:
+    """Tags without blanks and doubles, no longer than W&B takes."""
+    return list(dict.fromkeys(str(value)[:_TAG_LENGTH] for value in values if str(value).strip()))
+
+
+def _log_in() -> None:
+    """Finds the user's key before anything is decoded.
+
+    Raises:
+        ValueError: there is none.
     """
     import wandb
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for result, settings in results:
-        run = wandb.init(
-            project=project,
-            group=group,
-            name=f"{result.labels.get('decoder')} {result.labels.get('spec')}",
-            id=result.run_id,
-            resume="allow" if mode == "online" else None,
-            job_type=str(result.labels.get("task")),
-            config={**settings, "run_id": result.run_id, "labels": result.labels},
-            mode=mode,  # type: ignore[arg-type]
-            dir=str(folder),
-            settings=wandb.Settings(silent=True),
-        )
-        numbers = {name: value for name, value in result.metrics.items() if value is not None}
-        run.summary.update({**numbers, "status": result.status, "lossless": result.lossless})
-        run.finish(exit_code=int(result.status == "failed"))
+    try:
+        found = wandb.login()
+    except wandb.Error as error:
+        found, reason = False, str(error)
+    else:
+        reason = "no API key"
+    if not found:
+        raise ValueError(f"sink.wandb.mode=online: {reason} Offline needs no account.")
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What W&B raises when it cannot take a run."""
+    import wandb
+
+    return (wandb.Error, OSError)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

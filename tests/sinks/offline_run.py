@@ -1,0 +1,124 @@
+"""Reads what an offline W&B run wrote, from the run's own file.
+
+The file has LevelDB's log framing: blocks of 32 KiB, in each physical records of a 7-byte header
+(CRC-32 of type and data, length, type; little endian) and data; a logical record that crosses
+blocks comes in a first, some middle and a last piece. The first 7 bytes of the file are W&B's own,
+its magic and a version, which shorten the first block. A logical record is a ``Record`` of W&B's
+protobuf.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wandb.proto import wandb_internal_pb2
+
+_BLOCK, _HEADER = 32768, 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+@dataclass
+class OfflineRun:
+    """One offline run.
+
+    Attributes:
+        run: id, group, job_type, tags, ... as W&B will be told.
+        config: what ``init`` was given.
+        history: the lines by step.
+        summary: the last value of each key that was set.
+        exit_code: 0 for a run that ended well; None where it did not end.
+    """
+
+    run: Any
+    config: dict[str, Any] = field(default_factory=dict)
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    exit_code: int | None = None
+    kinds: set[str] = field(default_factory=set)
+
+
+def read_run(folder: Path, wait_s: float = 20.0) -> OfflineRun:
+    """The finished run in an ``offline-run-...`` folder.
+
+    W&B writes the file in a process of its own, which may be behind when ``finish`` returns.
+    """
+    (file,) = folder.glob("*.wandb")
+    until = time.monotonic() + wait_s
+    while (found := _read(file)).exit_code is None:
+        assert time.monotonic() < until, f"{file.name} does not end"
+        time.sleep(0.05)
+    return found
+
+
+def _read(file: Path) -> OfflineRun:
+    """What the file holds so far."""
+    found = OfflineRun(None)
+    for data in logical_records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        found.kinds.add(kind)
+        if kind == "run":
+            found.run = record.run
+            _update(found.config, record.run.config.update)
+        elif kind == "config":
+            _update(found.config, record.config.update)
+        elif kind == "history":
+            line: dict[str, Any] = {}
+            _update(line, record.history.item)
+            found.history.setdefault(record.history.step.num, {}).update(line)
+        elif kind == "summary":
+            _update(found.summary, record.summary.update)
+        elif kind == "exit":
+            found.exit_code = record.exit.exit_code
+    return found
+
+
+def offline_runs(folder: Path) -> dict[str, list[OfflineRun]]:
+    """The runs below an experiment's folder by id, each id's in the order of their start."""
+    found: dict[str, list[OfflineRun]] = {}
+    for path in sorted(folder.glob("wandb/offline-run-*")):
+        run = read_run(path)
+        found.setdefault(run.run.run_id, []).append(run)
+    return found
+
+
+def logical_records(data: bytes) -> Iterator[bytes]:
+    """The records in a file's bytes, each piece's checksum compared."""
+    assert data[:4] == b":W&B", "not a W&B transaction log"
+    at, pieces = _HEADER, b""
+    while at + _HEADER <= len(data):
+        if _BLOCK - at % _BLOCK < _HEADER:
+            at += _BLOCK - at % _BLOCK  # too short for a header: padding
+            continue
+        checksum, length, kind = struct.unpack_from("<IHB", data, at)
+        piece = data[at + _HEADER : at + _HEADER + length]
+        if len(piece) < length:
+            return  # still being written
+        if kind == 0:
+            at += _BLOCK - at % _BLOCK
+            continue
+        assert checksum == zlib.crc32(bytes([kind]) + piece), f"bad checksum at byte {at}"
+        assert bool(pieces) == (kind in (_MIDDLE, _LAST)), f"piece out of order at byte {at}"
+        pieces += piece
+        if kind in (_FULL, _LAST):
+            yield pieces
+            pieces = b""
+        at += _HEADER + length
+
+
+def _update(target: dict[str, Any], items: Any) -> None:
+    """Sets keys, which are nested where ``nested_key`` has several parts."""
+    for item in items:
+        path = list(item.nested_key) or [item.key]
+        inner = target
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = json.loads(item.value_json)

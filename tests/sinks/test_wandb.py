@@ -1,0 +1,220 @@
+"""What W&B is given equals what the CSV and the records hold, once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import pytest
+import wandb
+
+from spec_bench.decode.decoder import Decoder
+from spec_bench.run.store import CellStore
+from spec_bench.sinks.wandb import table_id
+from tests.run.tiny import RunJob, rows_of
+from tests.sinks.offline_run import OfflineRun, offline_runs, read_run
+
+ON = ("sink=wandb", "sink.progress=false", "sink.table=false")
+JOB = ("cells=[sd:3,rsd_s:2x2]", "warmup=0", *ON)
+OWN = ("_wandb", "_runtime", "_step", "_timestamp")  # what W&B adds
+
+
+def runs_below(tmp_path: Path, name: str = "default") -> dict[str, list[OfflineRun]]:
+    return offline_runs(tmp_path / "results" / name)
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, decoder: str, prompt: str) -> None:
+    """Makes a decoder fail at a prompt."""
+    generate = Decoder.generate
+
+    def failing(self, requests, *arguments):
+        if self.name == decoder and requests[0].prompt_id == prompt:
+            raise RuntimeError("out of luck")
+        return generate(self, requests, *arguments)
+
+    monkeypatch.setattr(Decoder, "generate", failing)
+
+
+def test_the_summary_read_back_equals_the_row_of_the_csv(run_job: RunJob, tmp_path: Path) -> None:
+    run_job(*JOB)
+    runs = runs_below(tmp_path)
+    rows = rows_of(tmp_path / "results")
+    assert len(rows) == 3
+    for row in rows:
+        (run,) = runs[row["run_id"]]
+        logged = {**run.config["labels"], **run.summary, "run_id": run.config["run_id"]}
+        # The CSV's empty cells are not logged; every other value is, to the last digit.
+        assert {k for k, v in logged.items() if v not in ("", None) and k not in OWN} == {
+            name for name, text in row.items() if text
+        }
+        for name, text in row.items():
+            if text:
+                value = logged[name]
+                assert value == (text if isinstance(value, str) else float(text)), name
+        assert isinstance(run.summary["block_efficiency_low"], float | int)
+        assert run.exit_code == 0
+
+
+def test_the_history_read_back_equals_the_records(run_job: RunJob, tmp_path: Path) -> None:
+    results = run_job(*JOB)
+    for result in results:
+        (run,) = runs_below(tmp_path)[result.run_id]
+        records = list(CellStore(tmp_path / "results", result.run_id).load().values())
+        assert list(run.history) == [0, 1, 2, 3] == list(range(len(records)))
+        for step, record in enumerate(records):
+            line, accepted = run.history[step], [s.accepted for s in record.steps]
+            assert line["prompt/decode_s"] == record.decode_s
+            assert line["prompt/token_rate"] == len(record.tokens) / record.decode_s
+            assert line["prompt/accepted_mean"] == sum(accepted) / len(accepted)
+            counts = [accepted.count(number) for number in range(max(accepted) + 1)]
+            assert line["prompt/accepted"]["values"] == counts
+        last = run.history[3]["prompt/block_efficiency_so_far"]
+        assert last == result.metrics["block_efficiency"]
+        assert not any(name.startswith("prompt/") for name in run.summary)
+
+
+def test_a_run_bears_group_type_tags_and_settings_and_no_system_metrics(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    results = run_job(*JOB, "name=trial", "sink.wandb.tags=[mine]", "prompts=1")
+    runs = runs_below(tmp_path, "trial")
+    (run,) = runs[results[2].run_id]
+    assert (run.run.run_group, run.run.job_type, run.run.project) == ("trial", "xsum", "spec_bench")
+    assert run.run.display_name == "rsd_s 2x2"
+    assert list(run.run.tags) == ["rsd_s", "2x2", "target+draft", "xsum", "exact", "mine"]
+    assert run.config["generation"]["temperature"] == 1.0
+    assert run.config["decoder"]["name"] == "rsd_s"
+    assert not run.kinds & {"stats", "environment", "output", "output_raw"}
+
+
+def test_one_run_carries_the_results_table(run_job: RunJob, tmp_path: Path) -> None:
+    run_job(*JOB)
+    run_id = table_id("default", "target+draft", "xsum")
+    (run,) = runs_below(tmp_path)[run_id]
+    assert (run.run.job_type, run.run.run_group) == ("table", "default")
+    folder = next((tmp_path / "results" / "default" / "wandb").glob(f"offline-run-*{run_id}"))
+    table = json.loads((folder / "files" / run.summary["results"]["path"]).read_text())
+    logged = [dict(zip(table["columns"], values, strict=True)) for values in table["data"]]
+    with (tmp_path / "results" / "default" / "results.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for mine, row in zip(logged, rows, strict=True):
+        assert list(mine) == list(row)
+        assert isinstance(mine["block_efficiency"], int | float)
+        assert isinstance(mine["run_id"], str)
+        for name, text in row.items():
+            value = mine[name]
+            assert (value is None) if text == "" else (value == text or value == float(text))
+    # Draft length 2 is rsd_s, 3 is sd; the budgets are 4 and 3 nodes.
+    lines = [{k: v for k, v in line.items() if "/" in k} for line in run.history.values()]
+    tau = {row["decoder"]: float(row["block_efficiency"]) for row in rows}
+    assert lines[0]["draft_length/block_efficiency/rsd_s"] == tau["rsd_s"]
+    assert lines[1]["draft_length/block_efficiency/sd"] == tau["sd"]
+    assert lines[2]["budget/block_efficiency/sd"] == tau["sd"]
+    assert lines[3]["budget/block_efficiency/rsd_s"] == tau["rsd_s"]
+
+
+def test_a_job_whose_cells_are_complete_is_not_logged_twice(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    results = run_job(*JOB)
+    before = sorted((tmp_path / "results").glob("*/wandb/offline-run-*"))
+    run_job(*JOB)
+    assert sorted((tmp_path / "results").glob("*/wandb/offline-run-*")) == before
+    assert len(before) == 4
+    (note,) = json.loads(
+        (tmp_path / "results" / "runs" / results[1].run_id / "wandb.json").read_text()
+    )
+    assert (note["id"], note["mode"], note["content"]) == (
+        results[1].run_id,
+        "offline",
+        "complete",
+    )
+
+
+def test_a_cell_that_two_experiments_share_is_one_run_of_the_first(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    run_job("cells=[sd:3]", *ON, "prompts=2")
+    run_job("cells=[sd:3,sd:2]", *ON, "prompts=2", "name=second")
+    first, second = runs_below(tmp_path), runs_below(tmp_path, "second")
+    assert len(first) == 3  # two cells and the table
+    assert [runs[0].run.job_type for runs in second.values()].count("xsum") == 1
+    assert not set(first) & set(second)
+
+
+def test_a_failed_cell_that_is_run_again_continues_its_run(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_once(patch, "sd", "2")
+        run_job(*JOB)
+    time.sleep(1)  # W&B names a folder by the second of its start
+    results = run_job(*JOB)
+    runs = runs_below(tmp_path)
+    failed, resumed = runs[results[1].run_id]
+    assert (failed.summary["status"], resumed.summary["status"]) == ("failed", "complete")
+    assert (failed.exit_code, resumed.exit_code) == (1, 0)
+    assert "block_efficiency" not in failed.summary
+    assert failed.summary["reason"].startswith("RuntimeError: out of luck")
+    # Folder by folder each prompt is there once, and the second goes on at the third prompt.
+    assert (list(failed.history), list(resumed.history)) == ([0, 1], [2, 3])
+    assert resumed.summary["block_efficiency"] == results[1].metrics["block_efficiency"]
+    assert failed.run.run_id == resumed.run.run_id
+    assert len(runs[results[2].run_id]) == 1
+    table = runs[table_id("default", "target+draft", "xsum")]
+    assert [len(part.history) for part in table] == [3, 5]
+    assert min(table[1].history) > max(table[0].history)
+
+
+def test_disabled_logs_nothing_and_leaves_no_note(run_job: RunJob, tmp_path: Path) -> None:
+    run_job("cells=[sd:3]", *ON, "prompts=1", "sink.wandb.mode=disabled")
+    assert not list(tmp_path.glob("results/**/wandb*"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("onlin", r"sink\.wandb\.mode is 'onlin'; choose from online, offline, disabled"),
+        ("online", r"sink\.wandb\.mode=online: .*API key.* Offline needs no account"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_said_before_anything_is_decoded(
+    mode: str, message: str, run_job: RunJob, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_job("cells=[sd:3]", *ON, f"sink.wandb.mode={mode}")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_failure_of_wandb_loses_no_result_and_is_made_good_by_the_next_run(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    def refuse(**_):
+        raise wandb.errors.CommError("no route\nto the server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb, "init", refuse)
+        assert len(run_job("cells=[sd:3]", *ON, "prompts=1")) == 2
+    assert len(rows_of(tmp_path / "results")) == 2
+    assert "W&B: CommError: no route to the server; the same command" in caplog.text
+    run_job("cells=[sd:3]", *ON, "prompts=1")
+    assert len(runs_below(tmp_path)) == 3
+
+
+def test_a_run_that_the_caller_has_open_goes_on(run_job: RunJob, tmp_path: Path) -> None:
+    own = wandb.init(project="mine", mode="offline", dir=str(tmp_path))
+    run_job("cells=[sd:3]", *ON, "prompts=1")
+    assert wandb.run is own
+    own.log({"still": 1})
+    own.finish()
+
+
+def test_records_longer_than_a_block_are_read_back(tmp_path: Path) -> None:
+    run = wandb.init(project="p", mode="offline", dir=str(tmp_path), reinit="create_new")
+    texts = {f"text{number}": "x" * 40_000 for number in range(3)}
+    run.summary.update(texts)
+    run.finish()
+    (folder,) = tmp_path.glob("wandb/offline-run-*")
+    assert {name: read_run(folder).summary[name] for name in texts} == texts
