@@ -1,0 +1,1 @@
+"""The papers' tables again: printed numbers, measured ones beside them, in the papers' layout."""

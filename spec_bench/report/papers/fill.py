@@ -1,0 +1,136 @@
+"""Measured values beside printed ones, and which of them stands out.
+
+Our best of a block and column stands out only where its 95% interval lies above those of all other
+cells of that block and column; approximate and simulated rows never do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.papers.grid import Cell, Column, Estimate, Grid, Line, Wanted
+from spec_bench.report.papers.measured import Measured, Row
+
+NOT_RUN = "not run"
+NO_VALUE = "no value"
+
+
+def fill(grid: Grid, measured: Measured, experiments: Sequence[str]) -> Grid:
+    """The grid with what was measured.
+
+    Args:
+        grid: printed numbers and what is wanted beside them.
+        measured: the rows there are.
+        experiments: the recipe's own results folders, which are preferred.
+    """
+    found = {wanted: measured.find(wanted, experiments) for wanted in _all_wanted(grid)}
+    lines = [
+        replace(line, cells=tuple(_filled(cell, found) for cell in line.cells))
+        for line in grid.lines
+    ]
+    kept = [line for line in lines if not line.extra or any(c.ours for c in line.cells)]
+    return replace(
+        grid,
+        lines=tuple(_mark_best(kept, grid.columns)),
+        measured=any(cell.ours for line in kept for cell in line.cells),
+    )
+
+
+def missing_of(
+    wanted: Sequence[Wanted], measured: Measured, experiments: Sequence[str]
+) -> list[Wanted]:
+    """The wanted cells without numbers, failed ones included."""
+    missing = []
+    for each in wanted:
+        row = measured.find(each, experiments)
+        if row is None or row["status"] == "failed":
+            missing.append(each)
+    return missing
+
+
+def _all_wanted(grid: Grid) -> set[Wanted]:
+    cells = [cell for line in grid.lines for cell in line.cells]
+    return {each for cell in cells for each in (cell.wanted, cell.minus) if each is not None}
+
+
+def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
+    """The cell with its measured value, or with the reason why it has none."""
+    if cell.wanted is None:
+        return cell
+    rows = [found[each] for each in (cell.wanted, cell.minus) if each is not None]
+    for row in rows:
+        if row is None:
+            return replace(cell, state=NOT_RUN)
+        if row["status"] == "failed":
+            reason = str(row["reason"]).split(" (trace")[0]
+            return replace(cell, state=f"failed: {reason}")
+    estimates = [_estimate(row, cell.column) for row in rows if row is not None]
+    if any(each is None for each in estimates):
+        return replace(cell, state=NO_VALUE)
+    known = [each for each in estimates if each is not None]
+    return replace(cell, ours=known[0] if len(known) == 1 else _less(*known))
+
+
+def _estimate(row: Row, column: str) -> Estimate | None:
+    """A row's value of a column; None where it is empty."""
+    lossless = str(row.get("lossless", "exact"))
+    mark = "" if lossless in ("exact", "nan", "") else lossless
+    if column == "spec":
+        return Estimate(None, text=_tree(row), mark=mark)
+    value = _number(row.get(column))
+    if value is None:
+        return None
+    low, high = (_number(row.get(f"{column}_{end}")) for end in ("low", "high"))
+    return Estimate(value, low, high, mark=mark)
+
+
+def _less(one: Estimate, other: Estimate) -> Estimate:
+    """The difference of two cells' values; they draw independently, so half-widths add squared."""
+    assert one.value is not None and other.value is not None
+    value = one.value - other.value
+    mark = one.mark or other.mark
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Estimate(value, mark=mark)
+    half = ((one.high - one.low) ** 2 + (other.high - other.low) ** 2) ** 0.5 / 2
+    return Estimate(value, value - half, value + half, mark=mark)
+
+
+def _tree(row: Row) -> str:
+    """A row's tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
+    spec = str(row["spec"])
+    if row["decoder"] == "sd":
+        return "x".join(["1"] * int(spec))
+    return "" if spec == "-" else spec.replace("-", "x")
+
+
+def _mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> list[Line]:
+    """Marks the cells whose interval lies above all others of their block and column."""
+    blocks: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.block:
+            blocks.setdefault(line.block, []).append(line)
+    marked = []
+    for line in lines:
+        cells = []
+        for index, (cell, column) in enumerate(zip(line.cells, columns, strict=True)):
+            rivals = [o.cells[index] for o in blocks.get(line.block, []) if o is not line]
+            cells.append(replace(cell, ours_best=column.best and _ahead(cell, rivals)))
+        marked.append(replace(line, cells=tuple(cells)))
+    return marked
+
+
+def _ahead(cell: Cell, rivals: Sequence[Cell]) -> bool:
+    """Whether a cell's interval lies above those of all exact rivals, at least one."""
+    theirs = [rival.ours for rival in rivals if rival.ours is not None and not rival.ours.mark]
+    if cell.ours is None or cell.ours.mark or cell.ours.low is None or not theirs:
+        return False
+    low = cell.ours.low
+    return all(other.high is not None and low > other.high for other in theirs)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)

@@ -1,0 +1,173 @@
+"""Measured rows, found by what a table asks for.
+
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``; raw runs are
+not read. Where several rows fit, the recipe's own experiment is preferred, then the smallest
+batch, the lowest seed and the most prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.load import read_results
+from spec_bench.report.papers.grid import Wanted
+from spec_bench.report.papers.pairs import pair_configs
+
+Row = Mapping[str, Any]
+_RUNS = "runs"
+
+
+def results_files(folder: Path) -> list[Path]:
+    """The results files below a folder, one or two levels down."""
+    found = [*folder.glob("*/results.csv"), *folder.glob("*/*/results.csv")]
+    return sorted(path for path in set(found) if _RUNS not in path.relative_to(folder).parts)
+
+
+def read_measured(files: Iterable[Path]) -> pd.DataFrame:
+    """All rows of some results files; ``experiment`` is the folder of each, ``file`` its path."""
+    frames = []
+    for path in files:
+        if path.stat().st_size == 0:
+            continue
+        rows = read_results(path)
+        frames.append(rows.assign(experiment=path.parent.name, file=str(path)))
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+class Measured:
+    """Rows by pair, task and decoder.
+
+    Attributes:
+        rows: as read.
+    """
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self._aliases = _aliases(rows)
+        self._buckets: dict[tuple[str, str, str], list[Row]] = {}
+        for row in rows.to_dict("records"):
+            pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
+            key = (pair, str(row["task"]), str(row["decoder"]))
+            self._buckets.setdefault(key, []).append({str(k): v for k, v in row.items()})
+
+    @classmethod
+    def below(cls, folder: Path) -> Measured:
+        """All results files below a folder."""
+        return cls(read_measured(results_files(folder)))
+
+    def pairs(self, tasks: Iterable[str] | None = None) -> list[str]:
+        """Names of the pairs that have rows, of these tasks."""
+        wanted = None if tasks is None else set(tasks)
+        return sorted({pair for pair, task, _ in self._buckets if not wanted or task in wanted})
+
+    def find(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
+        """The row that a table asks for; None where it was not run.
+
+        Args:
+            wanted: what is asked for.
+            experiments: the recipe's own results folders, which are preferred.
+        """
+        if wanted.pick == "spec":
+            return self._first(wanted, wanted.spec, experiments)
+        if wanted.pick == "fastest":
+            return self._fastest(wanted, experiments)
+        if wanted.pick == "common":
+            spec = self.common_spec(wanted, experiments)
+            return self._first(wanted, spec, experiments) if spec else None
+        best = self._fastest(_like(wanted, "mcsd_wor"), experiments)
+        if best is None:
+            return None
+        return self._first(wanted, str(str(best["spec"]).count("-") + 1), experiments)
+
+    def trees(self, wanted: Wanted, experiments: Sequence[str]) -> dict[str, Row]:
+        """One row for each tree of a decoder that has numbers."""
+        found: dict[str, Row] = {}
+        for row in self._fitting(wanted, experiments):
+            if row["status"] != "failed":
+                found.setdefault(str(row["spec"]), row)
+        return found
+
+    def common_spec(self, wanted: Wanted, experiments: Sequence[str]) -> str | None:
+        """The tree that an ablation measured: the one that most of its decoders have."""
+        counts: dict[str, int] = {}
+        for decoder in ("mcsd_wor", "mcsd", "mcns"):
+            for attention in (True, False):
+                asked = _like(wanted, decoder, attention)
+                rows = self._fitting(asked, experiments)
+                own = [row for row in rows if row["experiment"] in experiments]
+                for spec in {str(row["spec"]) for row in own}:
+                    counts[spec] = counts.get(spec, 0) + 1
+        return max(counts, key=lambda spec: (counts[spec], spec)) if counts else None
+
+    def _first(self, wanted: Wanted, spec: str, experiments: Sequence[str]) -> Row | None:
+        rows = self._fitting(wanted, experiments)
+        return next((row for row in rows if str(row["spec"]) == spec), None)
+
+    def _fastest(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
+        rows = [r for r in self.trees(wanted, experiments).values() if not pd.isna(r["speedup"])]
+        return max(rows, key=lambda row: row["speedup"]) if rows else None
+
+    def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
+        """A decoder's rows at the asked sampling, the preferred ones first."""
+        bucket = self._buckets.get((wanted.pair, wanted.task, wanted.decoder), [])
+        rows = [
+            row
+            for row in bucket
+            if wanted.temperature in (None, row["temperature"])
+            and row["top_p"] == wanted.top_p
+            and not row["top_k"]
+            and _tree_attention(row) == wanted.tree_attention
+        ]
+        return sorted(
+            rows,
+            key=lambda row: (
+                row["status"] == "failed",
+                row["experiment"] not in experiments,
+                row["batch_size"],
+                row["temperature"],
+                row["seed"],
+                -_count(row.get("prompts")),
+            ),
+        )
+
+
+def _like(wanted: Wanted, decoder: str, tree_attention: bool = True) -> Wanted:
+    """The same setting with another decoder."""
+    return Wanted(
+        wanted.pair,
+        wanted.task,
+        decoder,
+        temperature=wanted.temperature,
+        top_p=wanted.top_p,
+        tree_attention=tree_attention,
+    )
+
+
+def _aliases(rows: pd.DataFrame) -> dict[str, str]:
+    """Label in the results -> pair config, for labels made from the models' names."""
+    if rows.empty:
+        return {}
+    by_models = {
+        (config.target, ",".join(config.drafts)): config.name for config in pair_configs().values()
+    }
+    named = pair_configs()
+    labels = rows[["pair", "target", "draft"]].drop_duplicates()
+    return {
+        label: by_models[target, draft]
+        for label, target, draft in labels.itertuples(index=False)
+        if label not in named and (target, draft) in by_models
+    }
+
+
+def _tree_attention(row: Row) -> bool:
+    """Older files have no such column; all their trees had it."""
+    value = row.get("tree_attention", True)
+    return True if pd.isna(value) else str(value).lower() != "false"
+
+
+def _count(value: Any) -> float:
+    return 0.0 if value is None or pd.isna(value) else float(value)

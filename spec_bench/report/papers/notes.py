@@ -1,0 +1,175 @@
+"""What a reader of a filled table must know: whose numbers, which rows, what stands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from spec_bench.report.papers.grid import Grid
+from spec_bench.report.papers.index import Item, Paper
+from spec_bench.report.papers.measured import Measured, Row
+from spec_bench.report.papers.pairs import pair_configs
+
+BEST = (
+    "Bold: the paper's best of each block and column; ours only where its interval lies above all "
+    "others of the block and column."
+)
+
+
+def notes_for(
+    paper: Paper,
+    item: Item,
+    grid: Grid,
+    measured: Measured,
+    asked: str | None,
+    own_pairs: Sequence[str],
+) -> list[str]:
+    """The notes below a table, beside those of its layout.
+
+    Args:
+        paper: the table's.
+        item: the table.
+        grid: filled.
+        measured: the rows there are.
+        asked: the pair that a user asked for.
+        own_pairs: the pairs that the paper prints here.
+    """
+    if not grid.measured:
+        return _not_measured(item, grid, measured, asked)
+    rows = _rows(item, grid, measured)
+    notes = [
+        f"Paper: measured on {paper.machine}. Ours: {_origin(rows)}. In brackets: 95% intervals, "
+        "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
+        "Where a cell was measured with several seeds, the lowest is shown.",
+    ]
+    if any(column.best for column in grid.columns):
+        notes.append(BEST)
+    pairs = sorted({wanted.pair for wanted in grid.wanted()})
+    notes += _stand_ins(pairs)
+    if asked is not None and asked not in own_pairs:
+        notes.append(
+            f"Ours is pair {asked}, not the paper's: a difference is one between models, too."
+        )
+    notes += _others(item, rows)
+    notes += _marks(grid)
+    notes += _searches(item, grid, measured)
+    if any(cell.minus for line in grid.lines for cell in line.cells):
+        notes.append("Our difference of two rates: interval as if they were independent.")
+    return notes
+
+
+def _not_measured(item: Item, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
+    """That nothing was measured, and for which pairs something was."""
+    wanted = grid.wanted()
+    notes = [f"{BEST.split(';')[0]}."] if any(column.best for column in grid.columns) else []
+    if not item.recipes:
+        return notes
+    pairs = sorted({each.pair for each in wanted})
+    notes.append(f"Paper's numbers only: no cell of this table was run on {_some(pairs)}.")
+    others = [pair for pair in measurable_pairs(item, grid, measured) if pair not in pairs]
+    if others and asked is None:
+        notes.append(
+            f"Some of it was measured on {', '.join(others)}: add --pair {others[0]} to see it."
+        )
+    notes += _stand_ins(pairs)
+    return notes
+
+
+def measurable_pairs(item: Item, grid: Grid, measured: Measured) -> list[str]:
+    """Pairs that have at least one row that this table could show."""
+    wanted = grid.wanted()
+    found: list[str] = []
+    for pair in measured.pairs({each.task for each in wanted}):
+        moved = {replace(each, pair=pair) for each in wanted}
+        if any(measured.find(each, item.experiments) is not None for each in moved):
+            found.append(pair)
+    return found
+
+
+def _rows(item: Item, grid: Grid, measured: Measured) -> list[Row]:
+    found = [measured.find(wanted, item.experiments) for wanted in grid.wanted()]
+    return [row for row in found if row is not None and row["status"] != "failed"]
+
+
+def _origin(rows: Sequence[Row]) -> str:
+    """Pairs, prompts and seeds of the rows shown."""
+    pairs = sorted({str(row["pair"]) for row in rows})
+    prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
+    seeds = sorted({int(row["seed"]) for row in rows})
+    count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
+    files = sorted({str(row["file"]) for row in rows})
+    return (
+        f"pair {_some(pairs)}, {count} prompts a cell, seed {_some([str(s) for s in seeds])}, "
+        f"from {_some(files)}"
+    )
+
+
+def _stand_ins(pairs: Sequence[str]) -> list[str]:
+    """Which drafts stand in for drafts that were never published."""
+    notes = []
+    for pair in pairs:
+        config = pair_configs().get(pair)
+        if config is not None and config.stand_in:
+            notes.append(
+                f"Pair {pair} drafts with {', '.join(config.drafts)} in place of the paper's draft "
+                f"({config.stand_in})."
+            )
+    return notes
+
+
+def _others(item: Item, rows: Sequence[Row]) -> list[str]:
+    """Cells that another experiment than the recipe's measured."""
+    other = [row for row in rows if row["experiment"] not in item.experiments]
+    if not other:
+        return []
+    names = sorted({str(row["experiment"]) for row in other})
+    return [
+        f"{len(other)} of {len(rows)} cells come from other experiments ({', '.join(names)}): "
+        "their speeds were not measured side by side with the rest."
+    ]
+
+
+def _marks(grid: Grid) -> list[str]:
+    """What the marks mean, for those that occur."""
+    meanings = {
+        "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
+        "approximate": "approximate: the output does not follow the target's distribution.",
+    }
+    marks = {cell.ours.mark for line in grid.lines for cell in line.cells if cell.ours}
+    return [
+        f"{text} Such rows never stand out as best."
+        for mark, text in meanings.items()
+        if mark in marks
+    ]
+
+
+def _searches(item: Item, grid: Grid, measured: Measured) -> list[str]:
+    """Of how many trees the fastest one is the fastest; which tree an ablation used."""
+    notes = []
+    counts: set[int] = set()
+    trees: set[str] = set()
+    for wanted in grid.wanted():
+        if wanted.pick == "fastest" and wanted.decoder == "mcsd_wor":
+            count = len(measured.trees(wanted, item.experiments))
+            counts |= {count} if count else set()
+        if wanted.pick == "common":
+            spec = measured.common_spec(wanted, item.experiments)
+            trees |= {f"{wanted.pair} {spec.replace('-', 'x')}"} if spec else set()
+    if counts:
+        span = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        notes.append(
+            f"Ours, MCSD and SD (best γ): the fastest of those measured ({span} MCSD trees). The "
+            "choice was made on the same measurements and is not part of the interval."
+        )
+    if trees:
+        notes.append(f"Ours, k-configuration: {', '.join(sorted(trees))}.")
+    return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    """Up to four names."""
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,124 @@
+"""What each command of the report does: options in, files or text out.
+
+A request that cannot be right is a ``ValueError`` here and one line with status 2 in ``main``.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pandas as pd
+
+from spec_bench.report.others import claims_of, draw_figure
+from spec_bench.report.papers import comma, html, latex, markdown
+from spec_bench.report.papers.build import build_table, check_pair
+from spec_bench.report.papers.grid import Grid
+from spec_bench.report.papers.index import Item, find_item, load_paper, paper_names
+from spec_bench.report.papers.listing import list_paper
+from spec_bench.report.papers.measured import Measured
+from spec_bench.report.plain import print_checks, write_report
+
+_DEFAULT_RESULTS = Path("results")
+
+
+def _html(grid: Grid) -> str:
+    return html.render(grid, style())
+
+
+FORMATS: dict[str, Callable[[Grid], str]] = {
+    "csv": comma.render,
+    "html": _html,
+    "latex": latex.render,
+    "markdown": markdown.render,
+}
+
+
+def style() -> str:
+    """The pages' CSS."""
+    folder = resources.files("spec_bench.report.page")
+    return (folder / "page.css").read_text(encoding="utf-8")
+
+
+def run_plain(options: Namespace) -> int:
+    """A results file's table, figure and checks."""
+    write_report(options.file, options.output or options.file.parent)
+    return 0
+
+
+def run_table(options: Namespace) -> int:
+    """A paper's table, printed or written."""
+    item = find_item("table", options.name)
+    grid = build_table(item, Measured.below(options.results), options.pair, _elsewhere(options))
+    text = FORMATS[options.format](grid)
+    if options.output is None:
+        print(text, end="")
+    else:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text, encoding="utf-8")
+        print(f"table: {options.output}")
+    return 0
+
+
+def run_list(options: Namespace) -> int:
+    """Tables and figures of one paper or of all."""
+    papers = [load_paper(name) for name in ([options.paper] if options.paper else paper_names())]
+    measured = Measured.below(options.results)
+    if options.pair:
+        _check_any(papers[0].items[0], options.pair, measured)
+    print(
+        "\n".join(
+            list_paper(paper, measured, options.pair, _elsewhere(options)) for paper in papers
+        ),
+        end="",
+    )
+    return 0
+
+
+def run_figure(options: Namespace) -> int:
+    """A paper's figure from the measured rows."""
+    item = find_item("figure", options.name)
+    measured = Measured.below(options.results)
+    if options.pair and item.recipes:
+        check_pair(item, options.pair, measured)
+    folder = options.output or options.results / "figures"
+    rows = own_rows(measured.rows, item)
+    for path in draw_figure()(item.paper, str(item.number), rows, folder, options.pair):
+        print(f"figure: {path}")
+    return 0
+
+
+def run_checks(options: Namespace) -> int:
+    """A paper's claims on the measured rows."""
+    paper = load_paper(options.paper)
+    measured = Measured.below(options.results)
+    if measured.rows.empty:
+        raise ValueError(f"no results below {str(options.results)!r}")
+    print_checks(claims_of()(paper.name, measured.rows, options.results))
+    return 0
+
+
+def run_page(options: Namespace) -> int:
+    """An experiment's page."""
+    raise ValueError("page is not there yet")
+
+
+def own_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+    """The rows of the recipe's own experiments; all where it has none."""
+    if rows.empty or not item.recipes:
+        return rows
+    own = rows[rows.experiment.isin(item.experiments)]
+    return rows if own.empty else own
+
+
+def _elsewhere(options: Namespace) -> Path | None:
+    """The results folder where it is not the default."""
+    return None if options.results == _DEFAULT_RESULTS else options.results
+
+
+def _check_any(item: Item, pair: str, measured: Measured) -> None:
+    """Refuses an unknown pair, for papers without a recipe too."""
+    if item.recipes:
+        check_pair(item, pair, measured)

@@ -1,0 +1,147 @@
+"""Without any measurement the papers' tables are printed again, number for number."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from spec_bench.report.papers import comma, markdown
+from spec_bench.report.papers.build import build_table
+from spec_bench.report.papers.folders import experiments_dir
+from spec_bench.report.papers.grid import Grid
+from spec_bench.report.papers.index import find_item, load_paper, paper_names
+from spec_bench.report.papers.measured import Measured, read_measured
+
+NOTHING = Measured(read_measured([]))
+
+
+def reference(paper: str, name: str) -> list[dict[str, str]]:
+    path = experiments_dir() / paper / "reference" / name
+    with path.open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def printed(name: str) -> Grid:
+    return build_table(find_item("table", name), NOTHING)
+
+
+@pytest.mark.parametrize("number", range(1, 55))
+def test_every_rsd_table_prints_the_reference_value_for_value(number: int) -> None:
+    rows = [row for row in reference("rsd", "rsd.csv") if row["table"] == str(number)]
+    grid = printed(f"rsd/{number}")
+    assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
+    for line, row in zip(grid.lines, rows, strict=True):
+        assert line.labels[0] == row["axis_value"]
+        assert line.labels[2] == row["spec"]
+        names = [column.name for column in grid.columns]
+        assert [cell.printed for cell in line.cells] == [row[name] for name in names]
+        assert names == [
+            *("block_efficiency", "mbsu", "token_rate"),
+            *(["accuracy"] if row["task"] != "dolly" else []),
+        ]
+
+
+def test_the_113_cells_that_were_lost_say_so() -> None:
+    lost = {
+        (number, line.labels[2], column.name)
+        for number in range(1, 55)
+        for grid in [printed(f"rsd/{number}")]
+        for line in grid.lines
+        for cell, column in zip(line.cells, grid.columns, strict=True)
+        if cell.lost
+    }
+    gaps = reference("rsd", "rsd_gaps.csv")
+    assert len(lost) == len(gaps) == 113
+    assert lost == {(int(gap["table"]), gap["spec"], gap["column"]) for gap in gaps}
+
+
+def test_a_lost_cell_is_explained_and_its_twin_named() -> None:
+    text = markdown.render(printed("rsd/8"))
+    assert "| RSD-S | 6x5 | lost | lost | lost | lost |" in text
+    assert "no line for RSD-S 6x5. Its twin table prints" in text
+    assert "block efficiency 2.335 (Table 35)" in text
+    assert "35.575 and 36.278 belong to" in markdown.render(printed("rsd/4"))
+
+
+def test_the_best_of_a_block_and_column_is_bold() -> None:
+    text = markdown.render(printed("rsd/1"))
+    assert "| SD | 2 | 2.166 | 2.093 | 51.515 | 0.143 |" in text
+    assert "| RSD-S | 3x2 | **2.432** | **2.350** | 55.465 | 0.140 |" in text
+    assert "| RSD-C | 2-2 | 2.398 | 2.317 | **56.609** | 0.143 |" in text
+    assert "| 0 | AR | - | 1.000 | 1.000 | 37.269 | 0.141 |" in text
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_every_mcsd_number_stands_in_its_table(number: int) -> None:
+    rows = [row for row in reference("mcsd", "mcsd.csv") if row["table"] == str(number)]
+    cells = [cell for line in printed(f"mcsd/{number}").lines for cell in line.cells]
+    numbers = sorted(c.printed for c in cells if c.printed and c.column != "spec")
+    assert numbers == sorted(row["value"] for row in rows)
+
+
+def test_mcsd_table_2_has_the_papers_layout() -> None:
+    text = markdown.render(printed("mcsd/2"))
+    assert "| Alpaca | AR |  |  | 1 | 1 |  | 1 | 1 |" in text
+    assert (
+        "|  | MCSD | 0 | 4x2x2x1x1 | **3.06** | **3.93** | 8x2x1x1 | **2.06** | **2.56** |" in text
+    )
+
+
+def test_mcsd_table_7_marks_what_fine_tuning_improves() -> None:
+    text = markdown.render(printed("mcsd/7"))
+    assert "| Vicuna-68M | LLaMA-13B | 0 | 0.75 | 0.90 | **0.14** | 0.56 | 0.69 | 0.13 |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("redrafter/1", 40), ("redrafter/2", 22), ("dsbd/1", 64)]
+)
+def test_papers_without_a_recipe_are_printed_and_say_why_not_measured(
+    name: str, count: int
+) -> None:
+    grid = printed(name)
+    assert sum(bool(cell.printed) for line in grid.lines for cell in line.cells) == count
+    assert any("Not measurable here: no recipe" in note for note in grid.notes)
+    assert not grid.commands
+
+
+def test_a_papers_own_plus_minus_is_kept() -> None:
+    assert "| ReDrafter | rejection | 0.1 | 2.58 ±0.06 | 1.00 ±0.02 |" in markdown.render(
+        printed("redrafter/2")
+    )
+
+
+def test_an_unmeasured_table_ends_with_the_command_that_runs_it() -> None:
+    assert printed("rsd/2").commands == (
+        "python -m spec_bench rsd=exp1 pair=llama2_7b task=wmt18_deen",
+    )
+    assert printed("mcsd/2").commands == (
+        "python -m spec_bench -m mcsd=search pair=llama_33b_68m,vicuna_33b_68m "
+        "task=alpaca,wmt14_ende generation.temperature=0,1",
+    )
+
+
+def test_a_stand_in_for_an_unpublished_draft_is_named() -> None:
+    assert any("in place of the paper's draft" in note for note in printed("rsd/7").notes)
+
+
+def test_every_pair_of_the_papers_that_have_recipes_has_a_config() -> None:
+    for paper in ("rsd", "mcsd"):
+        for item in load_paper(paper).of_kind("table"):
+            for line in printed(item.name).lines:
+                assert line.extra or all(cell.wanted for cell in line.cells), (item.name, line)
+
+
+def test_every_recipe_that_is_named_exists() -> None:
+    for paper in paper_names():
+        for item in load_paper(paper).items:
+            assert len(item.experiments) == len(item.recipes)
+
+
+def test_csv_has_a_line_for_every_line(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(comma.render(printed("rsd/7")))))
+    assert len(rows) == 33
+    assert rows[1]["block_efficiency_paper"] == reference("rsd", "rsd.csv")[199]["block_efficiency"]
+    assert rows[-1]["token_rate_paper"] == "lost"
