@@ -1,0 +1,59 @@
+"""The papers' figures from measured rows: ``draw("rsd", "4", rows, folder)``.
+
+Knows which figure is drawn by which module, and nothing about where rows come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from spec_bench.report.figures import acceptance, bernoulli, best_trees, configurations
+from spec_bench.report.papers.index import Item, find_item
+
+_Drawer = Callable[[Item, pd.DataFrame, Path], list[Path]]
+
+_DRAWERS: dict[str, dict[str, _Drawer]] = {
+    "rsd": {"1": bernoulli.draw, **dict.fromkeys("456789", best_trees.draw)},
+    "mcsd": {"3": acceptance.draw, "4": configurations.draw, "5": acceptance.draw},
+}
+
+FIGURES: dict[str, tuple[str, ...]] = {paper: tuple(drawers) for paper, drawers in _DRAWERS.items()}
+"""The figures that can be drawn, by paper."""
+
+
+def draw(
+    paper: str, figure: str, rows: pd.DataFrame, folder: Path, pair: str | None = None
+) -> list[Path]:
+    """Draws a paper's figure as PNG and PDF.
+
+    Args:
+        paper: a key of ``FIGURES``.
+        figure: one of its figures.
+        rows: measured cells; for RSD's Figure 1 the grid of ``spec_bench.audit.bernoulli``.
+        folder: where to write to; it is made if needed.
+        pair: draw this pair's rows only; None: the figure's own pairs, or if none of them is
+            measured, every pair that is.
+
+    Returns:
+        The files, a PNG and a PDF each; RSD's figures have one of each per pair.
+
+    Raises:
+        ValueError: unknown figure, or nothing measured for it.
+    """
+    figure = str(figure)
+    if paper not in FIGURES:
+        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(FIGURES)}")
+    if figure not in FIGURES[paper]:
+        choices = ", ".join(FIGURES[paper])
+        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
+    if pair is not None and "pair" in rows:
+        known = list(dict.fromkeys(rows.pair.astype(str)))
+        rows = rows[rows.pair == pair]
+        if rows.empty:
+            raise ValueError(
+                f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
+            )
+    return _DRAWERS[paper][figure](find_item("figure", f"{paper}/{figure}"), rows, folder)

@@ -1,0 +1,56 @@
+"""Which measured rows a figure shows: its pairs, its experiments, each cell once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from spec_bench.report.papers.index import Item
+
+_CELL = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "tree_attention")
+
+
+def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+    """Rows with numbers and tree attention, each cell once.
+
+    Where a cell was measured twice, the recipe's own experiment goes first, then the larger number
+    of prompts.
+
+    Args:
+        rows: measured cells; a column ``experiment`` names the folder each came from.
+        item: the figure.
+
+    Raises:
+        ValueError: nothing is left.
+    """
+    found = rows[with_tree_attention(rows)] if not rows.empty else rows
+    if not found.empty:
+        found = found[found.status != "failed"]
+    if found.empty:
+        raise nothing_measured(item)
+    own = found.experiment.isin(item.experiments) if "experiment" in found else False
+    order = found.assign(_own=own, _prompts=found.get("prompts", pd.Series(0, found.index)))
+    order = order.sort_values(["_own", "_prompts"], ascending=False, kind="stable")
+    keys = [name for name in (*_CELL, "decoder", "spec") if name in found]
+    return found.loc[order.drop_duplicates(keys).index.sort_values()]
+
+
+def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:
+    """The rows of the figure's own pairs; where there are none, all rows."""
+    found = rows[rows.pair.isin(set(own))]
+    return rows if found.empty else found
+
+
+def with_tree_attention(rows: pd.DataFrame) -> pd.Series:
+    """Which rows verified all paths in one row of the batch; a file without the column: all."""
+    if "tree_attention" not in rows:
+        return pd.Series(True, index=rows.index)
+    return rows.tree_attention.map(lambda value: str(value).lower() != "false")
+
+
+def nothing_measured(item: Item) -> ValueError:
+    """The error for a figure without rows, with the commands that would measure them."""
+    command = item.settings.get("command")
+    how = [command] if command else [f"python -m spec_bench -m {name}" for name in item.recipes]
+    return ValueError(f"nothing measured for figure {item.name}; to measure it: {' or '.join(how)}")
