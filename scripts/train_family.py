@@ -58,6 +58,9 @@ class Plan:
         times: how often each is repeated in the target.
         width: hidden size of the target, with heads of 64.
         inner: its feed-forward size.
+        draft_width: hidden size of the drafts: one layer, one head. As small against the target as
+            the published 115M drafts against 7B; too small to copy well, as real drafts are.
+        draft_inner: their feed-forward size.
         shallow_schedule: of the shallow model.
         deep_schedule: of the target, right after it was deepened.
         long_schedule: of the target, a second cycle with batches of half the size.
@@ -72,12 +75,14 @@ class Plan:
     times: int = 3
     width: int = 192
     inner: int = 512
+    draft_width: int = 64
+    draft_inner: int = 128
     shallow_schedule: Schedule = field(default_factory=lambda: Schedule(700, 3e-3, 100, 1))
     deep_schedule: Schedule = field(default_factory=lambda: Schedule(520, 2e-3, 30, 320))
     long_schedule: Schedule = field(default_factory=lambda: Schedule(3000, 1.5e-3, 50, 1500))
     hard_schedule: Schedule = field(default_factory=lambda: Schedule(750, 1e-3, 20, 500))
-    draft_schedule: Schedule = field(default_factory=lambda: Schedule(1200, 5e-3, 100, 600))
-    distil_schedule: Schedule = field(default_factory=lambda: Schedule(400, 3e-3, 20, 250))
+    draft_schedule: Schedule = field(default_factory=lambda: Schedule(800, 5e-3, 50, 400))
+    distil_schedule: Schedule = field(default_factory=lambda: Schedule(360, 3e-3, 20, 240))
     outputs: int = 4500
     held_out: int = 120
 
@@ -165,7 +170,7 @@ class Family:
     def drafts(self, target: LlamaForCausalLM) -> dict[str, LlamaForCausalLM]:
         """The plain draft, and the one distilled from the target's own outputs."""
         torch.manual_seed(SEEDS["draft"])
-        plain = llama(len(self.tokenizer), 1, 128, 2, 384)
+        plain = llama(len(self.tokenizer), 1, self.plan.draft_width, 1, self.plan.draft_inner)
         self.facts["draft"] = self._train(
             "draft", plain, self._text("draft"), weighted_loss, self.plan.draft_schedule
         )
@@ -173,7 +178,7 @@ class Family:
         outputs = sample_outputs(
             target, self.tokenizer, SEEDS["outputs"], self.plan.outputs, self.work
         )
-        distilled = llama(len(self.tokenizer), 1, 128, 2, 384)
+        distilled = llama(len(self.tokenizer), 1, self.plan.draft_width, 1, self.plan.draft_inner)
         distilled.load_state_dict(plain.state_dict())
         data = distillation_batches(outputs, SEEDS["distil"], BATCH_TOKENS)
         self.facts["draft_distilled"] = self._train(
