@@ -7,7 +7,6 @@ the claim, and is ``within noise`` else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot
 from pathlib import Path
@@ -17,28 +16,14 @@ import pandas as pd
 
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.records import Generation
+from spec_bench.report.claims.check import Check, verdict_of
 from spec_bench.report.figure import quality_column
 from spec_bench.report.load import Group, generations_of
 
 # RSD, arXiv:2402.14160, Figures 4 and 5: block efficiency at the same draft length.
 CHAIN = ("rsd_s", "rsd_c", "spectr", "sd")
 
-
-@dataclass(frozen=True)
-class Check:
-    """One claim on one task, or on all tasks' prompts together.
-
-    Attributes:
-        claim: what is said.
-        where: the task.
-        evidence: the numbers.
-        verdict: ``holds``, ``within noise`` or ``does not hold``.
-    """
-
-    claim: str
-    where: str
-    evidence: str
-    verdict: str
+__all__ = ["Check", "check_all"]
 
 
 def check_all(groups: Sequence[Group], results: Path) -> list[Check]:
@@ -88,7 +73,7 @@ def _ordering(
     claim = f"{better} > {worse} in block efficiency"
     if found is None or found.low is None or found.high is None:
         return Check(claim, where, "no interval", "within noise")
-    verdict = _verdict(found.low, found.high)
+    verdict = verdict_of(found.low, found.high)
     evidence = f"difference {found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
     return Check(claim, where, evidence, verdict)
 
@@ -123,13 +108,9 @@ def _speed(group: Group) -> list[Check]:
     if pd.isna(best.speedup_low):
         return [Check("the fastest beats ar", group.title, evidence, "within noise")]
     evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
-    verdict = _verdict(best.speedup_low - 1, best.speedup_high - 1)
+    verdict = verdict_of(best.speedup_low - 1, best.speedup_high - 1)
     return [Check("the fastest beats ar", group.title, evidence, verdict)]
 
 
 def _half_width(row: pd.Series, column: str) -> float:
     return float(np.nan_to_num((row[f"{column}_high"] - row[f"{column}_low"]) / 2))
-
-
-def _verdict(low: float, high: float) -> str:
-    return "holds" if low > 0 else "does not hold" if high < 0 else "within noise"

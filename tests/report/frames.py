@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from spec_bench.records import Generation, StepRecord
 
 _SAME: dict[str, Any] = {
     "pair": "embedded",
@@ -37,3 +42,31 @@ def row(decoder: str, spec: str = "-", **values: Any) -> dict[str, Any]:
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
     """The cells as a frame."""
     return pd.DataFrame(list(rows))
+
+
+def record(
+    results: Path,
+    run_id: str,
+    accepted: Sequence[Sequence[int]],
+    *,
+    depth: int = 3,
+    rate: float = 1,
+) -> None:
+    """Writes a cell's raw records beside a results file.
+
+    Args:
+        results: ``<folder>/<name>/results.csv``.
+        run_id: the cell's.
+        accepted: for each prompt the accepted tokens of each target call.
+        depth: levels of the tree.
+        rate: tokens per second.
+    """
+    path = results.parent.parent / "runs" / run_id / "generations.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        for prompt, counts in enumerate(accepted):
+            steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
+            tokens = tuple(range(sum(count + 1 for count in counts)))
+            seconds = len(tokens) / rate
+            generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
+            stream.write(json.dumps(generation.to_json()) + "\n")

@@ -1,0 +1,183 @@
+"""How much one set of cells is ahead of another, with a 95% interval.
+
+A contrast has a left and a right side, each one or several cells of which the best counts; the
+difference of several contrasts is their mean. With records it is a bootstrap over prompts, paired
+by prompt and between contrasts, and the best cell is picked anew in each resample, so that the
+interval knows of the picking. The point value stays that of cells picked on the prompts on which
+they are compared, which flatters a side with more cells: such checks say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import hypot
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from spec_bench.metrics.intervals import bootstrap_sums
+from spec_bench.report.claims.records import Counts, Records, factor
+
+RELATIVE = frozenset({"token_rate"})  # compared as left / right - 1, the others as left - right
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What is compared with what.
+
+    Attributes:
+        left: cells, of which the best counts.
+        right: cells, of which the best counts.
+    """
+
+    left: tuple[pd.Series, ...]
+    right: tuple[pd.Series, ...]
+
+    @property
+    def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """Which trees are compared; contrasts of several tasks are pooled if this is the same."""
+        return tuple(
+            tuple((str(row.decoder), str(row.spec)) for row in side)
+            for side in (self.left, self.right)
+        )
+
+    @property
+    def picks(self) -> bool:
+        """Whether some side has a choice."""
+        return len(self.left) > 1 or len(self.right) > 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Left minus right, or for relative metrics left over right minus 1.
+
+    Attributes:
+        value: on the prompts as they are.
+        low: lower end of the 95% interval; None where there is none.
+        high: upper end; None where there is none.
+        paired: whether it is a bootstrap over common prompts.
+        relative: whether it is a share.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    paired: bool
+    relative: bool
+
+    def __str__(self) -> str:
+        form = "+.1%" if self.relative else "+.3f"
+        if self.low is None or self.high is None:
+            return f"{self.value:{form}}, no interval"
+        text = f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+        return text if self.paired else f"{text} (unpaired)"
+
+
+def difference(
+    strata: Sequence[Sequence[Contrast]], metric: str, records: Records
+) -> Difference | None:
+    """The mean difference over the contrasts.
+
+    Args:
+        strata: the same contrasts on one or several tasks, whose prompts are pooled.
+        metric: a key of ``records.METRICS``.
+        records: where per-prompt counts come from.
+
+    Returns:
+        None where a number is missing, or where several tasks cannot be pooled for lack of records.
+    """
+    relative = metric in RELATIVE
+    contrasts = strata[0]
+    shapes = [[contrast.shape for contrast in stratum] for stratum in strata]
+    if not contrasts or any(shape != shapes[0] for shape in shapes):
+        return None
+    tables = [_table(stratum, metric, records) for stratum in strata]
+    found = [table for table in tables if table is not None]
+    if len(found) < len(strata):
+        return None if len(strata) > 1 else _from_rows(contrasts, metric)
+    statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
+    interval = bootstrap_sums(statistic, np.concatenate(found, axis=1))
+    if interval is None:
+        return None
+    return Difference(interval.value, interval.low, interval.high, True, relative)
+
+
+def _table(
+    contrasts: Sequence[Contrast], metric: str, records: Records
+) -> NDArray[np.float64] | None:
+    """[2 per cell, prompts] numerators and denominators of all cells; None without records."""
+    cells: list[Counts] = []
+    for contrast in contrasts:
+        for row in (*contrast.left, *contrast.right):
+            counts = records.counts(row, metric)
+            if counts is None:
+                return None
+            cells.append(counts)
+    common = [prompt for prompt in cells[0] if all(prompt in counts for counts in cells)]
+    if not common:
+        return None
+    columns = [[counts[prompt][end] for prompt in common] for counts in cells for end in (0, 1)]
+    return np.array(columns, dtype=np.float64)
+
+
+def _mean_difference(
+    sums: NDArray[np.float64], *, contrasts: Sequence[Contrast], metric: str
+) -> NDArray[np.float64]:
+    """sums [2 per cell, batch] -> [batch]."""
+    at, total = 0, np.zeros(sums.shape[1])
+    for contrast in contrasts:
+        best = []
+        for side in (contrast.left, contrast.right):
+            rates = []
+            for row in side:
+                rates.append(sums[at] / sums[at + 1] * factor(row, metric))
+                at += 2
+            best.append(np.max(rates, axis=0))
+        total += best[0] / best[1] - 1 if metric in RELATIVE else best[0] - best[1]
+    return total / len(contrasts)
+
+
+def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
+    """The same from the cells' own intervals, which do not know that the prompts are the same.
+
+    The half width of a mean is the mean of the half widths: the contrasts share their prompts, so
+    nothing is gained by their number.
+    """
+    relative, values, halves = metric in RELATIVE, [], []
+    for contrast in contrasts:
+        sides = [_best(side, metric) for side in (contrast.left, contrast.right)]
+        if sides[0] is None or sides[1] is None:
+            return None
+        (left, left_half), (right, right_half) = sides[0], sides[1]
+        if relative:
+            values.append(left / right - 1)
+            halves.append(left / right * hypot(left_half / left, right_half / right))
+        else:
+            values.append(left - right)
+            halves.append(hypot(left_half, right_half))
+    value, half = float(np.mean(values)), float(np.mean(halves))
+    if np.isnan(half):
+        return Difference(value, None, None, False, relative)
+    return Difference(value, value - half, value + half, False, relative)
+
+
+def _best(side: Sequence[pd.Series], metric: str) -> tuple[float, float] | None:
+    """Value and half width of the best cell; None where some cell has no value."""
+    if any(pd.isna(row.get(metric)) for row in side):
+        return None
+    best = max(side, key=lambda row: float(row[metric]))
+    half = (best.get(f"{metric}_high", np.nan) - best.get(f"{metric}_low", np.nan)) / 2
+    return float(best[metric]), float(half)
+
+
+def picked(side: Sequence[pd.Series], metric: str) -> str:
+    """The best cell's tree, and of how many."""
+    known = [row for row in side if not pd.isna(row.get(metric))]
+    if not known:
+        return "-"
+    best = max(known, key=lambda row: float(row[metric]))
+    many = f" (best of {len(side)})" if len(side) > 1 else ""
+    return f"{best.decoder} {best.spec}{many}"

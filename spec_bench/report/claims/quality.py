@@ -1,0 +1,52 @@
+"""Whether decoders that are exact score as autoregressive decoding does."""
+
+from __future__ import annotations
+
+from math import hypot
+
+import pandas as pd
+from scipy.stats import binom
+
+from spec_bench.report.claims.check import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
+from spec_bench.report.figures.relative import score_column
+from spec_bench.report.load import Group
+
+_NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
+
+
+def quality_claims(group: Group) -> list[Check]:
+    """Exact decoders draw from the target's law, so scores differ from AR's by noise only.
+
+    Scores have no records per prompt, so each interval is that of two independent cells, wider
+    than a paired one. Some of many cells leave it by chance: the claim fails when more do than
+    chance would let in 97.5% of cases.
+    """
+    score, baseline = score_column(group.rows), group.row("ar")
+    if score is None or baseline is None or pd.isna(baseline[score]):
+        return []
+    outside, gaps = [], []
+    for _, row in group.rows.iterrows():
+        if row.decoder == "ar" or row.lossless != "exact" or pd.isna(row[score]):
+            continue
+        gap = float(row[score] - baseline[score])
+        noise = hypot(_half_width(row, score), _half_width(baseline, score))
+        if pd.isna(noise):
+            continue
+        gaps.append(gap)
+        if abs(gap) > noise:
+            outside.append(f"{row.decoder} {row.spec} {gap:+.3f}")
+    if not gaps:
+        return []
+    allowed = int(binom.ppf(0.975, len(gaps), _NOISE))
+    evidence = (
+        f"{len(gaps) - len(outside)} of {len(gaps)} decoders within the 95% noise (unpaired; "
+        f"up to {allowed} outside by chance), mean difference {sum(gaps) / len(gaps):+.3f}"
+    )
+    if outside:
+        evidence += f"; outside: {', '.join(outside)}"
+    verdict = HOLDS if not outside else DOES_NOT_HOLD if len(outside) > allowed else WITHIN_NOISE
+    return [Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)]
+
+
+def _half_width(row: pd.Series, column: str) -> float:
+    return float((row[f"{column}_high"] - row[f"{column}_low"]) / 2)

@@ -1,0 +1,63 @@
+"""Per-prompt counts behind a cell's numbers, read from its raw records where they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from spec_bench.metrics import efficiency
+from spec_bench.records import Generation
+from spec_bench.report.load import generations_of
+
+_SUMS: dict[str, Callable[[Sequence[Generation]], efficiency.Sums]] = {
+    "block_efficiency": efficiency.emitted_per_call,
+    "mbsu": efficiency.emitted_per_call,
+    "token_rate": efficiency.tokens_per_decode_s,
+    "acceptance_rate": efficiency.acceptance,
+}
+METRICS = tuple(_SUMS)
+"""The metrics that can be compared."""
+
+Counts = dict[str, tuple[float, float]]
+
+
+class Records:
+    """Numerators and denominators by prompt.
+
+    Args:
+        results: the results file of rows that do not name their own in a column ``file``.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._cells: dict[tuple[str, str], dict[str, Counts] | None] = {}
+
+    def counts(self, row: pd.Series, metric: str) -> Counts | None:
+        """Prompt id -> (numerator, denominator) of a metric; None where there are no records."""
+        path, run_id = str(row.get("file", self._results)), str(row.run_id)
+        if (path, run_id) not in self._cells:
+            self._cells[path, run_id] = _read(Path(path), run_id)
+        cell = self._cells[path, run_id]
+        return None if cell is None else cell[metric]
+
+
+def factor(row: pd.Series, metric: str) -> float:
+    """What a ratio of sums is multiplied by to be the metric: MBSU is tau / (L r + 1)."""
+    if metric != "mbsu":
+        return 1.0
+    return efficiency.mbsu(1.0, int(row.draft_calls), float(row.parameter_ratio))
+
+
+def _read(path: Path, run_id: str) -> dict[str, Counts] | None:
+    found = generations_of(path, run_id)
+    if not found:
+        return None
+    generations = list(found.values())
+    cell: dict[str, Counts] = {}
+    for metric, sums_of in _SUMS.items():
+        sums = sums_of(generations)
+        pairs = zip(sums.numerators, sums.denominators, strict=True)
+        cell[metric] = dict(zip(found, pairs, strict=True))
+    return cell

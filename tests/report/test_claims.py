@@ -1,0 +1,345 @@
+"""The papers' claims: what holds, what does not, and what the evidence says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.cells import of_experiment, size_of
+from spec_bench.report.claims.check import Check, verdict_of, verdict_of_all, verdict_of_equality
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.mcsd import tuned_pairs
+from spec_bench.report.claims.quality import quality_claims
+from spec_bench.report.claims.records import Records
+from spec_bench.report.load import Group
+from spec_bench.report.orderings import Check as PlainCheck
+from tests.report.frames import frame, record, row
+
+HIGH, LOW = [[3, 3, 2], [3, 2, 3], [3, 3, 3], [2, 3, 3]], [[1, 0, 1], [0, 1, 1], [1, 1, 1]] * 2
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "rsd-exp1" / "results.csv"
+
+
+def found(checks: list[Check], *words: str) -> list[Check]:
+    return [check for check in checks if all(word in check.claim for word in words)]
+
+
+def only(checks: list[Check], *words: str) -> Check:
+    (check,) = found(checks, *words)
+    return check
+
+
+def cell(decoder: str, spec: str, tau: float, **values: object) -> dict[str, object]:
+    return row(decoder, spec, block_efficiency=tau, mbsu=tau, token_rate=tau * 10, **values)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"), [(HIGH, LOW, "holds"), (LOW, HIGH, "does not hold")]
+)
+def test_an_ordering_follows_the_records(
+    ours: list[list[int]], theirs: list[list[int]], verdict: str, results: Path
+) -> None:
+    rows = frame(cell("spectr", "3x3", 2.0), cell("sd", "3", 2.0))
+    record(results, "spectr-3x3", ours)
+    record(results, "sd-3", theirs)
+    check = only(check_claims("rsd", rows, results), "spectr > sd", "draft length 3")
+    assert check.verdict == verdict
+    assert "unpaired" not in check.evidence
+    assert check.where == "xsum"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [(3.0, 2.0, "holds"), (2.0, 3.0, "does not hold"), (2.05, 2.0, "within noise")],
+)
+def test_without_records_the_cells_own_intervals_decide(
+    ours: float, theirs: float, verdict: str, results: Path
+) -> None:
+    rows = frame(cell("spectr", "3x3", ours), cell("sd", "3", theirs))
+    check = only(check_claims("rsd", rows, results), "spectr > sd", "draft length 3")
+    assert check.verdict == verdict
+    assert f"{ours - theirs:+.3f} [{ours - theirs - 0.141:+.3f}" in check.evidence
+    assert "(unpaired)" in check.evidence
+
+
+def test_only_prompts_that_both_cells_have_are_compared(results: Path) -> None:
+    rows = frame(cell("spectr", "3x3", 2.0), cell("sd", "3", 2.0))
+    record(results, "spectr-3x3", [[1], [1], [1], [3], [3]])
+    record(results, "sd-3", [[1], [1], [1]])
+    check = only(check_claims("rsd", rows, results), "spectr > sd", "draft length 3")
+    assert check.evidence.startswith("+0.000 [+0.000, +0.000]")
+
+
+def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results: Path) -> None:
+    rows = frame(
+        cell("rsd_s", "2x2", 2.2),
+        cell("rsd_s", "3x2", 2.9),
+        cell("rsd_c", "2-1", 2.0),
+        cell("rsd_c", "2-2", 2.1),
+        cell("rsd_c", "3-1", 2.3),
+    )
+    checks = check_claims("rsd", rows, results)
+    best = only(checks, "rsd_s > rsd_c", "draft length 2")
+    assert "rsd_s 3x2 (best of 2) against rsd_c 3-1 (best of 3)" in best.evidence
+    assert "optimistic" in best.evidence
+    fixed = only(checks, "rsd_s > rsd_c", "trees of one size, mean over draft lengths")
+    assert "optimistic" not in fixed.evidence
+    # Four nodes: 2x2 and 2-1. Six nodes: 3x2 and 2-2, 3x2 and 3-1.
+    assert fixed.evidence.startswith(f"{(0.2 + 0.8 + 0.6) / 3:+.3f}")
+
+
+def test_the_best_is_picked_anew_in_each_resample(results: Path) -> None:
+    """Two trees that differ by luck only: their best is not ahead of one of them."""
+    lucky = [[3], [0], [3], [0], [3], [0]]
+    record(results, "rsd_s-2x2", lucky)
+    record(results, "rsd_s-3x2", [counts[::-1] for counts in lucky[::-1]])
+    record(results, "sd-2", lucky)
+    left = (pd.Series(row("rsd_s", "2x2")), pd.Series(row("rsd_s", "3x2")))
+    contrast = Contrast(left, (pd.Series(row("sd", "2")),))
+    gap = difference([[contrast]], "block_efficiency", Records(results))
+    assert gap is not None
+    assert gap.value == pytest.approx(0.0)
+    assert gap.low == pytest.approx(0.0)
+    assert gap.high is not None
+    assert gap.high > 1.0
+
+
+def test_tasks_are_pooled_where_both_have_records(results: Path) -> None:
+    rows = frame(
+        *(
+            cell(decoder, spec, 2.0, task=task, run_id=f"{decoder}-{task}")
+            for task in ("xsum", "dolly")
+            for decoder, spec in (("spectr", "3x3"), ("sd", "3"))
+        )
+    )
+    for task in ("xsum", "dolly"):
+        record(results, f"spectr-{task}", HIGH)
+        record(results, f"sd-{task}", LOW)
+    checks = found(check_claims("rsd", rows, results), "spectr > sd", "draft length 3")
+    assert [check.where for check in checks] == ["xsum", "dolly", "all tasks, pair embedded"]
+    unpaired = check_claims("rsd", rows.assign(run_id="gone"), results)
+    assert {check.where for check in found(unpaired, "spectr > sd")} == {"xsum", "dolly"}
+
+
+def exp2(sd: float, rsd_c: float, rsd_s: float) -> pd.DataFrame:
+    cells = [cell("sd", str(budget), sd) for budget in (6, 14, 30)]
+    for budget, trees in {6: ("2x3", "3-1"), 14: ("2x7", "7-1"), 30: ("5x6", "6-1-1-1-1")}.items():
+        assert budget
+        cells += [cell("rsd_s", trees[0], rsd_s), cell("rsd_c", trees[1], rsd_c)]
+        cells += [cell("spectr", trees[0], 2.0)]
+    return frame(*cells)
+
+
+@pytest.mark.parametrize(("rsd_s", "verdict"), [(4.0, "holds"), (2.0, "does not hold")])
+def test_rsd_s_is_compared_with_the_best_of_all_others_at_each_budget(
+    rsd_s: float, verdict: str, results: Path
+) -> None:
+    checks = found(check_claims("rsd", exp2(2.0, 3.0, rsd_s), results), "all others")
+    assert len(checks) == 3
+    assert {check.verdict for check in checks} == {verdict}
+    assert all("against rsd_c" in check.evidence for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("sd", "verdict"), [(2.0, "holds"), (3.0, "within noise"), (4.0, "does not hold")]
+)
+def test_chains_must_not_be_ahead_at_large_budgets(sd: float, verdict: str, results: Path) -> None:
+    checks = check_claims("rsd", exp2(sd, 3.0, 3.0), results)
+    check = only(checks, "sd ahead of rsd_c in MBSU at small budgets only")
+    assert check.verdict == verdict
+    assert all(f"{budget}: " in check.evidence for budget in (6, 14, 30))
+
+
+def test_mbsu_charges_each_draft_call(results: Path) -> None:
+    extra = {"draft_calls": 3, "parameter_ratio": 0.5}
+    record(results, "a", HIGH)
+    record(results, "b", HIGH)
+    left = pd.Series(row("rsd_c", "3-1", run_id="a", draft_calls=0, parameter_ratio=0.5))
+    right = pd.Series(row("sd", "3", run_id="b", **extra))
+    gap = difference([[Contrast((left,), (right,))]], "mbsu", Records(results))
+    tau = (sum(map(sum, HIGH)) + 12) / 12
+    assert gap is not None
+    assert gap.value == pytest.approx(tau - tau / 2.5)
+
+
+def test_token_rates_are_compared_as_a_share(results: Path) -> None:
+    record(results, "a", HIGH, rate=30)
+    record(results, "b", HIGH, rate=20)
+    sides = [(pd.Series(row("sd", "3", run_id=name)),) for name in "ab"]
+    gap = difference([[Contrast(*sides)]], "token_rate", Records(results))
+    assert gap is not None
+    assert gap.value == pytest.approx(0.5)
+    assert str(gap).startswith("+50.0% [")
+
+
+def scored(scores: list[float]) -> Group:
+    cells = [row("sd", str(index), rouge2=score) for index, score in enumerate(scores)]
+    return Group("xsum", frame(row("ar", rouge2=0.5), *cells))
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [
+        ([0.5, 0.45, 0.6], "holds"),
+        ([0.5, 0.45, 0.9], "within noise"),
+        ([0.9, 0.9, 0.9], "does not hold"),
+    ],
+)
+def test_quality_fails_when_more_cells_leave_the_noise_than_chance_lets(
+    scores: list[float], verdict: str
+) -> None:
+    (check,) = quality_claims(scored(scores))
+    assert check.verdict == verdict
+    assert check.evidence.startswith(f"{sum(s < 0.7 for s in scores)} of 3 decoders within")
+
+
+def test_quality_says_nothing_of_decoders_that_are_not_exact() -> None:
+    group = scored([0.9, 0.9])
+    group.rows.loc[1:, "lossless"] = "simulated"
+    assert quality_claims(group) == []
+
+
+@pytest.mark.parametrize(
+    ("falling", "rising", "verdict"), [(2.5, 2.0, "holds"), (2.0, 2.5, "does not hold")]
+)
+def test_falling_widths_are_compared_with_rising_ones_of_the_same_factors(
+    falling: float, rising: float, verdict: str, results: Path
+) -> None:
+    rows = frame(
+        cell("mcsd_wor", "4-2", falling),
+        cell("mcsd_wor", "2-4", rising),
+        cell("mcsd_wor", "4-2-1", falling),
+        cell("mcsd_wor", "1-2-4", rising),
+        cell("mcsd_wor", "2-4-1", 9.0),
+        cell("mcsd_wor", "4-4", 9.0),
+    )
+    checks = check_claims("mcsd", rows, results)
+    check = only(checks, "falling k-configurations", "block efficiency")
+    assert check.verdict == verdict
+    assert check.evidence.startswith(f"{falling - rising:+.3f}")
+    assert "mean of 2 sets of factors" in check.evidence
+    assert only(checks, "falling k-configurations", "token rate").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("taus", "verdict"), [((2.5, 2.2, 1.5), "holds"), ((1.5, 2.2, 2.5), "does not hold")]
+)
+def test_verification_rules_are_compared_on_the_same_tree(
+    taus: tuple[float, float, float], verdict: str, results: Path
+) -> None:
+    decoders = ("mcsd_wor", "mcsd", "mcns")
+    rows = frame(*(cell(name, "4-2-1", tau) for name, tau in zip(decoders, taus, strict=True)))
+    checks = check_claims("mcsd", rows, results)
+    verdicts = {check.verdict for check in found(checks, "block efficiency")}
+    assert verdicts == {verdict}
+    assert len(found(checks, "naive sampling behind", "block efficiency")) == 2
+
+
+def test_tree_attention_is_about_speed_and_not_block_efficiency(results: Path) -> None:
+    same = {"tree_attention": False, "run_id": "rows"}
+    rows = frame(
+        row("mcsd", "4-2-1", block_efficiency=2.0, token_rate=20.0),
+        row("mcsd", "4-2-1", block_efficiency=2.0, token_rate=10.0, **same),
+    )
+    checks = check_claims("mcsd", rows, results)
+    assert only(checks, "leaves block efficiency").verdict == "holds"
+    assert only(checks, "raises the token rate").verdict == "holds"
+    rows.loc[1, ["block_efficiency", "token_rate"]] = [1.0, 40.0]
+    rows.loc[1, ["block_efficiency_low", "block_efficiency_high"]] = [0.9, 1.1]
+    checks = check_claims("mcsd", rows, results)
+    assert only(checks, "leaves block efficiency").verdict == "does not hold"
+    assert only(checks, "raises the token rate").verdict == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("alphas", "verdict"), [((0.2, 0.5, 0.8), "holds"), ((0.2, 0.8, 0.5), "does not hold")]
+)
+def test_acceptance_must_rise_with_every_step_of_k(
+    alphas: tuple[float, ...], verdict: str, results: Path
+) -> None:
+    cells = zip(("16", "2", "4"), (alphas[2], *alphas[:2]), strict=True)
+    rows = frame(*(row("mcsd_wor", k, acceptance_rate=alpha) for k, alpha in cells))
+    check = only(check_claims("mcsd", rows, results), "rises with the number of candidates")
+    assert check.verdict == verdict
+    assert "2 to 4: " in check.evidence
+    assert "4 to 16: " in check.evidence
+
+
+def test_a_tuned_draft_is_compared_with_the_plain_one_at_every_k(results: Path) -> None:
+    rows = frame(
+        row("mcsd_wor", "1", acceptance_rate=0.8),
+        row("mcsd_wor", "4", acceptance_rate=0.9),
+        row("mcsd_wor", "1", acceptance_rate=0.5, pair="embedded_plain"),
+        row("mcsd_wor", "4", acceptance_rate=0.6, pair="embedded_plain"),
+    )
+    check = only(check_claims("mcsd", rows, results), "the draft of embedded ahead")
+    assert (check.verdict, check.evidence[:6]) == ("holds", "+0.300")
+    names = frame(row("ar", pair="vicuna_13b_ft68m"), row("ar", pair="vicuna_13b_68m"))
+    assert tuned_pairs(names) == [("vicuna_13b_ft68m", "vicuna_13b_68m")]
+
+
+def test_every_check_says_how_many_tests_there_are(results: Path) -> None:
+    checks = check_claims("rsd", exp2(2.0, 3.0, 4.0), results)
+    assert all(check.evidence.endswith(f"; 1 of {len(checks)} tests") for check in checks)
+
+
+def test_failed_cells_and_empty_frames_claim_nothing(results: Path) -> None:
+    failed = frame(cell("spectr", "3x3", 2.0, status="failed"), cell("sd", "3", 2.0))
+    assert check_claims("rsd", failed, results) == []
+    assert check_claims("mcsd", pd.DataFrame(), results) == []
+
+
+def test_an_unknown_paper_is_an_error_that_names_the_known_ones(results: Path) -> None:
+    with pytest.raises(ValueError, match="no claims of paper 'dsbd'; there are: rsd, mcsd"):
+        check_claims("dsbd", pd.DataFrame(), results)
+
+
+def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once() -> None:
+    rows = pd.concat(
+        [
+            frame(row("sd", "3", prompts=10)).assign(experiment="mcsd-search"),
+            frame(row("sd", "3", prompts=50)).assign(experiment="quickstart"),
+            frame(row("sd", "3", prompts=20)).assign(experiment="mcsd-search"),
+        ],
+        ignore_index=True,
+    )
+    assert list(of_experiment(rows, "mcsd-search").prompts) == [20]
+    assert list(of_experiment(rows, "rsd-exp1").prompts) == [50]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "spec", "size"),
+    [
+        ("sd", "5", (5, 5)),
+        ("spectr", "4x3", (3, 12)),
+        ("rsd_c", "2-2-2", (3, 14)),
+        ("rsd_c", "3-1-1", (3, 9)),
+        ("mcsd_wor", "4", (1, 4)),
+    ],
+)
+def test_a_tree_has_a_depth_and_a_number_of_nodes(
+    decoder: str, spec: str, size: tuple[int, int]
+) -> None:
+    assert size_of(decoder, spec) == size
+
+
+def test_verdicts_follow_the_interval() -> None:
+    assert [verdict_of(0.1, 0.2), verdict_of(-0.2, -0.1)] == ["holds", "does not hold"]
+    assert [verdict_of(-0.1, 0.2), verdict_of(None, None)] == ["within noise", "within noise"]
+    assert [verdict_of_equality(-0.1, 0.1), verdict_of_equality(0.1, 0.2)] == [
+        "holds",
+        "does not hold",
+    ]
+    assert verdict_of_all(["holds", "within noise"]) == "within noise"
+    assert verdict_of_all(["holds", "does not hold"]) == "does not hold"
+    assert verdict_of_all([]) == "within noise"
+
+
+def test_the_plain_report_has_the_same_kind_of_check() -> None:
+    assert PlainCheck is Check
