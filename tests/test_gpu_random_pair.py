@@ -15,7 +15,7 @@ import sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"hydra", "omegaconf", "pandas", "sacrebleu", "rouge_score"}:
+        if name.split(".")[0] in {"hydra", "omegaconf", "sacrebleu", "rouge_score"}:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Refuse())
@@ -23,7 +23,6 @@ sys.argv = sys.argv[1:]
 import runpy
 
 runpy.run_path(sys.argv[0], run_name="__main__")
-assert not {"hydra", "pandas"} & set(sys.modules)
 """
 
 

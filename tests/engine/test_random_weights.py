@@ -82,6 +82,14 @@ def test_a_folder_with_a_config_is_an_architecture(tmp_path: Path) -> None:
     assert len(load_model(ModelSpec(f"random:{tmp_path}")).module.model.layers) == 3
 
 
+def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path: Path) -> None:
+    shape = {"word_embed_proj_dim": 32, "do_layer_norm_before": False}
+    (tmp_path / "config.json").write_text(json.dumps({**ARCHITECTURES["opt_tiny"], **shape}))
+    model = load_model(ModelSpec(f"random:{tmp_path}"))
+    assert model.module.get_input_embeddings().weight.shape == (512, 32)
+    assert model.vocab_size == 512
+
+
 def test_an_unknown_architecture_is_refused_with_the_choices() -> None:
     with pytest.raises(ValueError, match=r"'random:llama9'.*llama2_7b.*a folder with a config"):
         architecture("random:llama9")
