@@ -6,24 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 
-from spec_bench.metrics import METRICS
+from spec_bench.report.figures.relative import score_column
+from spec_bench.report.figures.style import (
+    COLOURS,
+    MARKERS,
+    error_bars,
+    marks,
+    name_of,
+    pyplot,
+    settings,
+)
 from spec_bench.report.load import Group
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
-
-# Okabe & Ito: distinguishable with any colour vision.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _PANELS = (
     ("block_efficiency", "block efficiency (tokens per target call)"),
     ("mbsu", "memory-bound speed-up (MBSU)"),
     ("token_rate", "token rate (tokens/s, decoding)"),
     ("quality", "quality (the task's score)"),
 )
+_INCHES_PER_DECODER = 0.34
+_LEAST_INCHES, _MOST_INCHES = 8.0, 24.0
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
@@ -34,55 +38,51 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         path: the PNG to write.
     """
     names = list(dict.fromkeys(_label(row) for group in groups for row in _rows(group)))
-    figure, axes = pyplot.subplots(2, 2, figsize=(12, 8), sharex=True, constrained_layout=True)
-    for (column, title), axis in zip(_PANELS, axes.flat, strict=True):
-        for index, group in enumerate(groups):
-            _series(axis, group, names, column, index, len(groups))
-        axis.set_title(title, fontsize=11)
-        axis.set_xticks(range(len(names)), names, rotation=35, ha="right")
-        axis.grid(axis="y", alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_ylim(bottom=0)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=9, frameon=False)
-    figure.suptitle(f"{groups[0].rows.iloc[0].pair}: bars are 95% intervals over prompts")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    width = min(max(_LEAST_INCHES, 2 * _INCHES_PER_DECODER * len(names)), _MOST_INCHES)
+    with settings():
+        figure, axes = pyplot.subplots(
+            2, 2, figsize=(width, 6.2), sharex=True, layout="constrained"
+        )
+        for (column, title), axis in zip(_PANELS, axes.flat, strict=True):
+            for index, group in enumerate(groups):
+                _series(axis, group, names, column, index, len(groups))
+            axis.set_title(title)
+            axis.set_xticks(range(len(names)), names, rotation=40, ha="right")
+            axis.grid(axis="x", visible=False)
+            axis.set_ylim(bottom=0)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(frameon=False)
+        pairs = ", ".join(dict.fromkeys(str(group.rows.iloc[0].pair) for group in groups))
+        mark = marks(pd.concat([group.rows for group in groups]))
+        figure.suptitle(f"{pairs}{mark}: bars are 95% intervals over prompts", fontsize=9)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+        pyplot.close(figure)
 
 
 def _series(
     axis: Any, group: Group, names: Sequence[str], column: str, index: int, count: int
 ) -> None:
     """One task's marks in one panel, moved aside so that tasks do not hide each other."""
-    name = column if column != "quality" else quality_column(group)
-    if name is None:
+    name = column if column != "quality" else score_column(group.rows)
+    if name is None or name not in group.rows:
         return
-    offset = (index - (count - 1) / 2) * 0.18
-    for position, row in enumerate(_rows(group)):
-        value = row.get(name)
-        if value is None or pd.isna(value):
-            continue
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        known = not (pd.isna(low) or pd.isna(high))
-        errors = [[max(0.0, value - low)], [max(0.0, high - value)]] if known else None
-        title = group.title if column != "quality" else f"{group.title}: {name}"
-        axis.errorbar(
-            names.index(_label(row)) + offset,
-            value,
-            yerr=errors,
-            fmt=_MARKERS[index % len(_MARKERS)],
-            color=_COLOURS[index % len(_COLOURS)],
-            capsize=2,
-            markersize=5,
-            label=title if position == 0 else None,
-        )
-
-
-def quality_column(group: Group) -> str | None:
-    """The first quality score that the group has."""
-    known = (name for name in METRICS if name in group.rows and group.rows[name].notna().any())
-    return next(known, None)
+    rows = [row for row in _rows(group) if not pd.isna(row[name])]
+    if not rows:
+        return
+    spread = 0.6 / max(count, 3)  # all tasks' marks of a decoder stay nearer to it than to others
+    aside = (index - (count - 1) / 2) * spread
+    title = " ".join([name_of(group.rows.iloc[0].task), *group.title.split(" ")[1:]])
+    axis.errorbar(
+        [names.index(_label(row)) + aside for row in rows],
+        [row[name] for row in rows],
+        yerr=error_bars((row[name], row[f"{name}_low"], row[f"{name}_high"]) for row in rows),
+        fmt=MARKERS[index % len(MARKERS)],
+        color=COLOURS[index % len(COLOURS)],
+        capsize=2,
+        markersize=4.5,
+        label=f"{title}: {name}" if column == "quality" else title,
+    )
 
 
 def _rows(group: Group) -> list[pd.Series]:
@@ -91,4 +91,5 @@ def _rows(group: Group) -> list[pd.Series]:
 
 
 def _label(row: pd.Series) -> str:
-    return f"{row.decoder} {row.spec}" if row.spec != "-" else str(row.decoder)
+    rows = "" if str(row.get("tree_attention", True)).lower() != "false" else ", paths as rows"
+    return f"{row.decoder} {row.spec}{rows}" if row.spec != "-" else str(row.decoder)

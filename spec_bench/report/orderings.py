@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import hypot
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.records import Generation
 from spec_bench.report.claims.check import Check, verdict_of
-from spec_bench.report.figure import quality_column
+from spec_bench.report.claims.quality import quality_claims
 from spec_bench.report.load import Group, generations_of
 
 # RSD, arXiv:2402.14160, Figures 4 and 5: block efficiency at the same draft length.
@@ -30,7 +28,7 @@ def check_all(groups: Sequence[Group], results: Path) -> list[Check]:
     """All claims that the results can speak to."""
     return [
         *_orderings(groups, results),
-        *(check for group in groups for check in _quality(group)),
+        *(check for group in groups for check in quality_claims(group)),
         *(check for group in groups for check in _speed(group)),
     ]
 
@@ -53,8 +51,10 @@ def _orderings(groups: Sequence[Group], results: Path) -> list[Check]:
 def _paired(
     group: Group, better: str, worse: str, results: Path
 ) -> list[tuple[Generation, Generation]]:
-    """Both decoders' records of the same prompts."""
+    """Both decoders' records of the same prompts; simulated acceptance is no evidence."""
     rows = [group.row(better), group.row(worse)]
+    if any(row is not None and row.lossless == "simulated" for row in rows):
+        return []
     ours, theirs = (
         (generations_of(results, str(row.run_id)) or {}) if row is not None else {} for row in rows
     )
@@ -78,26 +78,6 @@ def _ordering(
     return Check(claim, where, evidence, verdict)
 
 
-def _quality(group: Group) -> list[Check]:
-    """Exact decoders sample the same distribution: scores differ from AR's by noise only."""
-    score, baseline = quality_column(group), group.row("ar")
-    if score is None or baseline is None:
-        return []
-    outside, compared = [], 0
-    for _, row in group.rows.iterrows():
-        if row.status == "failed" or row.decoder == "ar" or row.lossless != "exact":
-            continue
-        noise = hypot(_half_width(row, score), _half_width(baseline, score))
-        compared += 1
-        if abs(row[score] - baseline[score]) > noise:
-            outside.append(f"{row.decoder} {row[score] - baseline[score]:+.3f}")
-    evidence = f"{compared - len(outside)} of {compared} within the 95% noise"
-    if outside:
-        evidence += f"; outside: {', '.join(outside)}"
-    verdict = "holds" if not outside else "does not hold" if len(outside) > 1 else "within noise"
-    return [Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)]
-
-
 def _speed(group: Group) -> list[Check]:
     """Whether the fastest speculative decoder is really faster than the baseline."""
     rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
@@ -110,7 +90,3 @@ def _speed(group: Group) -> list[Check]:
     evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
     verdict = verdict_of(best.speedup_low - 1, best.speedup_high - 1)
     return [Check("the fastest beats ar", group.title, evidence, verdict)]
-
-
-def _half_width(row: pd.Series, column: str) -> float:
-    return float(np.nan_to_num((row[f"{column}_high"] - row[f"{column}_low"]) / 2))

@@ -289,6 +289,11 @@ def test_every_check_says_how_many_tests_there_are(results: Path) -> None:
     assert all(check.evidence.endswith(f"; 1 of {len(checks)} tests") for check in checks)
 
 
+def test_simulated_acceptance_is_no_evidence(results: Path) -> None:
+    rows = frame(cell("spectr", "3x3", 3.0, lossless="simulated"), cell("sd", "3", 2.0))
+    assert check_claims("rsd", rows, results) == []
+
+
 def test_failed_cells_and_empty_frames_claim_nothing(results: Path) -> None:
     failed = frame(cell("spectr", "3x3", 2.0, status="failed"), cell("sd", "3", 2.0))
     assert check_claims("rsd", failed, results) == []
