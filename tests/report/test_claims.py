@@ -94,6 +94,19 @@ def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results: Path) 
     assert fixed.evidence.startswith(f"{(0.2 + 0.8 + 0.6) / 3:+.3f}")
 
 
+def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results: Path) -> None:
+    ours = row("rsd_s", "3x3", block_efficiency=3.0, mbsu=2.0, token_rate=5.0)
+    rows = frame(ours, cell("spectr", "3x3", 1.5), cell("sd", "3", 2.5))
+    checks = [c for c in check_claims("rsd", rows, results) if "rsd_s > " in c.claim]
+    verdicts = {tuple(c.claim.split(",")[0].split(" in ")): c.verdict for c in checks}
+    assert verdicts == {
+        ("rsd_s > spectr", "MBSU"): "holds",
+        ("rsd_s > spectr", "token rate"): "does not hold",
+        ("rsd_s > sd", "MBSU"): "does not hold",
+        ("rsd_s > sd", "token rate"): "does not hold",
+    }
+
+
 def test_the_best_is_picked_anew_in_each_resample(results: Path) -> None:
     """Two trees that differ by luck only: their best is not ahead of one of them."""
     lucky = [[3], [0], [3], [0], [3], [0]]

@@ -102,10 +102,13 @@ def test_a_cell_measured_twice_is_shown_once_from_its_own_experiment() -> None:
             frame(row("sd", "6", prompts=90)).assign(experiment="quickstart"),
             frame(row("sd", "6", prompts=30)).assign(experiment="rsd-exp2"),
             frame(row("sd", "6", prompts=20)).assign(experiment="rsd-exp2"),
+            frame(row("sd", "10", prompts=20)).assign(experiment="quickstart"),
+            frame(row("sd", "10", prompts=50, task="dolly")).assign(experiment="quickstart"),
         ],
         ignore_index=True,
     )
-    assert list(usable(rows, FIG5).prompts) == [30]
+    shown = usable(rows, FIG5)
+    assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30), ("dolly", 50)]
 
 
 def test_failed_cells_and_paths_as_rows_are_not_shown() -> None:

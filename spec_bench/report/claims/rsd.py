@@ -19,6 +19,7 @@ from spec_bench.report.load import Group, groups_of
 CHAIN = ("rsd_s", "rsd_c", "spectr", "sd")
 # "SD beats RSD-C in the relatively low budget regime, e.g. {6, 10}": from here on it should not.
 _LARGE_BUDGET = 14
+_SPEEDS = {"mbsu": "MBSU", "token_rate": "token rate"}
 _PICKED = "picked on these prompts (optimistic; picked anew in each resample)"
 
 
@@ -59,6 +60,17 @@ def _by_draft_length(groups: Sequence[Group], records: Records) -> list[Check]:
         what = "each tree against the chain" if worse == "sd" else "trees of one size"
         claim = f"{better} > {worse} in block efficiency, {what}, mean over draft lengths"
         checks += _ordered(claim, groups, strata, "block_efficiency", records)
+    return [*checks, *_ahead_in_speed(groups, records)]
+
+
+def _ahead_in_speed(groups: Sequence[Group], records: Records) -> list[Check]:
+    """RSD-S "strictly outperforms both SD and SpecTr for all performance metrics" (Section 5.1)."""
+    checks: list[Check] = []
+    for worse, what in (("spectr", "trees of one size"), ("sd", "each tree against the chain")):
+        strata = [_same_size(group, "draft_length", CHAIN[0], worse) for group in groups]
+        for metric, name in _SPEEDS.items():
+            claim = f"rsd_s > {worse} in {name}, {what}, mean over draft lengths"
+            checks += _ordered(claim, groups, strata, metric, records)
     return checks
 
 
@@ -85,7 +97,7 @@ def _chains_at_small_budgets_only(groups: Sequence[Group], records: Records) -> 
     budgets = sorted(set(axis_values("target_budget").values()))
     checks = []
     for group in groups:
-        for metric, name in (("mbsu", "MBSU"), ("token_rate", "token rate")):
+        for metric, name in _SPEEDS.items():
             found: dict[int, Difference] = {}
             for budget in budgets:
                 contrasts = _at(group, budget, "target_budget", "rsd_c", ("sd",))

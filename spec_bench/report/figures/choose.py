@@ -14,8 +14,9 @@ _CELL = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", 
 def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     """Rows with numbers and tree attention, each cell once.
 
-    Where a cell was measured twice, the recipe's own experiment goes first, then the larger number
-    of prompts.
+    A pair and task that the recipe's own experiment has measured is shown from there only: cells of
+    one job share their baseline and were measured interleaved. Of a cell measured twice the one
+    with more prompts is shown.
 
     Args:
         rows: measured cells; a column ``experiment`` names the folder each came from.
@@ -29,9 +30,12 @@ def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
         found = found[found.status != "failed"]
     if found.empty:
         raise nothing_measured(item)
-    own = found.experiment.isin(item.experiments) if "experiment" in found else False
-    order = found.assign(_own=own, _prompts=found.get("prompts", pd.Series(0, found.index)))
-    order = order.sort_values(["_own", "_prompts"], ascending=False, kind="stable")
+    if "experiment" in found:
+        own = found.experiment.isin(item.experiments)
+        known = own.groupby([found.pair, found.task]).transform("any")
+        found = found[own | ~known]
+    order = found.assign(_prompts=found.get("prompts", pd.Series(0, found.index)))
+    order = order.sort_values("_prompts", ascending=False, kind="stable")
     keys = [name for name in (*_CELL, "decoder", "spec") if name in found]
     return found.loc[order.drop_duplicates(keys).index.sort_values()]
 
