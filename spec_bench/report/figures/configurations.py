@@ -58,7 +58,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
             _draw_panel(plot, part, budgets)
             plot.set_title(f"{pair}{marks(part)}, {name_of(task)}, temperature {temperature:g}")
             plot.set(xlabel="block efficiency", ylabel="speedup over AR")
-        _legend(figure, budgets)
+        _legend(figure, budgets, 3 if columns == 1 else 5)
         note = "k1-k2: children at the first and second level. Bars: 95% intervals over prompts."
         figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
         pairs = found.pair.unique()
@@ -138,7 +138,7 @@ def _rgb(colour: str) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def _legend(figure: Any, budgets: list[int]) -> None:
+def _legend(figure: Any, budgets: list[int], columns: int) -> None:
     """What colours and shapes mean."""
     entries = [
         pyplot.Line2D([], [], color=colour, marker="o", linestyle="", label=f"{order} widths")
@@ -155,5 +155,4 @@ def _legend(figure: Any, budgets: list[int]) -> None:
         )
         for i, budget in enumerate(budgets)
     ]
-    columns = max(3, -(-len(entries) // 2))
     figure.legend(handles=entries, loc="outside upper center", ncols=columns, frameon=False)
