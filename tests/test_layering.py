@@ -42,7 +42,8 @@ ONLY_IN: dict[str, set[str]] = {
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
     "matplotlib": {"report"},
-    "datasets": {"tasks"},
+    "datasets": {"tasks", "metrics"},
+    "evaluate": {"metrics"},
 }
 NEVER_TORCH = {"records", "tasks", "metrics", "sinks", "report"}
 FILES = sorted(PACKAGE.rglob("*.py"))

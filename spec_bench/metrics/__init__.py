@@ -1,7 +1,15 @@
 """Metrics: pure functions of records."""
 
 from spec_bench.metrics.intervals import Interval
-from spec_bench.metrics.quality import METRICS, build_metric
+from spec_bench.metrics.quality import METRICS, build_metric, check_score
 from spec_bench.metrics.summary import COLUMNS, speedup_interval, summarise
 
-__all__ = ["COLUMNS", "METRICS", "Interval", "build_metric", "speedup_interval", "summarise"]
+__all__ = [
+    "COLUMNS",
+    "METRICS",
+    "Interval",
+    "build_metric",
+    "check_score",
+    "speedup_interval",
+    "summarise",
+]

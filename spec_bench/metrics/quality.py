@@ -22,13 +22,14 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 
 from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
+from spec_bench.metrics.module_metric import load_module
 
 References = Sequence[Sequence[str]]
 UNANSWERABLE = "unanswerable"
 
 
 class Metric(Protocol):
-    """What the registry holds; a wrapper around an ``evaluate`` module would satisfy it too."""
+    """What the registry holds. Modules of ``evaluate`` are in ``module_metric.py``."""
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """Scores predictions against the references of the same prompt (several allowed)."""
@@ -155,6 +156,36 @@ def build_metric(name: str) -> Metric:
     if name not in METRICS:
         raise ValueError(f"unknown score {name!r}; choose from {', '.join(METRICS)}")
     return METRICS[name]()
+
+
+def check_score(name: str) -> None:
+    """Makes sure that a score exists, which for a module means loading it.
+
+    Raises:
+        ValueError: neither a score of ours nor a module that can be loaded.
+    """
+    if name not in METRICS:
+        load_module(name, tuple(METRICS))
+
+
+def quality_columns(
+    name: str, predictions: Sequence[str], references: References
+) -> tuple[dict[str, Interval], str]:
+    """The columns of one score and its signature.
+
+    Args:
+        name: one of ``METRICS``, which is its column, or a module (see ``module_metric``), whose
+            columns are named after it: ``rouge_rouge2``.
+        predictions: the answers.
+        references: of each prompt.
+
+    Raises:
+        ValueError: as the score does.
+    """
+    if name in METRICS:
+        metric = build_metric(name)
+        return {name: metric.score(predictions, references)}, metric.signature(references)
+    return load_module(name, tuple(METRICS)).score(predictions, references)
 
 
 def normalise(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from spec_bench.metrics import efficiency
 from spec_bench.metrics.intervals import Interval, rate_ratio_interval, ratio_interval
-from spec_bench.metrics.quality import METRICS, build_metric
+from spec_bench.metrics.quality import METRICS, quality_columns
 from spec_bench.records import Generation
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def _columns() -> dict[str, str]:
 
 
 COLUMNS: dict[str, str] = _columns()
-"""Every column that ``summarise`` fills, in order, with its one-line definition."""
+"""Every column that any cell has, in order, with its one-line definition."""
 
 
 def summarise(
@@ -91,13 +91,14 @@ def summarise(
             empty.
         texts: prompt id -> decoded and post-processed text; needed if ``scores`` is not empty.
         references: prompt id -> reference texts; needed if ``scores`` is not empty.
-        scores: names of quality metrics.
+        scores: names of quality metrics: ours, or modules of ``evaluate``.
         draft_calls: L, sequential draft calls per iteration; 0 for the autoregressive decoder.
         parameter_ratio: r = parameters(draft) / parameters(target); 0 where nothing is drafted
             by a model. MBSU is empty unless both are given.
 
     Returns:
-        A value for each of ``COLUMNS``, in that order; None is an empty cell.
+        A value for each of ``COLUMNS``, in that order, then those of the ``evaluate`` modules among
+        the scores, each with its interval; None is an empty cell.
 
     Raises:
         ValueError: no generations, an unknown score, or prompt ids that differ between arguments.
@@ -127,15 +128,18 @@ def summarise(
     signatures = []
     for name in scores:
         ids = [generation.prompt_id for generation in generations]
-        metric, golds = build_metric(name), _select(references, ids, "references")
-        intervals[name] = metric.score(_select(texts, ids, "texts"), golds)
-        signatures.append(metric.signature(golds))
+        answers, golds = _select(texts, ids, "texts"), _select(references, ids, "references")
+        found, signature = quality_columns(name, answers, golds)
+        if name not in METRICS and (taken := sorted(set(found) & {*values, *intervals})):
+            raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
+        intervals.update(found)
+        signatures.append(signature)
     values["quality_signature"] = "; ".join(signatures) or None
     for name, interval in intervals.items():
         if interval is not None:
             values[name] = interval.value
             values[f"{name}_low"], values[f"{name}_high"] = interval.low, interval.high
-    assert list(values) == list(COLUMNS), "a value outside the documented columns"
+    assert list(values)[: len(COLUMNS)] == list(COLUMNS), "the documented columns come first"
     return values
 
 

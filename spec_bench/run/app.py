@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench.metrics import check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.job import run_job
@@ -30,6 +31,7 @@ from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.csv import merge_csv, read_csv
 from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
+from spec_bench.tasks import with_metrics
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -82,7 +84,10 @@ def run_config(config: DictConfig) -> list[CellResult]:
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     folders = _config_folders()
     plain["pair"] = with_own_name(plain["pair"], folders)
+    plain["task"] = with_metrics(plain["task"])
     settings = build_settings(plain, lambda name: load_decoder(folders, name))
+    for score in settings.task.scores:
+        check_score(score)
     wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name)
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job(settings)

@@ -2,6 +2,6 @@
 
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPrompts
-from spec_bench.tasks.task import Task, build_task
+from spec_bench.tasks.task import Task, build_task, with_metrics
 
-__all__ = ["Example", "RandomPrompts", "Task", "build_task"]
+__all__ = ["Example", "RandomPrompts", "Task", "build_task", "with_metrics"]

@@ -37,7 +37,8 @@ class Task:
             where the tokenizer has one.
         plain: one turn as plain text, with ``{turn}``, for tokenizers without a chat template.
         stop: texts that end an answer.
-        scores: names of quality metrics.
+        scores: names of quality metrics, or metric modules of ``evaluate`` by path or hub id; a
+            config's ``metrics`` means the same and wins.
         generation: this task's defaults for what the run leaves open: max_new_tokens, and the
             papers' temperature, top_k and top_p.
         database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
@@ -228,6 +229,15 @@ class Task:
         return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
 
 
+def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with ``metrics``, where it is given, in place of ``scores``."""
+    values = dict(config)
+    metrics = values.pop("metrics", None)
+    if metrics is not None:
+        values["scores"] = metrics
+    return values
+
+
 def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
     """A task from the plain mapping that a YAML file in ``conf/task`` holds.
 
@@ -236,7 +246,7 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
     """
     if dict(config.get("source") or {}).get("kind") == "random":
         return build_random_prompts(config)
-    values = dict(config)
+    values = with_metrics(config)
     _keys(values, Task, "task", required=("name", "source", "template"))
     source = dict(values["source"])
     _keys(source, Source, f"task {values['name']}: source", required=("kind",))

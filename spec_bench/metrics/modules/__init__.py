@@ -1,0 +1,1 @@
+"""Modules behind the interface of the ``evaluate`` package that work without a network."""

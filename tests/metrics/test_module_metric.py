@@ -1,0 +1,153 @@
+"""Modules of ``evaluate``: those that ship here, a user's file, and what cannot be fetched."""
+
+import shutil
+from pathlib import Path
+
+import evaluate
+import pytest
+import sacrebleu
+from rouge_score.rouge_scorer import RougeScorer
+
+from spec_bench.metrics import COLUMNS, check_score, module_metric, summarise
+from spec_bench.metrics.quality import quality_columns
+from spec_bench.records import Generation, StepRecord
+
+OWN = str(Path(__file__).with_name("length_ratio.py"))
+TEXTS = ["the cat sat on the mat today", "a dog walked on", "nobody knows where my keys are"]
+GOLDS = [
+    ["the cat sat on a mat today"],
+    ["a dog ran on", "a dog walked on"],
+    ["nobody knows where the key is"],
+]
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    """No test reaches the hub."""
+    monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+
+
+def test_sacrebleu_is_the_corpus_score_of_the_library_on_its_own_scale():
+    found, signature = quality_columns("sacrebleu", TEXTS, GOLDS)
+    streams = [[golds[0] for golds in GOLDS], [None, "a dog walked on", None]]
+    expected = sacrebleu.corpus_bleu(TEXTS, streams)
+    assert found["sacrebleu_score"].value == pytest.approx(expected.score)
+    assert found["sacrebleu_bp"].value == pytest.approx(expected.bp)
+    assert list(found) == [f"sacrebleu_{name}" for name in ("score", "bp", "sys_len", "ref_len")]
+    assert "tok:13a" in signature
+    assert f"evaluate:{evaluate.__version__}|spec_bench" in signature
+
+
+def test_sacrebleu_and_our_bleu_are_one_number_on_two_scales():
+    golds = [golds[:1] for golds in GOLDS]
+    module, _ = quality_columns("sacrebleu", TEXTS, golds)
+    ours, _ = quality_columns("bleu", TEXTS, golds)
+    assert module["sacrebleu_score"].value / 100 == pytest.approx(ours["bleu"].value)
+
+
+def test_rouge_is_the_mean_of_the_librarys_f1_over_the_best_reference():
+    found, _ = quality_columns("rouge", TEXTS, GOLDS)
+    scorer = RougeScorer(["rougeL"])
+    each = [
+        max(scorer.score(gold, text)["rougeL"].fmeasure for gold in golds)
+        for text, golds in zip(TEXTS, GOLDS, strict=True)
+    ]
+    assert found["rouge_rougeL"].value == pytest.approx(sum(each) / 3)
+    assert found["rouge_rouge2"].value == pytest.approx(
+        quality_columns("rouge2", TEXTS, GOLDS)[0]["rouge2"].value
+    )
+
+
+def test_the_interval_encloses_the_value_and_is_the_same_again():
+    texts, golds = TEXTS * 4, [golds[:1] for golds in GOLDS] * 4
+    once = quality_columns("sacrebleu", texts, golds)[0]["sacrebleu_score"]
+    assert once.low < once.value < once.high
+    assert quality_columns("sacrebleu", texts, golds)[0]["sacrebleu_score"] == once
+
+
+def test_a_users_file_is_a_score_whose_numbers_are_columns():
+    found, signature = quality_columns(OWN, ["a b c", "a"], [["a b"], ["a b c d"]])
+    # Sums: 4 words over 6. Each: 1.5 and 0.25. Texts and lists of parts are no columns, though
+    # `parts` is as long as there are prompts.
+    assert {name: one.value for name, one in found.items()} == {
+        "length_ratio_ratio": pytest.approx(4 / 6),
+        "length_ratio_each": pytest.approx(0.875),
+    }
+    assert found["length_ratio_each"].low == pytest.approx(0.25)
+    assert found["length_ratio_each"].high == pytest.approx(1.5)
+    assert "local" in signature
+    assert "resamples:200" in signature
+
+
+def test_a_folder_with_a_module_of_its_name_is_a_score(tmp_path):
+    (tmp_path / "length_ratio").mkdir()
+    shutil.copy(OWN, tmp_path / "length_ratio")
+    found, _ = quality_columns(str(tmp_path / "length_ratio"), ["a b", "a"], [["a"], ["a"]])
+    assert found["length_ratio_ratio"].value == 1.5
+
+
+def test_a_module_that_takes_one_reference_gets_the_first_and_the_signature_says_so():
+    found, signature = quality_columns(OWN, ["a b", "a"], [["a", "a b c d"], ["a"]])
+    assert found["length_ratio_ratio"].value == 1.5
+    assert "references:first" in signature
+
+
+def test_slower_modules_are_resampled_less():
+    assert [module_metric._affordable(took_s) for took_s in (0.02, 0.5, 3.0)] == [200, 50, 0]
+
+
+def test_a_module_too_slow_to_resample_has_no_interval(monkeypatch):
+    monkeypatch.setattr(module_metric, "RESAMPLES", ())
+    found, signature = quality_columns("rouge", TEXTS, GOLDS)
+    assert (found["rouge_rouge2"].low, found["rouge_rouge2"].high) == (None, None)
+    assert "resamples:0" in signature
+
+
+def test_one_prompt_has_a_value_and_no_interval():
+    found, _ = quality_columns("rouge", TEXTS[:1], GOLDS[:1])
+    assert found["rouge_rouge1"].value > 0.5
+    assert found["rouge_rouge1"].low is None
+
+
+def test_a_module_that_fails_is_one_line_that_names_it():
+    with pytest.raises(ValueError, match=r"^score length_ratio: KeyError: .*the number of.*beast"):
+        quality_columns(OWN, ["a " * 666, "a"], [["a"], ["a"]])
+
+
+def test_a_prompt_without_reference_is_refused():
+    with pytest.raises(ValueError, match="score rouge: prompt 1 has no reference"):
+        quality_columns("rouge", ["a", "b"], [["a"], []])
+
+
+def test_what_the_hub_cannot_give_is_said_with_what_works_offline():
+    with pytest.raises(ValueError, match=r"score 'meteor': no score of ours, no file") as caught:
+        check_score("meteor")
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(
+        "without a network: bleu, rouge2, exact_match, f1, rouge, sacrebleu, or a metric module's"
+        " path"
+    )
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"score 'no/where\.py': there is no such file"):
+        check_score("no/where.py")
+
+
+def test_columns_of_modules_follow_the_documented_ones():
+    steps = (StepRecord(3, 3, 1, 2),)
+    cell = [Generation(name, (1, 2), "stop", steps, 0.5, 1.0, 0.2, 0.5) for name in "ab"]
+    row = summarise(
+        cell,
+        texts={"a": TEXTS[0], "b": TEXTS[1]},
+        references={"a": GOLDS[0], "b": GOLDS[1]},
+        scores=["bleu", "rouge"],
+    )
+    extra = list(row)[len(COLUMNS) :]
+    assert list(row)[: len(COLUMNS)] == list(COLUMNS)
+    assert extra[:3] == ["rouge_rouge1", "rouge_rouge1_low", "rouge_rouge1_high"]
+    assert len(extra) == 12
+    assert row["bleu"] is not None
+    assert row["rouge2"] is None
+    assert row["quality_signature"].count("; ") == 1
