@@ -94,6 +94,15 @@ def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results: Path) 
     assert fixed.evidence.startswith(f"{(0.2 + 0.8 + 0.6) / 3:+.3f}")
 
 
+def test_trees_that_both_experiments_share_are_a_run_of_neither(results: Path) -> None:
+    shared = frame(cell("rsd_s", "3x2", 3.0), cell("spectr", "3x2", 2.0))
+    assert check_claims("rsd", shared, results) == []
+    with_exp1 = pd.concat([shared, frame(cell("sd", "2", 1.5))])
+    claims = [check.claim for check in check_claims("rsd", with_exp1, results)]
+    assert claims
+    assert not [claim for claim in claims if "budget" in claim]
+
+
 def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results: Path) -> None:
     ours = row("rsd_s", "3x3", block_efficiency=3.0, mbsu=2.0, token_rate=5.0)
     rows = frame(ours, cell("spectr", "3x3", 1.5), cell("sd", "3", 2.5))

@@ -12,7 +12,7 @@ from spec_bench.report.claims.check import Check, verdict_of, verdict_of_all
 from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
 from spec_bench.report.claims.quality import quality_claims
 from spec_bench.report.claims.records import Records
-from spec_bench.report.figures.published import axis_values
+from spec_bench.report.figures.published import axis_values, measures
 from spec_bench.report.load import Group, groups_of
 
 # Figure 4: from the best to the worst at the same draft length.
@@ -26,8 +26,8 @@ _PICKED = "picked on these prompts (optimistic for the side with more trees)"
 def rsd_claims(rows: pd.DataFrame, records: Records) -> list[Check]:
     """All of RSD's claims that the rows can speak to, pair by pair."""
     rows = with_tree_attention(rows)
-    lengths = groups_by_pair(of_experiment(rows, "rsd-exp1"))
-    budgets = groups_by_pair(of_experiment(rows, "rsd-exp2"))
+    lengths = groups_by_pair(of_experiment(rows, "rsd-exp1"), "draft_length")
+    budgets = groups_by_pair(of_experiment(rows, "rsd-exp2"), "target_budget")
     checks: list[Check] = []
     for groups in lengths:
         checks += _by_draft_length(groups, records)
@@ -39,10 +39,13 @@ def rsd_claims(rows: pd.DataFrame, records: Records) -> list[Check]:
     return checks
 
 
-def groups_by_pair(rows: pd.DataFrame) -> list[list[Group]]:
-    """Comparable cells, the groups of one pair together."""
+def groups_by_pair(rows: pd.DataFrame, axis: str) -> list[list[Group]]:
+    """An experiment's comparable cells, the groups of one pair together."""
     by_pair: dict[str, list[Group]] = {}
-    for group in groups_of(rows) if not rows.empty else []:
+    found = groups_of(rows) if not rows.empty else []
+    for group in found:
+        if not measures(group.rows, axis):
+            continue
         by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
     return list(by_pair.values())
 

@@ -53,7 +53,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
     known = [(row.decoder, str(row.spec)) in places for row in rows.itertuples()]
     listed = pd.Series(known, rows.index, dtype=bool)
     trees = rows[listed]
-    if trees.empty:
+    if not published.measures(trees, axis):
         raise nothing_measured(item)
     paths = []
     for pair in dict.fromkeys(trees.pair):

@@ -38,6 +38,16 @@ def axis_values(axis: str) -> dict[tuple[str, str], int]:
     return {(row.decoder, row.spec): int(row.axis_value) for row in rows.itertuples()}
 
 
+def measures(rows: pd.DataFrame, axis: str) -> bool:
+    """Whether rows come from an RSD experiment: some tree is in its list and not in the other's.
+
+    The two share some trees (2-2, 3x2, ...), which alone are no run of either.
+    """
+    other = next(name for name in AXES if name != axis)
+    own = axis_values(axis).keys() - axis_values(other).keys()
+    return any((row.decoder, str(row.spec)) in own for row in rows.itertuples())
+
+
 def pairs_of(item: Item) -> list[str]:
     """Names of the pair configs that a figure shows in the paper."""
     if "tables" in item.settings:
