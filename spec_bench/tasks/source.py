@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ LOADERS = {
 }
 
 Row = Mapping[str, Any]
+
+
+class Line(dict[str, Any]):
+    """A row that remembers on which line of its file it stood.
+
+    Attributes:
+        number: from 1.
+    """
+
+    def __init__(self, values: Mapping[str, Any], number: int) -> None:
+        super().__init__(values)
+        self.number = number
 
 
 @dataclass(frozen=True)
@@ -77,8 +90,12 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
     Raises:
         ValueError: unknown kind, missing file, unknown split, or a dataset that cannot be loaded.
     """
+    if (file := _lines_file(source, task)) is not None:
+        end = None if limit is None else offset + limit
+        return list(islice(_lines(file, task), offset, end))
+    rows: Any
     if source.kind == "embedded":
-        rows: Any = list(_embedded(task))
+        rows = list(_embedded(task))
     elif source.kind == "hub":
         rows = _hub(source, task)
     elif source.kind == "local":
@@ -99,10 +116,39 @@ def _embedded(task: str) -> Iterator[Row]:
             f"task {task}: no embedded sample {file.name}; the package has"
             f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
         )
+    return _lines(file, task)
+
+
+def _lines_file(source: Source, task: str) -> Path | None:
+    """The local file of JSON lines that the source is, if it is one."""
+    path = Path(source.path).expanduser() if source.kind == "local" and source.path else None
+    return path if path is not None and path.suffix == ".jsonl" and path.is_file() else None
+
+
+def _lines(file: Path, task: str) -> Iterator[Line]:
+    """The rows of a file of JSON objects, one a line; blank lines are skipped.
+
+    Read here and not by ``datasets``, which would make the lines' fields and their types equal.
+
+    Raises:
+        ValueError: a line that is no JSON object, by its number.
+    """
     with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
-                yield json.loads(line)
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"task {task}: {file.name}, line {number}: no JSON: {error}"
+                ) from None
+            if not isinstance(values, dict):
+                kind = type(values).__name__
+                raise ValueError(
+                    f"task {task}: {file.name}, line {number}: a {kind}, not an object"
+                )
+            yield Line(values, number)
 
 
 def _hub(source: Source, task: str) -> Any:

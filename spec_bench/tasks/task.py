@@ -14,7 +14,7 @@ from typing import Any
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPrompts, build_random_prompts
 from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import EMBEDDED, Hub, Row, Source, load_rows
+from spec_bench.tasks.source import EMBEDDED, Hub, Line, Row, Source, load_rows
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 CHAT = ("auto", True, False)
@@ -30,7 +30,8 @@ class Task:
         template: text of one turn with ``{field}`` in it; of several templates the first whose
             fields are all filled is used (an optional context).
         fields: name in the template -> column or path into columns.
-        turns: a field that holds a list of turns; the template then says ``{turn}``.
+        turns: a field that holds a list of turns, or one text; the template then says ``{turn}``.
+            A template that does not makes one turn of the row.
         reference: the field that holds the reference answer, a text or a list of several (with
             ``turns``: one a turn); None where there is none.
         chat: True: the tokenizer's chat template; False: plain text; ``auto``: the chat template
@@ -175,21 +176,29 @@ class Task:
             references = self._references(row, len(turns))
             identity = look_up(row, "id", self.fields, default=None)
         except ValueError as error:
-            raise ValueError(f"task {self.name}, row {index}: {error}") from error
+            where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
+            raise ValueError(f"task {self.name}, {where}: {error}") from error
         return Example(str(index if identity is None else identity), turns, references, dict(row))
 
     def _turns(self, row: Row) -> tuple[str, ...]:
         """The row's texts, one a turn."""
-        names = {name for template in self.template for name in placeholders(template)}
+        names = self._names()
         values = {
             name: self._schema(row) if name == "schema" else look_up(row, name, self.fields)
             for name in sorted(names - {"turn"})
         }
-        if self.turns is None:
+        if self.turns is None or "turn" not in names:
             return (fill(choose(self.template, values), values),)
         items = look_up(row, self.turns, self.fields)
+        items = [items] if isinstance(items, str) else list(items or ())
+        if not items:
+            raise ValueError(f"no turns in field {self.turns!r}")
         filled = [{**values, "turn": item} for item in items]
         return tuple(fill(choose(self.template, one), one) for one in filled)
+
+    def _names(self) -> set[str]:
+        """What the templates ask for."""
+        return {name for template in self.template for name in placeholders(template)}
 
     def _schema(self, row: Row) -> str:
         """The schema of the row's database, unless the row brings it as a column."""
@@ -224,7 +233,7 @@ class Task:
         optional: dict[str, Any] = {} if self.scores else {"default": ()}
         found = look_up(row, self.reference, self.fields, **optional)
         golds = [found] if isinstance(found, str) else [str(gold) for gold in found or ()]
-        if self.turns is None:
+        if self.turns is None or "turn" not in self._names():
             return (tuple(golds),)
         return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
 

@@ -10,7 +10,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
 SHARED = ROOT.parent / "shared" / "data"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "random")
+WITHOUT_SAMPLE = {"random", "jsonl"}
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in WITHOUT_SAMPLE)
 
 
 def config(name: str, **source) -> dict:

@@ -123,7 +123,7 @@ def test_a_file_that_does_not_parse_is_named(tmp_path):
 def test_a_missing_field_is_named_with_those_that_are_there(tmp_path):
     write_jsonl(tmp_path / "x.jsonl", [{"article": "a", "summary": "s"}])
     with pytest.raises(
-        ValueError, match="xsum, row 0: no field 'document'; the row has article, s"
+        ValueError, match="xsum, line 1: no field 'document'; the row has article, s"
     ):
         local("xsum", tmp_path / "x.jsonl").examples()
 

@@ -1,0 +1,124 @@
+"""``task=jsonl``: a file of the user's own."""
+
+import json
+
+import pytest
+
+from spec_bench.tasks import build_task
+
+from .conftest import SHARED, config
+
+FILES = {
+    "spec_bench/question.jsonl": 480,
+    "mt_bench/question.jsonl": 80,
+    "eagle_eval/alpaca.jsonl": 80,
+    "eagle_eval/gsm8k.jsonl": 80,
+    "eagle_eval/humaneval.jsonl": 80,
+    "eagle_eval/qa.jsonl": 80,
+    "eagle_eval/sum.jsonl": 80,
+}
+
+
+def task_of(tmp_path, *lines, **more):
+    """The task over these lines: objects, or text as it is."""
+    file = tmp_path / "mine.jsonl"
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return build_task(config("jsonl", path=str(file)) | more)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_question_files_run_through_as_they_are(name, chat_tokenizer, plain_tokenizer):
+    file = SHARED / name
+    if not file.exists():
+        pytest.skip(f"real prompts are not here: no {name}")
+    task = build_task(config("jsonl", path=str(file)))
+    examples = task.examples()
+    assert len(examples) == FILES[name]
+    for example in examples:
+        assert all(turn.strip() for turn in example.turns)
+        assert len(example.references) == len(example.turns)
+        assert len(task.encode(example, chat_tokenizer)) > len(
+            task.encode(example, plain_tokenizer)
+        )
+    first = json.loads(file.read_text().splitlines()[0])
+    assert examples[0].turns == tuple(first["turns"])
+    assert examples[0].id == str(first["question_id"])
+    assert examples[0].references[0] == tuple(first.get("reference", ())[:1])
+
+
+def test_lines_may_differ_in_their_fields_and_types(tmp_path):
+    task = task_of(
+        tmp_path,
+        {"question_id": 1, "turns": ["One?", "Two?"], "reference": ["one", "two"]},
+        "",
+        {"question_id": "b", "turns": "One?", "reference": "one"},
+        {"id": 7, "prompt": "Only a prompt", "category": {"deep": [1]}},
+    )
+    examples = task.examples()
+    assert [example.id for example in examples] == ["1", "b", "7"]
+    assert [example.turns for example in examples] == [
+        ("One?", "Two?"),
+        ("One?",),
+        ("Only a prompt",),
+    ]
+    assert [example.references for example in examples] == [
+        (("one",), ("two",)),
+        (("one",),),
+        ((),),
+    ]
+
+
+def test_a_template_and_fields_of_ones_own_make_the_prompt(tmp_path):
+    row = {"q": "Why?", "about": {"title": "Rain"}, "a": ["Because.", "It does."]}
+    task = task_of(
+        tmp_path,
+        row,
+        template="{title}: {q}",
+        fields={"title": "about.title"},
+        reference="a",
+        scores=["rouge"],
+    )
+    (example,) = task.examples()
+    assert example.turns == ("Rain: Why?",)
+    assert example.references == (("Because.", "It does."),)
+
+
+def test_a_wrong_field_is_named_with_its_line_and_those_that_are_there(tmp_path):
+    good, bad = {"turns": ["Why?"]}, {"question": "Why?", "answer": "So."}
+    with pytest.raises(ValueError, match="no field") as caught:
+        task_of(tmp_path, good, "", bad).examples()
+    assert str(caught.value) == (
+        "task jsonl, line 3: no field 'turns' or 'prompt'; the row has question, answer"
+    )
+    with pytest.raises(ValueError, match=r"line 1: no field 'topic'; the row has turns"):
+        task_of(tmp_path, good, template="{topic}").examples()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"turns": ["a"', r"mine\.jsonl, line 2: no JSON: "),
+        ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
+        ('{"turns": []}', r"line 2: no turns in field 'turns'"),
+        ('{"turns": null}', r"line 2: no turns in field 'turns'"),
+    ],
+)
+def test_a_line_that_cannot_be_is_named_by_its_number(line, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        task_of(tmp_path, {"turns": ["Why?"]}, line).examples()
+
+
+def test_only_the_lines_asked_for_are_read(tmp_path):
+    task = task_of(tmp_path, {"turns": ["a"]}, {"turns": ["b"]}, "no JSON")
+    assert [e.turns[0] for e in task.examples(limit=1, offset=1)] == ["b"]
+
+
+def test_a_reference_is_needed_where_something_is_scored(tmp_path):
+    with pytest.raises(ValueError, match=r"line 1: no field 'reference' or 'references'"):
+        task_of(tmp_path, {"turns": ["Why?"]}, metrics=["rouge"]).examples()
+
+
+def test_without_a_path_it_says_what_is_missing():
+    with pytest.raises(ValueError, match=r"task jsonl: source\.kind=local needs source\.path"):
+        build_task(config("jsonl")).examples()
