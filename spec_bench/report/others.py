@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from spec_bench.report.orderings import Check
+if TYPE_CHECKING:
+    from spec_bench.report.orderings import Check
 
 Draw = Callable[[str, str, pd.DataFrame, Path, str | None], Sequence[Path]]
-CheckClaims = Callable[[str, pd.DataFrame, Path], Sequence[Check]]
+CheckClaims = Callable[[str, pd.DataFrame, Path], "Sequence[Check]"]
 
 
 def draw_figure() -> Draw:

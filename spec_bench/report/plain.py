@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from spec_bench.report.figure import draw
 from spec_bench.report.load import groups_of, read_results
 from spec_bench.report.orderings import Check, check_all
 from spec_bench.report.table import markdown
-
-_STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}
+from spec_bench.report.verdicts import print_checks
 
 
 def write_report(results: Path, folder: Path) -> None:
@@ -34,20 +30,6 @@ def write_report(results: Path, folder: Path) -> None:
     draw(groups, folder / "figure.png")
     print_checks(checks)
     print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}")
-
-
-def print_checks(checks: Sequence[Check]) -> None:
-    """The checks on the console."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("claim", "on", "evidence", "verdict"):
-        table.add_column(title)
-    for check in checks:
-        style = _STYLES.get(check.verdict, "none")
-        verdict = f"[{style}]{check.verdict}[/{style}]"
-        table.add_row(check.claim, check.where, check.evidence.replace("[", r"\["), verdict)
-    console = Console()
-    console.width = max(console.width, 130)
-    console.print(table)
 
 
 def _checks_markdown(checks: Sequence[Check]) -> str:

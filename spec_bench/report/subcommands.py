@@ -10,22 +10,22 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-import pandas as pd
-
 from spec_bench.report.others import claims_of, draw_figure
 from spec_bench.report.papers import comma, html, latex, markdown
 from spec_bench.report.papers.build import build_table, check_pair
+from spec_bench.report.papers.figure_rows import figure_rows
 from spec_bench.report.papers.grid import Grid
 from spec_bench.report.papers.index import Item, find_item, load_paper, paper_names
 from spec_bench.report.papers.listing import list_paper
 from spec_bench.report.papers.measured import Measured
-from spec_bench.report.plain import print_checks, write_report
+from spec_bench.report.verdicts import print_checks
 
 _DEFAULT_RESULTS = Path("results")
 
 
 def _html(grid: Grid) -> str:
-    return html.render(grid, style())
+    style = resources.files("spec_bench.report.page") / "page.css"
+    return html.render(grid, style.read_text(encoding="utf-8"))
 
 
 FORMATS: dict[str, Callable[[Grid], str]] = {
@@ -36,14 +36,10 @@ FORMATS: dict[str, Callable[[Grid], str]] = {
 }
 
 
-def style() -> str:
-    """The pages' CSS."""
-    folder = resources.files("spec_bench.report.page")
-    return (folder / "page.css").read_text(encoding="utf-8")
-
-
 def run_plain(options: Namespace) -> int:
     """A results file's table, figure and checks."""
+    from spec_bench.report.plain import write_report  # matplotlib is slow to load
+
     write_report(options.file, options.output or options.file.parent)
     return 0
 
@@ -84,7 +80,7 @@ def run_figure(options: Namespace) -> int:
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
-    rows = own_rows(measured.rows, item)
+    rows = figure_rows(item, measured.rows, options.results)
     for path in draw_figure()(item.paper, str(item.number), rows, folder, options.pair):
         print(f"figure: {path}")
     return 0
@@ -102,15 +98,16 @@ def run_checks(options: Namespace) -> int:
 
 def run_page(options: Namespace) -> int:
     """An experiment's page."""
-    raise ValueError("page is not there yet")
+    from spec_bench.report.page.build import build_page  # matplotlib is slow to load
+    from spec_bench.report.page.gather import gather, results_file
 
-
-def own_rows(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
-    """The rows of the recipe's own experiments; all where it has none."""
-    if rows.empty or not item.recipes:
-        return rows
-    own = rows[rows.experiment.isin(item.experiments)]
-    return rows if own.empty else own
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "page.html"
+    text = build_page(gather(file, _elsewhere(options), options.pair))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(f"page: {path}")
+    return 0
 
 
 def _elsewhere(options: Namespace) -> Path | None:

@@ -1,1 +1,1 @@
-"""One self-contained HTML page per experiment."""
+"""One self-contained HTML page per experiment: no request leaves it, it can be mailed as a file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from spec_bench.report.papers import (
 from spec_bench.report.papers.commands import commands_for
 from spec_bench.report.papers.fill import fill, missing_of
 from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import Item, Paper, load_paper
+from spec_bench.report.papers.index import Item, Paper, find_item, load_paper
 from spec_bench.report.papers.measured import Measured
 from spec_bench.report.papers.notes import notes_for
 from spec_bench.report.papers.pairs import pair_configs
@@ -38,7 +39,14 @@ def printed_grid(paper: Paper, item: Item, pair: str | None) -> Grid:
         item: the table.
         pair: the one pair whose rows are wanted; None: the paper's own.
     """
-    return _LAYOUTS[item.settings["layout"]](paper, item, pair)
+    return _printed(paper.name, item.number, pair)
+
+
+@functools.cache
+def _printed(paper: str, number: int, pair: str | None) -> Grid:
+    """As above, made once."""
+    item = find_item("table", f"{paper}/{number}")
+    return _LAYOUTS[item.settings["layout"]](load_paper(paper), item, pair)
 
 
 def build_table(

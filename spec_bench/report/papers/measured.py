@@ -49,6 +49,7 @@ class Measured:
         self.rows = rows
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
+        self._sorted: dict[tuple[object, ...], list[Row]] = {}
         for row in rows.to_dict("records"):
             pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
             key = (pair, str(row["task"]), str(row["decoder"]))
@@ -112,27 +113,36 @@ class Measured:
         return max(rows, key=lambda row: row["speedup"]) if rows else None
 
     def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
-        """A decoder's rows at the asked sampling, the preferred ones first."""
-        bucket = self._buckets.get((wanted.pair, wanted.task, wanted.decoder), [])
-        rows = [
-            row
-            for row in bucket
-            if wanted.temperature in (None, row["temperature"])
-            and row["top_p"] == wanted.top_p
-            and not row["top_k"]
-            and _tree_attention(row) == wanted.tree_attention
-        ]
-        return sorted(
-            rows,
-            key=lambda row: (
-                row["status"] == "failed",
-                row["experiment"] not in experiments,
-                row["batch_size"],
-                row["temperature"],
-                row["seed"],
-                -_count(row.get("prompts")),
-            ),
-        )
+        """A decoder's rows at the asked sampling, the preferred ones first; sorted once."""
+        setting = (wanted.temperature, wanted.top_p, wanted.tree_attention)
+        place = (wanted.pair, wanted.task, wanted.decoder)
+        key = (*place, *setting, *experiments)
+        if key not in self._sorted:
+            rows = [row for row in self._buckets.get(place, []) if _fits(row, wanted)]
+            self._sorted[key] = sorted(rows, key=lambda row: _preference(row, experiments))
+        return self._sorted[key]
+
+
+def _fits(row: Row, wanted: Wanted) -> bool:
+    """Whether a row was sampled as asked."""
+    return (
+        wanted.temperature in (None, row["temperature"])
+        and row["top_p"] == wanted.top_p
+        and not row["top_k"]
+        and _tree_attention(row) == wanted.tree_attention
+    )
+
+
+def _preference(row: Row, experiments: Sequence[str]) -> tuple[float, ...]:
+    """Smaller is shown rather."""
+    return (
+        row["status"] == "failed",
+        row["experiment"] not in experiments,
+        row["batch_size"],
+        row["temperature"],
+        row["seed"],
+        -_count(row.get("prompts")),
+    )
 
 
 def _like(wanted: Wanted, decoder: str, tree_attention: bool = True) -> Wanted:

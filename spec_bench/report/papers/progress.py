@@ -77,7 +77,7 @@ def progress_of(
     ]
     for name in measured.pairs({each.task for each in wanted}):
         if name not in own:
-            moved = wanted_of(paper, item, name)
+            moved = list(dict.fromkeys(replace(each, pair=name) for each in wanted))
             other = _progress(name, False, moved, measured, item.experiments)
             found += [other] if other.measured else []
     return found

@@ -1,0 +1,154 @@
+"""One group of cells as a sortable HTML table: every number with its interval drawn to scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from spec_bench.metrics import METRICS
+from spec_bench.metrics.summary import DEFINITIONS
+from spec_bench.report.load import Group
+from spec_bench.report.papers.titles import DECODERS, titled
+
+_DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
+_WIDTH = 96  # of a drawn interval, in pixels
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column of the page's tables.
+
+    Attributes:
+        name: in the results file.
+        title: for people.
+        digits: after the point.
+    """
+
+    name: str
+    title: str
+    digits: int
+
+
+COLUMNS = (
+    Shown("draft_calls", "draft calls", 0),
+    Shown("nodes_per_call", "nodes", 1),
+    Shown("block_efficiency", "block efficiency", 2),
+    Shown("mbsu", "MBSU", 2),
+    Shown("acceptance_rate", "acceptance", 2),
+    Shown("token_rate", "tokens/s", 1),
+    Shown("speedup", "speedup", 2),
+    *(
+        Shown(name, titled({"rouge2": "ROUGE-2", "bleu": "BLEU"}, name).replace("_", " "), 3)
+        for name in METRICS
+    ),
+    Shown("energy_j_per_token", "J/token", 3),
+    Shown("host_overhead", "host overhead", 2),
+)
+
+
+def results_table(group: Group) -> str:
+    """The group's table; columns without a value are left out."""
+    rows = group.rows
+    shown = [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
+    scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
+    heads = [_head("decoder", "name of the algorithm"), _head("tree", "the papers' shorthand")]
+    heads += [_head(c.title, DEFINITIONS.get(c.name, "")) for c in shown]
+    best = {
+        c.name: _ahead(rows, c.name)
+        for c in shown
+        if c.name in ("speedup", "token_rate", "block_efficiency", "mbsu")
+    }
+    lines = []
+    for index, row in rows.iterrows():
+        lines.append(_line(row, shown, scales, {n for n, i in best.items() if i == index}))
+    return (
+        f'<div class="scroll"><table class="sortable"><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _head(title: str, definition: str) -> str:
+    return (
+        f'<th title="{escape(definition)}" aria-sort="none"><button type="button">{escape(title)}'
+        "</button></th>"
+    )
+
+
+def _line(
+    row: pd.Series,
+    shown: list[Shown],
+    scales: dict[str, tuple[float, float]],
+    best: set[str],
+) -> str:
+    """One cell of the experiment."""
+    decoder = str(row.decoder)
+    lossless = str(row.lossless)
+    mark = (
+        f' <span class="mark">{escape(lossless)}</span>'
+        if lossless in ("approximate", "simulated")
+        else ""
+    )
+    if "tree_attention" in row and str(row.tree_attention).lower() == "false":
+        mark += ' <span class="mark quiet">rows</span>'
+    name = (
+        f'<td><i class="dot {escape(decoder)}"></i>{escape(titled(DECODERS, decoder))}{mark}</td>'
+    )
+    tree = f'<td class="tree">{escape(str(row.spec))}</td>'
+    if row.status == "failed":
+        reason = escape(str(row.reason).split(" (trace")[0])
+        return (
+            f'<tr class="failed">{name}{tree}<td colspan="{len(shown)}">failed: {reason}</td></tr>'
+        )
+    cells = [_cell(row, column, scales.get(column.name), column.name in best) for column in shown]
+    kind = ' class="baseline"' if decoder == "ar" else ""
+    return f"<tr{kind}>{name}{tree}{''.join(cells)}</tr>"
+
+
+def _cell(row: pd.Series, column: Shown, scale: tuple[float, float] | None, best: bool) -> str:
+    """A number, its interval, and that drawn where the column has a scale."""
+    value = row.get(column.name)
+    if value is None or pd.isna(value):
+        return '<td class="number" data-value="">–</td>'
+    text = f"{value:.{column.digits}f}"
+    low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
+    known = low is not None and not pd.isna(low) and not pd.isna(high) and low != high
+    span = f"<small>{low:.{column.digits}f}–{high:.{column.digits}f}</small>" if known else ""
+    drawn = _drawn(value, low if known else value, high if known else value, scale) if scale else ""
+    kind = "number best" if best else "number"
+    return f'<td class="{kind}" data-value="{value:.6g}"><b>{text}</b>{span}{drawn}</td>'
+
+
+def _drawn(value: float, low: float, high: float, scale: tuple[float, float]) -> str:
+    """The interval as a line with a dot, on the column's common scale."""
+    start, end = scale
+
+    def place(number: float) -> float:
+        return 3 + (number - start) / (end - start) * (_WIDTH - 6)
+
+    return (
+        f'<svg class="range" width="{_WIDTH}" height="8" aria-hidden="true">'
+        f'<path d="M0 4H{_WIDTH}"/><path class="span" d="M{place(low):.1f} 4H{place(high):.1f}"/>'
+        f'<circle cx="{place(value):.1f}" cy="4" r="3"/></svg>'
+    )
+
+
+def _scale(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+    """The smallest and largest end of the column's intervals."""
+    columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
+    low, high = float(rows[columns].min().min()), float(rows[columns].max().max())
+    return (low, high) if high > low else (low - 1, high + 1)
+
+
+def _ahead(rows: pd.DataFrame, name: str) -> object:
+    """The index of the exact cell whose interval lies above all others; None where none does."""
+    low, high = f"{name}_low", f"{name}_high"
+    if low not in rows or high not in rows:
+        return None
+    exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
+    if len(exact) < 2:
+        return None
+    best = exact[name].idxmax()
+    others = exact.drop(index=best)
+    return best if exact.loc[best, low] > others[high].max() else None
