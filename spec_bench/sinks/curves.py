@@ -6,7 +6,7 @@ Knows flat rows and the papers' shorthand of a tree; nothing about W&B.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -33,11 +33,12 @@ def axes_of(spec: str) -> tuple[int, int] | None:
     return None
 
 
-def curves(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> list[dict[str, float]]:
     """History lines, one a value of an axis.
 
     Args:
         rows: flat rows with decoder, spec and numbers; failed ones have no numbers.
+        axes: which of ``AXES``.
 
     Returns:
         ``{"draft_length": 3, "draft_length/mbsu/rsd_s": 1.9, ...}`` for each draft length, then
@@ -48,6 +49,8 @@ def curves(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
     for row in rows:
         at = axes_of(str(row.get("spec", "")))
         for axis, value in zip(AXES, at or (), strict=False):
+            if axis not in axes:
+                continue
             line = best.setdefault((axis, value), {axis: float(value)})
             for metric, number in _numbers(row).items():
                 name = f"{axis}/{metric}/{row['decoder']}"

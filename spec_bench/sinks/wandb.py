@@ -162,23 +162,41 @@ def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> bool:
         Whether anything was logged: the same table is logged once.
     """
     pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
-    run_id = table_id(sink.group, pair, task)
-    content = _digest([dict(row) for row in rows])
-    folder = sink.folder / "wandb" / run_id
+    config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}
+    title, tags = f"results {pair} {task}", [pair, task]
+    return log_curves(
+        sink, table_id(sink.group, pair, task), title, "table", tags, config, curves(rows), rows
+    )
+
+
+def log_curves(
+    sink: Wandb,
+    run_id: str,
+    title: str,
+    job_type: str,
+    tags: Sequence[str],
+    config: Mapping[str, Any],
+    lines: Sequence[Mapping[str, float]],
+    rows: Sequence[Mapping[str, Any]],
+) -> bool:
+    """A run of curves over draft length and budget, and the table that they come from.
+
+    Returns:
+        Whether anything was logged: the same table is logged once.
+    """
+    content, folder = _digest([dict(row) for row in rows]), sink.folder / "wandb" / run_id
     with locked(folder):
         note = recall(folder, sink.note(run_id))
         if note.content == content:
             return False
-        config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}
-        name = f"results {pair} {task}"
-        with _run(sink, run_id, name, "table", [pair, task, "table"], config) as run:
+        with _run(sink, run_id, title, job_type, [*tags, job_type], config) as run:
             for axis in AXES:
                 run.define_metric(axis, summary="none")
                 run.define_metric(f"{axis}/*", step_metric=axis, summary="max")
-            lines: list[dict[str, Any]] = [*curves(rows), {"results": table_of(rows)}]
-            for offset, line in enumerate(lines):
+            history: list[dict[str, Any]] = [dict(line) for line in lines]
+            for offset, line in enumerate([*history, {"results": table_of(rows)}]):
                 run.log(line, step=note.steps + offset)
-        remember(folder, note.now(content, note.steps + len(lines)))
+        remember(folder, note.now(content, note.steps + len(history) + 1))
     return True
 
 
