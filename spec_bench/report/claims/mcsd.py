@@ -182,5 +182,6 @@ def _one(
     if found is None:
         return
     specs = ", ".join(dict.fromkeys(str(contrast.left[0].spec) for contrast in contrasts))
-    evidence = f"{found}, mean over {specs}" if len(contrasts) > 1 else f"{found}, {specs}"
+    many = f"mean of {len(contrasts)} comparisons: " if len(contrasts) > 1 else ""
+    evidence = f"{found}, {many}{specs}"
     yield Check(claim, group.title, evidence, verdict(found.low, found.high))
