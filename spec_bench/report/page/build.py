@@ -8,7 +8,7 @@ from importlib import resources
 from spec_bench.metrics.summary import DEFINITIONS
 from spec_bench.report.load import Group
 from spec_bench.report.page.gather import PageData
-from spec_bench.report.page.headline import headline
+from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import COLUMNS, results_table
 from spec_bench.report.papers import html
 from spec_bench.report.papers.titles import TASKS, titled
@@ -108,7 +108,7 @@ def _results(data: PageData) -> str:
         _chooser("task", list(dict.fromkeys(map(str, data.rows.task)))),
     ]
     tables = [
-        f'<div class="group" {_scope(group)}><h3>{escape(_title(group))}'
+        f'<div class="group" {_scope(group)}><h3>{escape(title_of(group))}'
         f"<span>{escape(str(group.rows.iloc[0].pair))}</span></h3>{results_table(group)}</div>"
         for group in data.groups
     ]
@@ -136,11 +136,6 @@ def _chooser(name: str, values: list[str]) -> str:
 def _scope(group: Group) -> str:
     first = group.rows.iloc[0]
     return f'data-pair="{escape(str(first.pair))}" data-task="{escape(str(first.task))}"'
-
-
-def _title(group: Group) -> str:
-    task = str(group.rows.iloc[0].task)
-    return group.title.replace(task, titled(TASKS, task))
 
 
 def _figures(data: PageData) -> str:

@@ -48,10 +48,9 @@ def headline(group: Group) -> Headline | None:
     known = low is not None and not pd.isna(low)
     unit = "×" if by == "speedup" else ""
     digits = 1 if by == "token_rate" else 2
-    title = group.title.replace(str(best.task), titled(TASKS, str(best.task)))
     return Headline(
         pair=str(best.pair),
-        task=title,
+        task=title_of(group),
         decoder=_name(best),
         code=str(best.decoder),
         value=f"{best[by]:.{digits}f}{unit}"
@@ -59,6 +58,13 @@ def headline(group: Group) -> Headline | None:
         interval=f"{low:.{digits}f} to {high:.{digits}f}" if known else "",
         sure=_sure(rows, best, by) + ("" if not exact.empty else f" ({best.lossless})"),
     )
+
+
+def title_of(group: Group) -> str:
+    """The group's title for people, without its pair, which stands beside it."""
+    first = group.rows.iloc[0]
+    title = group.title.replace(f", pair {first.pair}", "")
+    return title.replace(str(first.task), titled(TASKS, str(first.task)))
 
 
 def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:

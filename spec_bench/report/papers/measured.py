@@ -35,7 +35,8 @@ def read_measured(files: Iterable[Path]) -> pd.DataFrame:
             continue
         rows = read_results(path)
         frames.append(rows.assign(experiment=path.parent.name, file=str(path)))
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    # The copy stores columns of a type together: selecting rows is several times faster then.
+    return pd.concat(frames, ignore_index=True).copy() if frames else pd.DataFrame()
 
 
 class Measured:

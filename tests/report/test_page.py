@@ -1,0 +1,124 @@
+"""An experiment's page: one file, nothing fetched, every cell on it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spec_bench.report.__main__ import main
+from tests.report.rows import row, write
+
+FAILURE = "RuntimeError: went wrong"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write(
+        tmp_path,
+        "rsd-exp1",
+        row("ar", "-", block_efficiency=1.0, token_rate=40.0, speedup=1.0),
+        row("sd", "2", block_efficiency=(2.0, 1.9, 2.1), speedup=(1.4, 1.3, 1.5)),
+        row("rsd_s", "3x2", block_efficiency=(2.5, 2.4, 2.6), speedup=(1.8, 1.7, 1.9)),
+        row("rsd_c", "2-2", lossless="simulated", block_efficiency=2.4, speedup=9.0),
+        row("spectr", "3x2", status="failed", reason=f"{FAILURE} (trace: runs/1)", lossless=""),
+    )
+
+
+def page_of(results: Path, *arguments: str) -> str:
+    assert main(["page", "rsd-exp1", "--results", str(results), *arguments]) == 0
+    return (results / "rsd-exp1" / "page.html").read_text()
+
+
+def table_rows(text: str) -> list[str]:
+    table = text.split('<table class="sortable">')[1].split("</table>")[0]
+    return re.findall(r"<tr.*?</tr>", table.split("<tbody>")[1])
+
+
+def test_the_page_asks_for_nothing_over_the_network(results: Path) -> None:
+    text = page_of(results)
+    assert "http:" not in text and "https:" not in text and "//cdn" not in text
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+    assert "@import" not in text and "url(" not in text
+
+
+def test_every_cell_stands_on_the_page_with_its_interval(results: Path) -> None:
+    rows = table_rows(page_of(results))
+    assert len(rows) == 5
+    assert 'data-value="2.5"' in rows[2]
+    assert "<small>2.40–2.60</small>" in rows[2]
+
+
+def test_failed_and_simulated_cells_are_marked_on_the_page(results: Path) -> None:
+    rows = table_rows(page_of(results))
+    assert '<span class="mark">simulated</span>' in rows[3]
+    assert f"failed: {FAILURE}" in rows[4]
+    assert "data-value" not in rows[4]
+
+
+def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(results: Path) -> None:
+    card = page_of(results).split('<article class="card"')[1].split("</article>")[0]
+    assert "RSD-S 3x2" in card and "1.80×" in card
+    assert "ahead of all 1 others" in card
+
+
+def test_the_page_names_missing_cells_and_their_command(results: Path) -> None:
+    text = page_of(results)
+    assert "29 of 33" in text
+    assert "python -m spec_bench rsd=exp1 pair=llama2_7b task=xsum" in text
+
+
+def test_figures_lie_in_the_page_itself(results: Path) -> None:
+    assert 'src="data:image/png;base64,iVBOR' in page_of(results)
+
+
+def test_the_papers_table_stands_on_the_page_beside_ours(results: Path) -> None:
+    text = page_of(results)
+    assert 'id="rsd-1"' in text
+    assert '<td class="number paper">2.166</td><td class="number ours">2.000' in text
+
+
+def test_the_page_is_well_formed(results: Path) -> None:
+    opened: list[str] = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            if tag not in {"meta", "img", "path", "circle", "br"}:
+                opened.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            if tag not in {"path", "circle"}:
+                assert opened.pop() == tag
+
+    Checker().feed(page_of(results))
+    assert not opened
+
+
+def test_an_experiment_of_no_paper_has_a_page_too(tmp_path: Path) -> None:
+    write(tmp_path, "mine", row("ar", "-", block_efficiency=1.0), row("sd", "2", speedup=1.2))
+    path = tmp_path / "out" / "mine.html"
+    file = tmp_path / "mine" / "results.csv"
+    assert main(["page", str(file), "--output", str(path), "--results", str(tmp_path)]) == 0
+    assert "an own experiment" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["nothing"], "there: rsd-exp1"), (["rsd-exp1", "--pair", "nothing"], "llama2_7b")],
+)
+def test_a_page_that_cannot_be_made_is_one_line_with_choices(
+    results: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["page", *arguments, "--results", str(results)]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert words in error
+
+
+def test_names_from_results_are_escaped(tmp_path: Path) -> None:
+    write(tmp_path, "mine", row("sd", "2", pair="<script>x</script>", block_efficiency=1.0))
+    file = tmp_path / "mine" / "results.csv"
+    assert main(["page", str(file), "--results", str(tmp_path)]) == 0
+    assert "<script>x" not in (tmp_path / "mine" / "page.html").read_text()
