@@ -138,10 +138,11 @@ def _same_size(group: Group, axis: str, better: str, worse: str) -> tuple[Contra
 
     Which trees these are was fixed before anything was measured, so nothing is picked.
     """
+    rights = _listed(group, axis, worse)
     return tuple(
         Contrast((left,), (right,))
         for left in _listed(group, axis, better)
-        for right in _listed(group, axis, worse)
+        for right in rights
         if _comparable(size_of(better, str(left.spec)), size_of(worse, str(right.spec)), worse)
     )
 

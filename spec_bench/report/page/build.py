@@ -45,7 +45,7 @@ def build_page(data: PageData) -> str:
         f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n</head>\n<body>\n"
         f"<header><div><h1>{escape(data.name)}</h1>{_subtitle(data)}</div></header>\n"
         f"<nav><div>{links}</div></nav>\n"
-        f"<main>{_tiles(data)}{_headlines(data)}{body}</main>\n"
+        f"<main>{_tiles(data)}{_choosers(data)}{_headlines(data)}{body}</main>\n"
         f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
@@ -102,11 +102,7 @@ def _headlines(data: PageData) -> str:
 
 
 def _results(data: PageData) -> str:
-    """Choosers for pair and task, then a table a group."""
-    parts = [
-        _chooser("pair", list(dict.fromkeys(map(str, data.rows.pair)))),
-        _chooser("task", list(dict.fromkeys(map(str, data.rows.task)))),
-    ]
+    """A table a group."""
     tables = [
         f'<div class="group" {_scope(group)}><h3>{escape(title_of(group))}'
         f"<span>{escape(str(group.rows.iloc[0].pair))}</span></h3>{results_table(group)}</div>"
@@ -116,7 +112,16 @@ def _results(data: PageData) -> str:
         '<p class="hint">A click on a heading sorts. Small: 95% intervals over prompts. Shaded: '
         "the interval lies above those of all other exact decoders.</p>"
     )
-    return f'<div class="choosers">{"".join(parts)}</div>{hint}{"".join(tables)}'
+    return hint + "".join(tables)
+
+
+def _choosers(data: PageData) -> str:
+    """Choices of pair and task for everything below them."""
+    parts = [
+        _chooser("pair", list(dict.fromkeys(map(str, data.rows.pair)))),
+        _chooser("task", list(dict.fromkeys(map(str, data.rows.task)))),
+    ]
+    return f'<div class="choosers">{"".join(parts)}</div>' if any(parts) else ""
 
 
 def _chooser(name: str, values: list[str]) -> str:

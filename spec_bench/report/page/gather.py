@@ -25,7 +25,7 @@ from spec_bench.report.papers.index import Item, Paper, load_paper, recipes_by_n
 from spec_bench.report.papers.measured import Measured, read_measured, results_files
 from spec_bench.report.papers.progress import Progress, progress_of, wanted_of
 
-_PICTURES = 3  # drawing takes seconds each; the page has commands for the rest
+_PICTURES = 2  # drawing takes seconds each; the page has commands for the rest
 _PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
 
 
