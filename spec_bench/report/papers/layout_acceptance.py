@@ -104,7 +104,7 @@ def _mark_tuned(lines: list[Line], tuned: dict[str, str], metrics: list[str]) ->
     for line in lines:
         draft, target, temperature = line.labels
         before = by_labels.get((tuned.get(draft, ""), target, temperature))
-        if before is None:
+        if draft not in tuned or before is None:
             marked.append(line)
             continue
         cells = [
