@@ -1,4 +1,4 @@
-"""What each paper prints: ``experiments/<paper>/tables.yaml`` as items with a name such as rsd/7.
+"""What each paper prints: ``experiments/<paper>/tables.yml`` as items with a name such as rsd/7.
 
 Knows the data files; nothing about measured numbers or how a table is printed.
 """
@@ -78,7 +78,7 @@ class Paper:
 
 def paper_names() -> list[str]:
     """The papers that have a data file."""
-    return sorted(path.parent.name for path in experiments_dir().glob("*/tables.yaml"))
+    return sorted(path.parent.name for path in experiments_dir().glob("*/tables.yml"))
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def load_paper(name: str) -> Paper:
     if name not in paper_names():
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
     folder = experiments_dir() / name
-    data: dict[str, Any] = yaml.safe_load((folder / "tables.yaml").read_text(encoding="utf-8"))
+    data: dict[str, Any] = yaml.safe_load((folder / "tables.yml").read_text(encoding="utf-8"))
     tables = [
         _item(name, "table", number, entry)
         for entry in data.pop("tables")
