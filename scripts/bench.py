@@ -41,6 +41,9 @@ def opt_pair(how: str = "none") -> Models:
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
 
 
+PAIRS = {"embedded": embedded_pair, "opt_125m": opt_pair}
+
+
 def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
     """Random prompts of 64 tokens."""
     generator = torch.Generator().manual_seed(0)
@@ -102,11 +105,13 @@ def compare(
     return ratios, equal
 
 
-def against_transformers(prompts: int, new_tokens: int, ways: Sequence[str]) -> Table:
-    """Our autoregressive and speculative decoding against transformers', on two pairs."""
+def against_transformers(
+    prompts: int, new_tokens: int, ways: Sequence[str], labels: Sequence[str]
+) -> Table:
+    """Our autoregressive and speculative decoding against transformers', pair by pair."""
     table = Table("pair", "compile", "ours", "theirs", "ratio", "quartiles", "equal")
-    pairs = (("embedded", embedded_pair), ("random OPT-125M", opt_pair))
-    for (label, pair), how in itertools.product(pairs, ways):
+    for label, how in itertools.product(labels, ways):
+        pair = PAIRS[label]
         torch._dynamo.reset()
         target, draft = pair(how)
         if label == "embedded":
@@ -121,15 +126,12 @@ def against_transformers(prompts: int, new_tokens: int, ways: Sequence[str]) -> 
                 ours(decoder(name, (target, draft), GREEDY)), theirs(target, assistant), requests
             )
             low, median, high = statistics.quantiles(ratios, n=4)
-            table.add_row(
-                label,
-                how,
-                f"{name} {SPECS[name]}",
-                rival,
-                f"{median:.2f}",
-                f"{low:.2f}..{high:.2f}",
-                f"{equal}/{len(requests)}",
+            row = (
+                *(label, how, f"{name} {SPECS[name]}", rival),
+                *(f"{median:.2f}", f"{low:.2f}..{high:.2f}", f"{equal}/{len(requests)}"),
             )
+            print(" | ".join(row), flush=True)
+            table.add_row(*row)
     return table
 
 
@@ -171,13 +173,16 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--threads", type=int, default=0, help="0: torch's choice")
     parser.add_argument("--compile", nargs="+", choices=COMPILE, default=["none", "graph"])
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     console = Console(width=110)
     console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, float32, batch 1")
     console.print("ratio > 1: ours is faster")
-    console.print(against_transformers(options.prompts, options.new_tokens, options.compile))
+    console.print(
+        against_transformers(options.prompts, options.new_tokens, options.compile, options.pairs)
+    )
     console.print(host_overheads(options.prompts, options.new_tokens))
 
 
