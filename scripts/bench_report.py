@@ -1,7 +1,7 @@
 """Times the report on synthetic rows made from RSD's published numbers, one row a printed cell.
 
-``python scripts/bench_report.py`` prints the seconds of each step: reading, all 54 tables, the list
-and the page of 1,998 rows. ``--keep DIR`` leaves the results there.
+``python scripts/bench_report.py`` prints the seconds of each step: reading, all 54 tables, the list,
+the pages of 1,998 rows and one page of 2,000 rows. ``--keep DIR`` leaves the results there.
 """
 
 from __future__ import annotations
@@ -87,6 +87,15 @@ def write(folder: Path) -> int:
     return sum(len(rows) for rows in files.values())
 
 
+def write_large(folder: Path) -> None:
+    """One experiment of 2,000 rows: RSD's second one with two seeds."""
+    own = pd.read_csv(folder / "rsd-exp2" / "results.csv", dtype=str, keep_default_na=False)
+    again = own.assign(seed="1", run_id="b" + own.run_id.str[1:])
+    path = folder / "large" / "rsd-exp2" / "results.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.concat([own, again]).head(2000).to_csv(path, index=False)
+
+
 def timed(name: str, step: Callable[[], object]) -> float:
     """Runs a step and prints its seconds."""
     started = time.perf_counter()
@@ -122,6 +131,9 @@ def main() -> None:
                 lambda experiment=experiment: report(["page", experiment, *results]),
             )
         print(f"{'together':<44}{total:7.2f} s")
+        write_large(folder)
+        large = ["page", "rsd-exp2", "--results", str(folder / "large")]
+        timed("one page of 2000 rows", lambda: report(large))
 
 
 if __name__ == "__main__":

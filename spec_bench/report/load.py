@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
 from spec_bench.records import Generation
+
+Row = Mapping[str, Any]
+"""A results file's row by column; reading one takes a hundredth of what a Series takes."""
 
 _COMPARABLE = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "prompts")
 
@@ -25,6 +30,14 @@ class Group:
 
     title: str
     rows: pd.DataFrame
+
+    @functools.cached_property
+    def by_decoder(self) -> dict[str, list[Row]]:
+        """Each decoder's cells in the file's order, made once: claims ask often."""
+        found: dict[str, list[Row]] = {}
+        for row in rows_of(self.rows):
+            found.setdefault(str(row["decoder"]), []).append(row)
+        return found
 
     def row(self, decoder: str) -> pd.Series | None:
         """The first cell of that decoder that has numbers."""
@@ -47,15 +60,21 @@ def read_results(path: Path) -> pd.DataFrame:
     return rows
 
 
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """A frame's rows, top to bottom."""
+    return cast("list[Row]", frame.to_dict("records"))
+
+
 def groups_of(rows: pd.DataFrame) -> list[Group]:
     """The rows as groups of comparable cells; a failed cell goes with its task's other cells."""
     keys = [name for name in _COMPARABLE if name in rows and name != "prompts"]
     shown = [name for name in keys if name != "task" and rows[name].nunique(dropna=False) > 1]
+    # Temperature and truncation belong to the task unless one task has several.
+    several = rows.groupby("task")[shown].nunique(dropna=False) > 1 if shown else None
     groups = []
     for _, part in rows.groupby(keys, sort=False, dropna=False):
         first = part.iloc[0]
-        # Temperature and truncation belong to the task unless one task has several.
-        extra = [name for name in shown if _varies(rows[rows.task == first.task], name)]
+        extra = [name for name in shown if several is not None and several.at[first.task, name]]
         title = ", ".join([str(first.task), *(f"{name} {first[name]}" for name in extra)])
         groups.append(Group(title, part))
     return groups
@@ -80,7 +99,3 @@ def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured; None where the raw runs are not beside the results."""
     path = results.resolve().parent.parent / "runs" / run_id / "provenance.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
-
-
-def _varies(rows: pd.DataFrame, name: str) -> bool:
-    return bool(rows[name].nunique(dropna=False) > 1)

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
 if TYPE_CHECKING:
     from spec_bench.report.orderings import Check
 
-Draw = Callable[[str, str, pd.DataFrame, Path, str | None], Sequence[Path]]
+
+class Draw(Protocol):
+    """``draw(paper, figure, rows, folder, pair)``; both formats unless told."""
+
+    def __call__(
+        self,
+        paper: str,
+        figure: str,
+        rows: pd.DataFrame,
+        folder: Path,
+        pair: str | None = None,
+        formats: Sequence[str] = ...,
+    ) -> Sequence[Path]: ...
+
+
 CheckClaims = Callable[[str, pd.DataFrame, Path], "Sequence[Check]"]
 
 

@@ -8,6 +8,8 @@ from math import prod
 
 import pandas as pd
 
+from spec_bench.report.load import Group, Row
+
 _CELL = (
     *("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size"),
     *("tree_attention", "decoder", "spec"),
@@ -35,12 +37,13 @@ def with_tree_attention(rows: pd.DataFrame, wanted: bool = True) -> pd.DataFrame
     return rows[has == wanted]
 
 
-def cells(rows: pd.DataFrame, decoder: str, specs: Iterable[str] | None = None) -> list[pd.Series]:
+def cells(group: Group, decoder: str, specs: Iterable[str] | None = None) -> list[Row]:
     """A decoder's rows, of these trees."""
-    found = rows[rows.decoder == decoder]
-    if specs is not None:
-        found = found[found.spec.astype(str).isin(set(specs))]
-    return [row for _, row in found.iterrows()]
+    found = group.by_decoder.get(decoder, [])
+    if specs is None:
+        return found
+    wanted = set(specs)
+    return [row for row in found if str(row["spec"]) in wanted]
 
 
 def widths_of(spec: str) -> tuple[int, ...] | None:

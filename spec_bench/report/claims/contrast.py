@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.report.claims.records import Counts, Records, factor
+from spec_bench.report.load import Row
 
 RELATIVE = frozenset({"token_rate"})  # compared as left / right - 1, the others as left - right
 
@@ -33,14 +34,14 @@ class Contrast:
         right: cells, of which the best counts.
     """
 
-    left: tuple[pd.Series, ...]
-    right: tuple[pd.Series, ...]
+    left: tuple[Row, ...]
+    right: tuple[Row, ...]
 
     @property
     def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Which trees are compared; contrasts of several tasks are pooled if this is the same."""
         return tuple(
-            tuple((str(row.decoder), str(row.spec)) for row in side)
+            tuple((str(row["decoder"]), str(row["spec"])) for row in side)
             for side in (self.left, self.right)
         )
 
@@ -164,7 +165,7 @@ def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
     return Difference(value, value - half, value + half, False, relative)
 
 
-def _best(side: Sequence[pd.Series], metric: str) -> tuple[float, float] | None:
+def _best(side: Sequence[Row], metric: str) -> tuple[float, float] | None:
     """Value and half width of the best cell; None where some cell has no value."""
     if any(pd.isna(row.get(metric)) for row in side):
         return None
@@ -173,11 +174,11 @@ def _best(side: Sequence[pd.Series], metric: str) -> tuple[float, float] | None:
     return float(best[metric]), float(half)
 
 
-def picked(side: Sequence[pd.Series], metric: str) -> str:
+def picked(side: Sequence[Row], metric: str) -> str:
     """The best cell's tree, and of how many."""
     known = [row for row in side if not pd.isna(row.get(metric))]
     if not known:
         return "-"
     best = max(known, key=lambda row: float(row[metric]))
     many = f" (best of {len(side)})" if len(side) > 1 else ""
-    return f"{best.decoder} {best.spec}{many}"
+    return f"{best['decoder']} {best['spec']}{many}"

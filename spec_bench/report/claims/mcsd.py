@@ -22,7 +22,7 @@ from spec_bench.report.claims.check import (
 )
 from spec_bench.report.claims.contrast import Contrast, Difference, difference
 from spec_bench.report.claims.records import Records
-from spec_bench.report.load import Group, groups_of
+from spec_bench.report.load import Group, Row, groups_of, rows_of
 
 _NAMES = {"block_efficiency": "block efficiency", "token_rate": "token rate"}
 # Table 4: from the best to the worst rule at the same k-configuration.
@@ -55,7 +55,7 @@ def _groups(rows: pd.DataFrame) -> list[Group]:
 def _monotone(group: Group, records: Records) -> Iterator[Check]:
     """The same factors in falling order ahead of rising order (Section 4.4, monotonic rule)."""
     by_widths = {
-        widths: row for row in cells(group.rows, "mcsd_wor") if (widths := widths_of(str(row.spec)))
+        widths: row for row in cells(group, "mcsd_wor") if (widths := widths_of(str(row["spec"])))
     }
     contrasts = [
         Contrast((row,), (by_widths[widths[::-1]],))
@@ -82,9 +82,9 @@ def _monotone(group: Group, records: Records) -> Iterator[Check]:
 def _rules(group: Group, records: Records) -> Iterator[Check]:
     """Verification rules on the same k-configurations (Section 4.5, Table 4)."""
     for better, worse, claim in _RULES:
-        theirs = {str(row.spec): row for row in cells(group.rows, worse)}
+        theirs = {str(row["spec"]): row for row in cells(group, worse)}
         contrasts = [
-            Contrast((row,), (theirs[str(row.spec)],)) for row in cells(group.rows, better, theirs)
+            Contrast((row,), (theirs[str(row["spec"])],)) for row in cells(group, better, theirs)
         ]
         for metric, name in _NAMES.items():
             yield from _one(f"{claim} in {name}", group, contrasts, metric, records, verdict_of)
@@ -93,13 +93,13 @@ def _rules(group: Group, records: Records) -> Iterator[Check]:
 def _tree_attention(group: Group, records: Records) -> Iterator[Check]:
     """Tree attention only saves time: the candidates and their verdicts have one law."""
     without = {
-        (str(row.decoder), str(row.spec)): row
-        for _, row in with_tree_attention(group.rows, wanted=False).iterrows()
+        (str(row["decoder"]), str(row["spec"])): row
+        for row in rows_of(with_tree_attention(group.rows, wanted=False))
     }
     contrasts = [
-        Contrast((row,), (without[str(row.decoder), str(row.spec)],))
-        for _, row in with_tree_attention(group.rows).iterrows()
-        if (str(row.decoder), str(row.spec)) in without and row.decoder != "ar"
+        Contrast((row,), (without[str(row["decoder"]), str(row["spec"])],))
+        for row in rows_of(with_tree_attention(group.rows))
+        if (str(row["decoder"]), str(row["spec"])) in without and row["decoder"] != "ar"
     ]
     same = "tree attention leaves block efficiency as it is"
     yield from _one(same, group, contrasts, "block_efficiency", records, verdict_of_equality)
@@ -113,8 +113,10 @@ def _more_candidates(group: Group, records: Records) -> Iterator[Check]:
     So the largest k must be ahead of the smallest, and no step may fall; a step that adds nothing,
     as where every candidate list is accepted, is no objection.
     """
-    found = cells(group.rows, "mcsd_wor")
-    ladder = sorted((row for row in found if str(row.spec).isdigit()), key=lambda r: int(r.spec))
+    found = cells(group, "mcsd_wor")
+    ladder = sorted(
+        (row for row in found if str(row["spec"]).isdigit()), key=lambda r: int(r["spec"])
+    )
     if len(ladder) < 2:
         return
     whole = _rise(ladder[0], ladder[-1], records)
@@ -123,14 +125,14 @@ def _more_candidates(group: Group, records: Records) -> Iterator[Check]:
     if whole is None or not known:
         return
     falls = any(verdict_of(gap.low, gap.high) == DOES_NOT_HOLD for *_, gap in known)
-    evidence = f"{ladder[0].spec} to {ladder[-1].spec}: {whole}; step by step "
-    evidence += ", ".join(f"{less.spec} to {more.spec} {gap}" for less, more, gap in known)
+    evidence = f"{ladder[0]['spec']} to {ladder[-1]['spec']}: {whole}; step by step "
+    evidence += ", ".join(f"{less['spec']} to {more['spec']} {gap}" for less, more, gap in known)
     verdict = DOES_NOT_HOLD if falls else verdict_of(whole.low, whole.high)
     claim = "the acceptance rate rises with the number of candidates k and falls at no step"
     yield Check(claim, group.title, evidence, verdict)
 
 
-def _rise(less: pd.Series, more: pd.Series, records: Records) -> Difference | None:
+def _rise(less: Row, more: Row, records: Records) -> Difference | None:
     """The acceptance rate of a tree with more candidates minus that of one with fewer."""
     return difference([[Contrast((more,), (less,))]], "acceptance_rate", records)
 
@@ -144,13 +146,13 @@ def _tuned_drafts(rows: pd.DataFrame, records: Records) -> Iterator[Check]:
             if other is None:
                 continue
             theirs = {
-                str(row.spec): row
-                for row in cells(other.rows, "mcsd_wor")
-                if str(row.spec).isdigit()
+                str(row["spec"]): row
+                for row in cells(other, "mcsd_wor")
+                if str(row["spec"]).isdigit()
             }
             contrasts = [
-                Contrast((row,), (theirs[str(row.spec)],))
-                for row in cells(group.rows, "mcsd_wor", theirs)
+                Contrast((row,), (theirs[str(row["spec"])],))
+                for row in cells(group, "mcsd_wor", theirs)
             ]
             claim = f"the draft of {better} ahead of that of {worse} in acceptance rate"
             yield from _one(claim, group, contrasts, "acceptance_rate", records, verdict_of)
@@ -181,7 +183,7 @@ def _one(
     found = difference([contrasts], metric, records) if contrasts else None
     if found is None:
         return
-    specs = ", ".join(dict.fromkeys(str(contrast.left[0].spec) for contrast in contrasts))
+    specs = ", ".join(dict.fromkeys(str(contrast.left[0]["spec"]) for contrast in contrasts))
     many = f"mean of {len(contrasts)} comparisons: " if len(contrasts) > 1 else ""
     evidence = f"{found}, {many}{specs}"
     yield Check(claim, group.title, evidence, verdict(found.low, found.high))

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from spec_bench.report.claims.check import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
 from spec_bench.report.figures.relative import score_column
-from spec_bench.report.load import Group
+from spec_bench.report.load import Group, Row, rows_of
 
 _NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
 
@@ -25,8 +25,8 @@ def quality_claims(group: Group) -> list[Check]:
     if score is None or baseline is None or pd.isna(baseline[score]):
         return []
     outside, gaps = [], []
-    for _, row in group.rows.iterrows():
-        if row.decoder == "ar" or row.lossless != "exact" or pd.isna(row[score]):
+    for row in rows_of(group.rows):
+        if row["decoder"] == "ar" or row["lossless"] != "exact" or pd.isna(row[score]):
             continue
         gap = float(row[score] - baseline[score])
         noise = hypot(_half_width(row, score), _half_width(baseline, score))
@@ -34,7 +34,7 @@ def quality_claims(group: Group) -> list[Check]:
             continue
         gaps.append(gap)
         if abs(gap) > noise:
-            outside.append(f"{row.decoder} {row.spec} {gap:+.3f}")
+            outside.append(f"{row['decoder']} {row['spec']} {gap:+.3f}")
     if not gaps:
         return []
     allowed = int(binom.ppf(0.975, len(gaps), _NOISE))
@@ -48,5 +48,5 @@ def quality_claims(group: Group) -> list[Check]:
     return [Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)]
 
 
-def _half_width(row: pd.Series, column: str) -> float:
+def _half_width(row: Row | pd.Series, column: str) -> float:
     return float((row[f"{column}_high"] - row[f"{column}_low"]) / 2)

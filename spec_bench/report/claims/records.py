@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from spec_bench.metrics import efficiency
 from spec_bench.records import Generation
-from spec_bench.report.load import generations_of
+from spec_bench.report.load import Row, generations_of
 
 _SUMS: dict[str, Callable[[Sequence[Generation]], efficiency.Sums]] = {
     "block_efficiency": efficiency.emitted_per_call,
@@ -34,20 +32,20 @@ class Records:
         self._results = results
         self._cells: dict[tuple[str, str], dict[str, Counts] | None] = {}
 
-    def counts(self, row: pd.Series, metric: str) -> Counts | None:
+    def counts(self, row: Row, metric: str) -> Counts | None:
         """Prompt id -> (numerator, denominator) of a metric; None where there are no records."""
-        path, run_id = str(row.get("file", self._results)), str(row.run_id)
+        path, run_id = str(row.get("file", self._results)), str(row["run_id"])
         if (path, run_id) not in self._cells:
             self._cells[path, run_id] = _read(Path(path), run_id)
         cell = self._cells[path, run_id]
         return None if cell is None else cell[metric]
 
 
-def factor(row: pd.Series, metric: str) -> float:
+def factor(row: Row, metric: str) -> float:
     """What a ratio of sums is multiplied by to be the metric: MBSU is tau / (L r + 1)."""
     if metric != "mbsu":
         return 1.0
-    return efficiency.mbsu(1.0, int(row.draft_calls), float(row.parameter_ratio))
+    return efficiency.mbsu(1.0, int(row["draft_calls"]), float(row["parameter_ratio"]))
 
 
 def _read(path: Path, run_id: str) -> dict[str, Counts] | None:

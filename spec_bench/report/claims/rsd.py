@@ -13,7 +13,7 @@ from spec_bench.report.claims.contrast import Contrast, Difference, difference, 
 from spec_bench.report.claims.quality import quality_claims
 from spec_bench.report.claims.records import Records
 from spec_bench.report.figures.published import axis_values, measures
-from spec_bench.report.load import Group, groups_of
+from spec_bench.report.load import Group, Row, groups_of
 
 # Figure 4: from the best to the worst at the same draft length.
 CHAIN = ("rsd_s", "rsd_c", "spectr", "sd")
@@ -123,13 +123,13 @@ def _at(
 ) -> tuple[Contrast, ...]:
     """The best of one decoder against the best of others at one length or budget."""
     specs = [key for key, value in axis_values(axis).items() if value == place]
-    left = cells(group.rows, better, (spec for decoder, spec in specs if decoder == better))
+    left = cells(group, better, (spec for decoder, spec in specs if decoder == better))
     right = [
         row
         for name in worse
-        for row in cells(group.rows, name, (spec for decoder, spec in specs if decoder == name))
+        for row in cells(group, name, (spec for decoder, spec in specs if decoder == name))
     ]
-    complete = {str(row.decoder) for row in right} == set(worse)
+    complete = {str(row["decoder"]) for row in right} == set(worse)
     return (Contrast(tuple(left), tuple(right)),) if left and complete else ()
 
 
@@ -143,14 +143,16 @@ def _same_size(group: Group, axis: str, better: str, worse: str) -> tuple[Contra
         Contrast((left,), (right,))
         for left in _listed(group, axis, better)
         for right in rights
-        if _comparable(size_of(better, str(left.spec)), size_of(worse, str(right.spec)), worse)
+        if _comparable(
+            size_of(better, str(left["spec"])), size_of(worse, str(right["spec"])), worse
+        )
     )
 
 
-def _listed(group: Group, axis: str, decoder: str) -> list[pd.Series]:
+def _listed(group: Group, axis: str, decoder: str) -> list[Row]:
     """A decoder's cells that belong to an experiment."""
     specs = [spec for name, spec in axis_values(axis) if name == decoder]
-    return cells(group.rows, decoder, specs)
+    return cells(group, decoder, specs)
 
 
 def _comparable(left: tuple[int, int], right: tuple[int, int], worse: str) -> bool:

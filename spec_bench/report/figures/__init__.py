@@ -5,15 +5,16 @@ Knows which figure is drawn by which module, and nothing about where rows come f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from spec_bench.report.figures import acceptance, bernoulli, best_trees, configurations
+from spec_bench.report.figures.style import FORMATS
 from spec_bench.report.papers.index import Item, find_item
 
-_Drawer = Callable[[Item, pd.DataFrame, Path], list[Path]]
+_Drawer = Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path]]
 
 _DRAWERS: dict[str, dict[str, _Drawer]] = {
     "rsd": {"1": bernoulli.draw, **dict.fromkeys("456789", best_trees.draw)},
@@ -25,9 +26,14 @@ FIGURES: dict[str, tuple[str, ...]] = {paper: tuple(drawers) for paper, drawers 
 
 
 def draw(
-    paper: str, figure: str, rows: pd.DataFrame, folder: Path, pair: str | None = None
+    paper: str,
+    figure: str,
+    rows: pd.DataFrame,
+    folder: Path,
+    pair: str | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Draws a paper's figure as PNG and PDF.
+    """Draws a paper's figure as PNG and PDF, or as one of them.
 
     Args:
         paper: a key of ``FIGURES``.
@@ -36,9 +42,10 @@ def draw(
         folder: where to write to; it is made if needed.
         pair: draw this pair's rows only; None: the figure's own pairs, or if none of them is
             measured, every pair that is.
+        formats: endings of the files to write, of ``png`` and ``pdf``.
 
     Returns:
-        The files, a PNG and a PDF each; RSD's figures have one of each per pair.
+        The files, one of each format; RSD's figures have one of each per pair.
 
     Raises:
         ValueError: unknown figure, or nothing measured for it.
@@ -56,4 +63,4 @@ def draw(
             raise ValueError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
-    return _DRAWERS[paper][figure](find_item("figure", f"{paper}/{figure}"), rows, folder)
+    return _DRAWERS[paper][figure](find_item("figure", f"{paper}/{figure}"), rows, folder, formats)

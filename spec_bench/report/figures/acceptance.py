@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from spec_bench.report.papers.index import Item
 DECODER = "mcsd_wor"
 
 
-def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
+def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws one panel per task and temperature, one curve per pair.
 
     Raises:
@@ -54,7 +55,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
                 plot.set_title(f"{name_of(task)}, temperature {temperature:g}")
         _label(figure, grid, found, pairs, crosses)
         named = f"-{pairs[0]}" if len(pairs) == 1 else ""
-        return save(figure, folder, f"mcsd-fig{item.number}{named}")
+        return save(figure, folder, f"mcsd-fig{item.number}{named}", formats)
 
 
 def curves(rows: pd.DataFrame) -> pd.DataFrame:

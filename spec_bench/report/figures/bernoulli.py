@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,14 @@ RULES = {
 _LEVELS = (0.5, 0.7, 0.9)
 
 
-def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
+def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws four maps with one colour scale.
 
     Args:
         item: the figure.
         rows: columns p, q and one per rule, as ``spec_bench.audit.bernoulli`` writes them.
         folder: where to write to.
+        formats: endings of the files to write.
 
     Raises:
         ValueError: the columns are not there.
@@ -69,7 +71,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
         figure.suptitle(
             "Acceptance of K = 2 candidates, target Ber(p), draft Ber(q): exact", fontsize=9
         )
-        return save(figure, folder, "rsd-fig1")
+        return save(figure, folder, "rsd-fig1", formats)
 
 
 def square(rows: pd.DataFrame, rule: str) -> pd.DataFrame:

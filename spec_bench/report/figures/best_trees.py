@@ -41,7 +41,7 @@ _NOTE = (
 )
 
 
-def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
+def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws one figure per pair: a row of panels per task.
 
     Raises:
@@ -50,7 +50,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
     axis = published.axis_of(item)
     places = published.axis_values(axis)
     rows = own_pairs_first(usable(rows, item), published.pairs_of(item))
-    known = [(row.decoder, str(row.spec)) in places for row in rows.itertuples()]
+    known = [(d, str(spec)) in places for d, spec in zip(rows.decoder, rows.spec, strict=True)]
     listed = pd.Series(known, rows.index, dtype=bool)
     trees = rows[listed]
     if not published.measures(trees, axis):
@@ -59,12 +59,17 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
     for pair in dict.fromkeys(trees.pair):
         measured = rows[(rows.pair == pair) & (listed | (rows.decoder == "ar"))]
         groups = [group for group in groups_of(measured) if (group.rows.decoder != "ar").any()]
-        paths += _draw_pair(item, str(pair), groups, axis, folder)
+        paths += _draw_pair(item, str(pair), groups, axis, folder, formats)
     return paths
 
 
 def _draw_pair(
-    item: Item, pair: str, groups: Sequence[Group], axis: str, folder: Path
+    item: Item,
+    pair: str,
+    groups: Sequence[Group],
+    axis: str,
+    folder: Path,
+    formats: Sequence[str],
 ) -> list[Path]:
     """One pair's figure."""
     places = published.axis_values(axis)
@@ -88,7 +93,7 @@ def _draw_pair(
         mark = marks(pd.concat([group.rows for group in groups]))
         _legend(figure, f"{pair}{mark}, relative to autoregressive decoding", dashed)
         figure.supxlabel(_note(pair, dashed), fontsize=6.5, x=0.01, ha="left")
-        return save(figure, folder, f"rsd-fig{item.number}-{pair}")
+        return save(figure, folder, f"rsd-fig{item.number}-{pair}", formats)
 
 
 def _draw_task(axes: Sequence[Any], pair: str, group: Group, axis: str) -> bool:
@@ -97,6 +102,7 @@ def _draw_task(axes: Sequence[Any], pair: str, group: Group, axis: str) -> bool:
     task = str(group.rows.iloc[0].task)
     measured = relative_rows(group.rows)
     printed = published.printed_rsd(pair, task, axis)
+    theirs = relative_printed(printed) if not printed.empty else None
     beside = not printed.empty and published.paper_sampling("rsd", task, group.rows.iloc[0])
     for panel, plot in zip(PANELS, axes, strict=True):
         if panel == "accuracy" and (band := baseline_band(group.rows)):
@@ -106,11 +112,11 @@ def _draw_task(axes: Sequence[Any], pair: str, group: Group, axis: str) -> bool:
             points = best_series(measured, decoder, panel, places)
             shown |= bool(points)
             _draw_series(plot, points, index, sorted(set(places.values())))
-            if beside:
-                theirs = best_series(relative_printed(printed), decoder, panel, places)
+            if beside and theirs is not None:
+                series = best_series(theirs, decoder, panel, places)
                 plot.plot(
-                    [point.place for point in theirs],
-                    [point.value for point in theirs],
+                    [point.place for point in series],
+                    [point.value for point in series],
                     linestyle="--",
                     color=COLOURS[index],
                     alpha=0.4,

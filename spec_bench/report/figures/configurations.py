@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ _PANELS_A_ROW = 2
 _LABELLED = 12  # more configurations than this in a panel: their labels would hide each other
 
 
-def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
+def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws one panel per pair, task and temperature.
 
     Raises:
@@ -63,7 +64,7 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path) -> list[Path]:
         figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
         pairs = found.pair.unique()
         named = f"-{pairs[0]}" if len(pairs) == 1 else ""
-        return save(figure, folder, f"mcsd-fig{item.number}{named}")
+        return save(figure, folder, f"mcsd-fig{item.number}{named}", formats)
 
 
 def configurations(rows: pd.DataFrame) -> pd.DataFrame:

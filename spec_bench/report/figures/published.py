@@ -45,7 +45,7 @@ def measures(rows: pd.DataFrame, axis: str) -> bool:
     """
     other = next(name for name in AXES if name != axis)
     own = axis_values(axis).keys() - axis_values(other).keys()
-    return any((row.decoder, str(row.spec)) in own for row in rows.itertuples())
+    return any((d, str(spec)) in own for d, spec in zip(rows.decoder, rows.spec, strict=True))
 
 
 def pairs_of(item: Item) -> list[str]:

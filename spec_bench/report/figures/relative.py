@@ -91,19 +91,15 @@ def best_series(
         places: (decoder, spec) -> place; trees that are not in it are left out.
     """
     judged = "block_efficiency" if panel == "accuracy" else panel
-    best: dict[int, pd.Series] = {}
-    for _, row in relative[relative.decoder == decoder].iterrows():
-        place = places.get((decoder, str(row.spec)))
-        if place is None or pd.isna(row[judged]):
+    columns = ("decoder", "spec", judged, panel, f"{panel}_low", f"{panel}_high")
+    best: dict[int, tuple[float, Point]] = {}
+    for name, spec, worth, *ends in zip(*(relative[column] for column in columns), strict=True):
+        place = places.get((decoder, str(spec))) if name == decoder else None
+        if place is None or pd.isna(worth):
             continue
-        if place not in best or row[judged] > best[place][judged]:
-            best[place] = row
-    ends = (panel, f"{panel}_low", f"{panel}_high")
-    return [
-        Point(place, str(row.spec), *(float(row[end]) for end in ends))
-        for place, row in sorted(best.items())
-        if not pd.isna(row[panel])
-    ]
+        if place not in best or worth > best[place][0]:
+            best[place] = (worth, Point(place, str(spec), *map(float, ends)))
+    return [point for _, (_, point) in sorted(best.items()) if not pd.isna(point.value)]
 
 
 def baseline_band(rows: pd.DataFrame) -> tuple[float, float] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FORMATS = ("png", "pdf")
+_DPI = 200
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
 NAMES = {
     "ar": "AR",
@@ -74,11 +76,16 @@ def error_bars(points: Iterable[tuple[float, float, float]]) -> list[list[float]
     return [below, above]
 
 
-def save(figure: Any, folder: Path, name: str) -> list[Path]:
-    """Writes ``name.png`` and ``name.pdf``; the same figure gives the same bytes."""
+def save(figure: Any, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
+    """Writes ``name.png``, ``name.pdf`` or both; the same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
-    figure.savefig(paths[0], dpi=200)
-    figure.savefig(paths[1], metadata={"CreationDate": None})
+    figure.set_dpi(_DPI)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)  # once: every format would lay out and draw one more time
+        figure.set_layout_engine(None)
+    paths = [folder / f"{name}.{suffix}" for suffix in formats]
+    for path in paths:
+        dated = path.suffix == ".pdf"  # a PNG bears no date
+        figure.savefig(path, dpi=_DPI, metadata={"CreationDate": None} if dated else None)
     pyplot.close(figure)
     return paths

@@ -209,12 +209,12 @@ def _pictures(
         for number, (item, pair) in enumerate(_drawn(paper, items, measured)[:_PICTURES]):
             try:
                 paths = draw_figure()(
-                    paper.name, str(item.number), rows, folder / str(number), pair
+                    paper.name, str(item.number), rows, folder / str(number), pair, ("png",)
                 )
             except ValueError:
                 continue
             title = f"Figure {item.number}, {pair}. {item.title}"
-            found += [_picture(title, path) for path in paths if path.suffix == ".png"]
+            found += [_picture(title, path) for path in paths]
         return found
 
 

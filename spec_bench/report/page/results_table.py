@@ -9,7 +9,7 @@ import pandas as pd
 
 from spec_bench.metrics import METRICS
 from spec_bench.metrics.summary import DEFINITIONS
-from spec_bench.report.load import Group
+from spec_bench.report.load import Group, Row, rows_of
 from spec_bench.report.papers.titles import DECODERS, titled
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
@@ -61,7 +61,7 @@ def results_table(group: Group) -> str:
         if c.name in ("speedup", "token_rate", "block_efficiency", "mbsu")
     }
     lines = []
-    for index, row in rows.iterrows():
+    for index, row in zip(rows.index, rows_of(rows), strict=True):
         lines.append(_line(row, shown, scales, {n for n, i in best.items() if i == index}))
     return (
         f'<div class="scroll"><table class="sortable"><thead><tr>{"".join(heads)}</tr></thead>'
@@ -77,27 +77,27 @@ def _head(title: str, definition: str) -> str:
 
 
 def _line(
-    row: pd.Series,
+    row: Row,
     shown: list[Shown],
     scales: dict[str, tuple[float, float]],
     best: set[str],
 ) -> str:
     """One cell of the experiment."""
-    decoder = str(row.decoder)
-    lossless = str(row.lossless)
+    decoder = str(row["decoder"])
+    lossless = str(row["lossless"])
     mark = (
         f' <span class="mark">{escape(lossless)}</span>'
         if lossless in ("approximate", "simulated")
         else ""
     )
-    if "tree_attention" in row and str(row.tree_attention).lower() == "false":
+    if "tree_attention" in row and str(row["tree_attention"]).lower() == "false":
         mark += ' <span class="mark quiet">rows</span>'
     name = (
         f'<td><i class="dot {escape(decoder)}"></i>{escape(titled(DECODERS, decoder))}{mark}</td>'
     )
-    tree = f'<td class="tree">{escape(str(row.spec))}</td>'
-    if row.status == "failed":
-        reason = escape(str(row.reason).split(" (trace")[0])
+    tree = f'<td class="tree">{escape(str(row["spec"]))}</td>'
+    if row["status"] == "failed":
+        reason = escape(str(row["reason"]).split(" (trace")[0])
         return (
             f'<tr class="failed">{name}{tree}<td colspan="{len(shown)}">failed: {reason}</td></tr>'
         )
@@ -106,16 +106,17 @@ def _line(
     return f"<tr{kind}>{name}{tree}{''.join(cells)}</tr>"
 
 
-def _cell(row: pd.Series, column: Shown, scale: tuple[float, float] | None, best: bool) -> str:
+def _cell(row: Row, column: Shown, scale: tuple[float, float] | None, best: bool) -> str:
     """A number, its interval, and that drawn where the column has a scale."""
     value = row.get(column.name)
     if value is None or pd.isna(value):
         return '<td class="number" data-value="">–</td>'
     text = f"{value:.{column.digits}f}"
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
-    known = low is not None and not pd.isna(low) and not pd.isna(high) and low != high
-    span = f"<small>{low:.{column.digits}f}–{high:.{column.digits}f}</small>" if known else ""
-    drawn = _drawn(value, low if known else value, high if known else value, scale) if scale else ""
+    if low is None or high is None or pd.isna(low) or pd.isna(high):
+        low = high = value
+    span = f"<small>{low:.{column.digits}f}–{high:.{column.digits}f}</small>" if low != high else ""
+    drawn = _drawn(value, low, high, scale) if scale else ""
     kind = "number best" if best else "number"
     return f'<td class="{kind}" data-value="{value:.6g}"><b>{text}</b>{span}{drawn}</td>'
 
@@ -146,9 +147,8 @@ def _ahead(rows: pd.DataFrame, name: str) -> object:
     low, high = f"{name}_low", f"{name}_high"
     if low not in rows or high not in rows:
         return None
-    exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
-    if len(exact) < 2:
+    exact = (rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()
+    if exact.sum() < 2:
         return None
-    best = exact[name].idxmax()
-    others = exact.drop(index=best)
-    return best if exact.loc[best, low] > others[high].max() else None
+    best = rows[name][exact].idxmax()
+    return best if rows.at[best, low] > rows[high][exact].drop(best).max() else None
