@@ -11,6 +11,7 @@ Vocabulary, used everywhere in the project:
   ``accepted + 1`` tokens: the accepted ones and one residual or bonus token.
 * **residual token** -- drawn after all children of a node were rejected.
 * **bonus token** -- drawn at a leaf where everything was accepted.
+* **exact_beam** -- exact, but for the law of beam decoding and not that of single samples.
 * **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
   length limit; the end-of-sequence token itself is delivered.
 """
@@ -18,9 +19,10 @@ Vocabulary, used everywhere in the project:
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-Lossless = Literal["exact", "approximate", "simulated"]
+Lossless = Literal["exact", "exact_beam", "approximate", "simulated"]
 Finish = Literal["stop", "length"]
 
 
@@ -41,6 +43,22 @@ class Request:
     stop_ids: tuple[int, ...] = ()
 
 
+class SqlReference(str):
+    """A reference answer in SQL, a text like any other, that knows what it is asked of.
+
+    Attributes:
+        database: the SQLite file.
+    """
+
+    database: Path
+
+    def __new__(cls, sql: str, database: Path) -> SqlReference:
+        """The text with its database."""
+        reference = super().__new__(cls, sql)
+        reference.database = database
+        return reference
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """What one target call did for one row.
@@ -50,12 +68,15 @@ class StepRecord:
         depth: levels of the tree = sequential draft calls.
         accepted: draft tokens accepted on the walk, 0..depth.
         delivered: tokens of this call that were delivered, at most ``accepted + 1``.
+        widths: beams after each of the call's ``accepted + 1`` layers; empty where one sequence is
+            decoded.
     """
 
     nodes: int
     depth: int
     accepted: int
     delivered: int
+    widths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,10 @@ class Generation:
         draft_s: of ``decode_s``, seconds inside draft forward passes.
         target_s: of ``decode_s``, seconds inside target forward passes.
         energy_j: joules over the decode window, or None where nothing meters them.
+        energy_check_j: the same by the meter's second way, None where it has none.
+        energy_note: why there is no energy, or what to mind about it; "" where there is nothing.
+        log_likelihood: natural log of the probability of ``tokens`` under the target at temperature
+            1, nothing truncated; None in records from before it was kept.
     """
 
     prompt_id: str
@@ -87,6 +112,9 @@ class Generation:
     draft_s: float
     target_s: float
     energy_j: float | None = None
+    log_likelihood: float | None = None
+    energy_check_j: float | None = None
+    energy_note: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""
@@ -95,7 +123,10 @@ class Generation:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
         """Rebuilds a generation from ``to_json``'s dictionary."""
-        steps = tuple(StepRecord(**step) for step in data["steps"])
+        steps = tuple(
+            StepRecord(**{**step, "widths": tuple(step.get("widths", ()))})
+            for step in data["steps"]
+        )
         return cls(**{**data, "tokens": tuple(data["tokens"]), "steps": steps})
 
 

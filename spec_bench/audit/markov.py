@@ -42,6 +42,7 @@ class MarkovModel:
         self.parameters = logits.numel()
         self.device = logits.device
         self.timer = ForwardTimer(logits.device)
+        self.bytes_per_slot = 0
 
     def allocate(self, rows: int, slots: int) -> NoCache:
         return NoCache()

@@ -104,6 +104,23 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     return scores.log_softmax(dim=-1)
 
 
+def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
+    """Log-probabilities of tokens at temperature 1, nothing truncated: what perplexity counts.
+
+    Args:
+        logits: [R, N, V].
+        node: [R, T] at which nodes.
+        token: [R, T] which token at each.
+
+    Returns:
+        [R, T], float32 at least.
+    """
+    at = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    at = at.to(torch.promote_types(at.dtype, torch.float32))
+    chosen = at.gather(-1, token.unsqueeze(-1)).squeeze(-1)
+    return chosen - at.logsumexp(dim=-1)
+
+
 def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
     """Masks tokens that are not needed to reach mass ``top_p``; the largest always stays."""
     ordered, index = scores.sort(dim=-1, descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""The decoding loop, the same for every decoder; the autoregressive one grows no tree.
+"""One sequence per prompt: every decoder but the beams; the autoregressive one grows no tree.
 
 Each iteration: grow a draft tree, run the target once over all its nodes, walk down to a verdict,
 copy the verdict to the host (the iteration's one transfer), commit the accepted path, record.
@@ -6,8 +6,7 @@ copy the verdict to the host (the iteration's one transfer), commit the accepted
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,19 +15,17 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, log_probs, raw_log_probs
+from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Row
 from spec_bench.draft.language_model import LanguageModelDrafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
-from spec_bench.engine.stopwatch import synchronise
 from spec_bench.policy.base import Policy
-from spec_bench.records import Generation, Lossless, Request
+from spec_bench.records import Lossless, Request
 from spec_bench.verify.rules import NodeRule
 from spec_bench.verify.walk import walk
-
-Progress = Callable[[int, int], None]
 
 
 class DrawsFactory(Protocol):
@@ -38,7 +35,7 @@ class DrawsFactory(Protocol):
 
 
 @dataclass
-class Decoder:
+class Decoder(DecodingLoop[Row]):
     """Drafter x policy x verifier over one target.
 
     Args:
@@ -77,18 +74,11 @@ class Decoder:
 
     @property
     def depth(self) -> int:
-        """L: sequential draft calls per iteration."""
         return self.policy.shape.depth
 
     @property
     def nodes(self) -> int:
-        """Tree nodes per iteration, the root not counted."""
         return self.policy.shape.size - 1
-
-    @property
-    def speed_ratio(self) -> float:
-        """r: parameters of the drafts over parameters of the target; 0 without a draft."""
-        return sum(draft.parameters for draft in self.drafts) / self.target.parameters
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Cache slots per row: all committed tokens and one whole tree behind them.
@@ -98,29 +88,12 @@ class Decoder:
         """
         return longest_prompt + max_new_tokens + self.policy.shape.size
 
-    def preflight(self, requests: Sequence[Request]) -> None:
-        """Checks that the longest request and its tree fit the models' context.
-
-        Raises:
-            ValueError: naming the request, the length and the limit.
-        """
-        for request in requests:
-            if not request.prompt_ids:
-                raise ValueError(
-                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
-                )
-            # Positions, unlike slots, grow with a tree's depth and not with its nodes.
-            needed = len(request.prompt_ids) + request.max_new_tokens + self.depth
-            for model in (self.target, *self.drafts):
-                if model.max_positions is not None and needed > model.max_positions:
-                    raise ValueError(
-                        f"prompt {request.prompt_id!r} needs {needed} positions "
-                        f"({len(request.prompt_ids)} prompt + {request.max_new_tokens} new + "
-                        f"{self.depth} tree levels), the model has {model.max_positions}"
-                    )
+    def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
+        slots = self.slots_needed(longest_prompt, max_new_tokens)
+        target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
+        return slots * (target + sum(draft.bytes_per_slot for draft in self.drafts))
 
     def reserve(self, slots: int) -> None:
-        """Makes sure the caches have that many slots per row; done once, it serves all requests."""
         self._scorer.reserve(self.rows, slots)
         if self.drafts:
             caches = [
@@ -129,47 +102,8 @@ class Decoder:
             ]
             self._drafter = LanguageModelDrafter(self.drafts, caches, self.rows)
 
-    @torch.inference_mode()
-    def generate(
-        self, requests: Sequence[Request], seed: int, progress: Progress | None = None
-    ) -> list[Generation]:
-        """Decodes up to ``rows`` requests as one batch.
-
-        Args:
-            requests: at most ``rows`` of them.
-            seed: with a request's id it fixes that request's randomness.
-            progress: called after every iteration with (target calls, emitted tokens) of it.
-
-        Returns:
-            One generation per request, in the order asked.
-
-        Raises:
-            ValueError: if a request does not fit, or there are too many.
-        """
-        start_s = self._now_s()
-        rows = self.begin(requests, seed)
-        prefilled_s = self._now_s()
-        self._take_forward_s()
-        active = list(rows)
-        while active:
-            emitted = self.step(active)
-            if progress:
-                progress(len(active), emitted)
-            self._retire(active)
-        decode_s = self._now_s() - prefilled_s
-        seconds = (prefilled_s - start_s, decode_s, *self._take_forward_s())
-        return [row.generation(*(value / len(rows) for value in seconds)) for row in rows]
-
     def begin(self, requests: Sequence[Request], seed: int) -> list[Row]:
-        """Checks the requests, makes room and prefills one row for each.
-
-        Raises:
-            ValueError: if a request does not fit, or there are too many.
-        """
-        if len(requests) > self.rows:
-            raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
-        self.preflight(requests)
-        self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
+        self.admit(requests)
         device = self.target.device
         rows = [
             Row(r, row_generator(seed, r.prompt_id, device), list(r.prompt_ids)) for r in requests
@@ -195,10 +129,12 @@ class Decoder:
         result = walk(
             tree, logits, self.settings, self.rule, draws, merge_copies=self.policy.merge_copies
         )
-        tokens = tree.tokens.gather(1, result.path)
-        verdict = torch.cat(
-            [result.accepted.unsqueeze(1), result.token.unsqueeze(1), result.path, tokens], dim=1
-        ).tolist()
+        tokens = tree.tokens.gather(1, result.path)[:, 1:]
+        emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
+        emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))
+        log_p = raw_log_probs(logits, result.path, emitted)
+        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p)
+        verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
         return sum(self._commit(i, row, verdict[i]) for i, row in enumerate(active))
 
     def _grow(self, active: Sequence[Row], draws: Draws) -> Tree:
@@ -223,20 +159,27 @@ class Decoder:
             return logits - logits.amax(dim=-1, keepdim=True)
         return log_probs(logits, self.settings.for_draft())
 
-    def _commit(self, index: int, row: Row, verdict: list[int]) -> int:
-        """Keeps one row's accepted path in the caches and appends its tokens."""
-        accepted, token = verdict[:2]
-        path = verdict[2 : 3 + accepted]
-        drafted = verdict[4 + self.depth : 4 + self.depth + accepted]
-        emitted = [*drafted, token]
-        self._scorer.commit(index, row.length, path)
-        if self._drafter:
-            self._drafter.commit(index, row.length, path, self.depth)
-        row.commit(emitted, self.nodes, self.depth)
-        return len(emitted)
+    def _commit(self, index: int, row: Row, verdict: list[float]) -> int:
+        """Keeps one row's accepted path in the caches and appends its tokens.
 
-    def _retire(self, active: list[Row]) -> None:
-        """Drops finished rows; the last active row takes the freed place in the caches."""
+        Args:
+            index: of the row in the caches.
+            row: the row.
+            verdict: the number accepted, then L + 1 entries each of path, tokens emitted and their
+                log-probabilities, of which the first ``accepted + 1`` mean anything.
+        """
+        width, count = self.depth + 1, int(verdict[0]) + 1
+        path, emitted, log_p = (
+            verdict[1 + part * width : 1 + part * width + count] for part in range(3)
+        )
+        nodes, tokens = [int(node) for node in path], [int(token) for token in emitted]
+        self._scorer.commit(index, row.length, nodes)
+        if self._drafter:
+            self._drafter.commit(index, row.length, nodes, self.depth)
+        row.commit(tokens, log_p, self.nodes, self.depth)
+        return count
+
+    def retire(self, active: list[Row]) -> None:
         for index in reversed(range(len(active))):
             if active[index].finish is None:
                 continue
@@ -247,11 +190,6 @@ class Decoder:
                 if self._drafter:
                     self._drafter.move_row(len(active), index)
 
-    def _now_s(self) -> float:
-        synchronise(self.target.device)
-        return time.perf_counter()
-
-    def _take_forward_s(self) -> tuple[float, float]:
-        """(draft, target) seconds in forward passes since the last call."""
+    def take_forward_s(self) -> tuple[float, float]:
         draft_s = self._drafter.take_forward_s() if self._drafter else 0.0
         return draft_s, self.target.timer.take_s()

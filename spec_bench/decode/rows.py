@@ -21,6 +21,7 @@ class Row:
         delivered: tokens of the answer.
         steps: one record a target call.
         finish: why it ended, None while it runs.
+        log_likelihood: of the delivered tokens under the target at temperature 1, natural log.
     """
 
     request: Request
@@ -29,13 +30,16 @@ class Row:
     delivered: list[int] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     finish: Finish | None = None
+    log_likelihood: float = 0.0
 
     @property
     def length(self) -> int:
         """Committed tokens in the target's cache: all but the root."""
         return len(self.tokens) - 1
 
-    def commit(self, emitted: Sequence[int], nodes: int, depth: int) -> None:
+    def commit(
+        self, emitted: Sequence[int], log_p: Sequence[float], nodes: int, depth: int
+    ) -> None:
         """Appends what one target call emitted and records the call.
 
         Delivery stops at the first stop token and at the length limit; what the call emitted past
@@ -43,12 +47,14 @@ class Row:
 
         Args:
             emitted: accepted tokens and the residual or bonus token.
+            log_p: their log-probabilities under the target at temperature 1.
             nodes: tree nodes verified, the root not counted.
             depth: levels of the tree.
         """
         before = len(self.delivered)
-        for token in emitted:
+        for token, log_prob in zip(emitted, log_p, strict=True):
             self.delivered.append(token)
+            self.log_likelihood += log_prob
             if token in self.request.stop_ids:
                 self.finish = "stop"
             elif len(self.delivered) == self.request.max_new_tokens:
@@ -73,4 +79,5 @@ class Row:
             decode_s,
             draft_s,
             target_s,
+            log_likelihood=self.log_likelihood,
         )

@@ -44,6 +44,11 @@ class LayerLayout:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes that one token's keys and values take."""
+        return self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
 
 class SlotLayer(CacheLayerMixin):
     """One layer's view of the storage; transformers hands it keys and values to store.

@@ -54,6 +54,7 @@ class LanguageModel(Protocol):
         max_positions: longest sequence, or None where there is no limit.
         device: where tokens go in and logits come out.
         timer: seconds in forward passes.
+        bytes_per_slot: bytes that one token's keys and values take.
     """
 
     vocab_size: int
@@ -61,6 +62,7 @@ class LanguageModel(Protocol):
     max_positions: int | None
     device: torch.device
     timer: ForwardTimer
+    bytes_per_slot: int
 
     def allocate(self, rows: int, slots: int) -> Any:
         """A cache for ``rows`` sequences of up to ``slots`` tokens."""
@@ -135,6 +137,7 @@ class HuggingFaceModel:
         self.dtype = self.module.dtype
         self._run = capture(self.module, self.compile)
         self._layouts = self._probe()
+        self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
 
     @torch.inference_mode()
     def _probe(self) -> list[LayerLayout]:

@@ -21,7 +21,13 @@ from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 
 
 class Scorer(Protocol):
-    """Runs the target over trees and keeps its cache."""
+    """Runs the target over trees and keeps its cache.
+
+    Attributes:
+        rows_per_sequence: cache rows that one sequence takes.
+    """
+
+    rows_per_sequence: int
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
@@ -51,6 +57,8 @@ class TreeScorer:
         target: the model.
         pool: where caches are held.
     """
+
+    rows_per_sequence = 1
 
     def __init__(self, target: LanguageModel, pool: CachePool) -> None:
         self._target, self._pool = target, pool
@@ -85,7 +93,7 @@ class PathScorer:
 
     def __init__(self, target: LanguageModel, pool: CachePool, shape: TreeShape) -> None:
         self._target, self._pool, self._shape = target, pool, shape
-        self._paths = shape.levels[-1] if shape.levels else 1
+        self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
         self._cache: Any = None
         counts = (1, *shape.levels)
         per_node = [self._paths // count for count in counts for _ in range(count)]

@@ -1,0 +1,187 @@
+"""THE loop, the same for every decoder: begin, then step until every row has finished.
+
+Knows the clock; nothing about trees, beams or what a step does.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.stopwatch import synchronise
+from spec_bench.records import Generation, Lossless, Request
+
+Progress = Callable[[int, int], None]
+
+
+class Meter(Protocol):
+    """What measures energy around the decoding of one batch; the device is synchronised."""
+
+    def begin(self) -> None:
+        """Decoding starts now."""
+        ...
+
+    def end(self) -> None:
+        """Decoding is over."""
+        ...
+
+
+class FinishedRow(Protocol):
+    """What the loop needs of a row once it is done."""
+
+    def generation(
+        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+    ) -> Generation:
+        """The row's record, with its share of the batch's seconds."""
+        ...
+
+
+RowType = TypeVar("RowType", bound=FinishedRow)
+
+
+class DecodingLoop(ABC, Generic[RowType]):
+    """A decoder over one target; what its rows are and what one step does is the subclass's.
+
+    Attributes:
+        name: as in ``conf/decoder``.
+        target: the target model.
+        drafts: draft models; empty where nothing is drafted.
+        rows: most requests that decode together.
+        lossless: how the output's law relates to the target's.
+    """
+
+    name: str
+    target: LanguageModel
+    drafts: Sequence[LanguageModel]
+    rows: int
+    lossless: Lossless
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """L: sequential draft calls per iteration."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> int:
+        """Tree nodes per iteration, the root not counted."""
+
+    @property
+    def speed_ratio(self) -> float:
+        """r: parameters of the drafts over parameters of the target; 0 without a draft."""
+        return sum(draft.parameters for draft in self.drafts) / self.target.parameters
+
+    @abstractmethod
+    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+        """Cache slots per row for prompts of at most that length."""
+
+    @abstractmethod
+    def reserve(self, slots: int) -> None:
+        """Makes sure the caches have that many slots per row; done once, it serves all requests."""
+
+    @abstractmethod
+    def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
+        """Checks the requests, makes room and prefills one row for each.
+
+        Raises:
+            ValueError: if a request does not fit, or there are too many.
+        """
+
+    @abstractmethod
+    def step(self, active: Sequence[RowType]) -> int:
+        """One iteration over the active rows; returns the tokens emitted, over all rows."""
+
+    @abstractmethod
+    def retire(self, active: list[RowType]) -> None:
+        """Drops finished rows; the last active row takes the freed place in the caches."""
+
+    @abstractmethod
+    def take_forward_s(self) -> tuple[float, float]:
+        """(draft, target) seconds in forward passes since the last call."""
+
+    def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
+        """Bytes of keys and values that this decoder needs per row, of target and drafts."""
+        slots = self.slots_needed(longest_prompt, max_new_tokens)
+        return slots * sum(model.bytes_per_slot for model in (self.target, *self.drafts))
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        requests: Sequence[Request],
+        seed: int,
+        progress: Progress | None = None,
+        meter: Meter | None = None,
+    ) -> list[Generation]:
+        """Decodes up to ``rows`` requests as one batch.
+
+        Args:
+            requests: at most ``rows`` of them.
+            seed: with a request's id it fixes that request's randomness.
+            progress: called after every iteration with (target calls, emitted tokens) of it.
+            meter: begun after the prefill and ended after the last token, outside ``decode_s``.
+
+        Returns:
+            One generation per request, in the order asked.
+
+        Raises:
+            ValueError: if a request does not fit, or there are too many.
+        """
+        start_s = self._now_s()
+        rows = self.begin(requests, seed)
+        prefilled_s = self._now_s()
+        self.take_forward_s()
+        active = list(rows)
+        if meter:
+            meter.begin()
+        began_s = self._now_s() if meter else prefilled_s
+        while active:
+            emitted = self.step(active)
+            if progress:
+                progress(len(active), emitted)
+            self.retire(active)
+        decode_s = self._now_s() - began_s
+        if meter:
+            meter.end()
+        seconds = (prefilled_s - start_s, decode_s, *self.take_forward_s())
+        return [row.generation(*(value / len(rows) for value in seconds)) for row in rows]
+
+    def preflight(self, requests: Sequence[Request]) -> None:
+        """Checks that the longest request and its tree fit the models' context.
+
+        Raises:
+            ValueError: naming the request, the length and the limit.
+        """
+        for request in requests:
+            if not request.prompt_ids:
+                raise ValueError(
+                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
+                )
+            # Positions, unlike slots, grow with a tree's depth and not with its nodes.
+            needed = len(request.prompt_ids) + request.max_new_tokens + self.depth
+            for model in (self.target, *self.drafts):
+                if model.max_positions is not None and needed > model.max_positions:
+                    raise ValueError(
+                        f"prompt {request.prompt_id!r} needs {needed} positions "
+                        f"({len(request.prompt_ids)} prompt + {request.max_new_tokens} new + "
+                        f"{self.depth} tree levels), the model has {model.max_positions}"
+                    )
+
+    def admit(self, requests: Sequence[Request]) -> None:
+        """Checks a batch and makes room for it.
+
+        Raises:
+            ValueError: if a request does not fit, or there are too many.
+        """
+        if len(requests) > self.rows:
+            raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
+        self.preflight(requests)
+        self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
+
+    def _now_s(self) -> float:
+        synchronise(self.target.device)
+        return time.perf_counter()
