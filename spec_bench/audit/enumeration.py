@@ -67,6 +67,13 @@ class EnumeratedDraws:
             missed *= 1 - accept
         return torch.tensor([self.choose([*probs, missed])])
 
+    def trials(self, count: int) -> EnumeratedDraws:
+        return self
+
+    def succeeds(self, index: int, probability: Tensor) -> Tensor:
+        chance = float(probability)
+        return torch.tensor([self.choose([1 - chance, chance]) == 1])
+
     def token(self, probs: Tensor) -> Tensor:
         return torch.tensor([self.choose(probs[0].tolist())])
 

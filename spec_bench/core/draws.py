@@ -30,6 +30,14 @@ class VerdictDraws(Protocol):
         ...
 
 
+class Trials(Protocol):
+    """Yes-or-no choices whose number is known beforehand."""
+
+    def succeeds(self, index: int, probability: Tensor) -> Tensor:
+        """The index-th choice of every row. probability [R] -> bool [R]."""
+        ...
+
+
 class Draws(Protocol):
     """The random choices of one decoding iteration."""
 
@@ -43,6 +51,10 @@ class Draws(Protocol):
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
         """The choices of one walk; ``children`` bounds the children tested at each level."""
+        ...
+
+    def trials(self, count: int) -> Trials:
+        """``count`` yes-or-no choices per row."""
         ...
 
 
@@ -108,6 +120,9 @@ class SeededDraws:
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)
 
+    def trials(self, count: int) -> SeededTrials:
+        return SeededTrials(self._uniforms(count))
+
 
 class SeededVerdict:
     """Uniforms for one walk, all drawn before the walk starts.
@@ -128,3 +143,17 @@ class SeededVerdict:
 
     def token(self, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._token).squeeze(-1)
+
+
+class SeededTrials:
+    """Uniforms for a known number of trials, all drawn beforehand.
+
+    Args:
+        uniforms: [R, count] in [0, 1), float64.
+    """
+
+    def __init__(self, uniforms: Tensor) -> None:
+        self._uniforms = uniforms
+
+    def succeeds(self, index: int, probability: Tensor) -> Tensor:
+        return self._uniforms[:, index] < probability

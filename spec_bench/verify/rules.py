@@ -35,7 +35,7 @@ class NodeRule(Protocol):
     def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
 
 
-def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
+def normalised(weights: Tensor, fallback: Tensor) -> Tensor:
     """weights [B, V] scaled to sum to 1; the fallback where they have no mass."""
     total = weights.sum(dim=-1, keepdim=True)
     tiny = torch.finfo(weights.dtype).tiny
@@ -82,11 +82,11 @@ def recursive_rejection(
         if replacement and q.shape[1] > 1:
             current_q = q[:, child]
         acceptance.append(_ratio(_at(p, token), _at(current_q, token)) * there)
-        rejected_p = _normalised((p - current_q).clamp(min=0.0), p)
+        rejected_p = normalised((p - current_q).clamp(min=0.0), p)
         p = torch.where(there, rejected_p, p)
         if not replacement and child + 1 < tokens.shape[1]:
             without = current_q.scatter(-1, token, 0.0)
-            current_q = torch.where(there, _normalised(without, without), current_q)
+            current_q = torch.where(there, normalised(without, without), current_q)
     return Verdict(_columns(acceptance, p), p)
 
 
@@ -110,7 +110,7 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     for child in range(tokens.shape[1]):
         token, there = tokens[:, child : child + 1], valid[:, child : child + 1]
         acceptance.append(_at(p, token).clamp(max=1.0) * there)
-        p = torch.where(there, _normalised(p.scatter(-1, token, 0.0), p), p)
+        p = torch.where(there, normalised(p.scatter(-1, token, 0.0), p), p)
     return Verdict(_columns(acceptance, p), p)
 
 
@@ -138,7 +138,7 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     beta = kept.sum(dim=-1, keepdim=True)
     factor = (1 - (1 - beta).clamp(min=0.0) ** count) / torch.where(beta > 0, beta, 1.0)
     factor = torch.where(beta > 0, factor, count)
-    residual = _normalised((p - kept * factor).clamp(min=0.0), p)
+    residual = normalised((p - kept * factor).clamp(min=0.0), p)
     acceptance = _ratio(p.gather(-1, tokens) / rho, q.gather(-1, tokens)) * valid
     return Verdict(acceptance, residual)
 

@@ -1,0 +1,51 @@
+"""The beam law: which (parent, token) pair comes next, over all parents at once.
+
+DSBD (arXiv 2409.16560), eq. 1. Letters: R rows, W parents, V vocabulary; a *cell* is a pair
+(parent, token), numbered ``parent * V + token``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.warp import SamplingSettings, log_probs
+
+
+def next_token_log_probs(logits: Tensor, stopped: Tensor, token: Tensor) -> Tensor:
+    """Raw log-probabilities after each parent; a stopped one repeats its stop token for ever.
+
+    So a beam that has ended keeps its likelihood and goes on competing with the others, and every
+    layer is a full step of the same chain.
+
+    Args:
+        logits: [R, W, V].
+        stopped: [R, W] bool.
+        token: [R, W] each parent's own token.
+
+    Returns:
+        [R, W, V] in the logits' dtype, temperature 1, nothing truncated.
+    """
+    only = torch.full_like(logits, -torch.inf).scatter_(-1, token.unsqueeze(-1), 0.0)
+    return torch.where(stopped.unsqueeze(-1), only, logits.log_softmax(dim=-1))
+
+
+def beam_probs(likelihood: Tensor, log_p: Tensor, settings: SamplingSettings) -> Tensor:
+    """The law of the next beam: the warp of the flattened joint vector, not of each parent's.
+
+    Parents are counted by index: two equal ones have twice the weight.
+
+    Args:
+        likelihood: [R, W] log-likelihood of each parent, raw; -inf where there is none.
+        log_p: [R, W, V] raw log-probabilities after each parent.
+        settings: temperature, top-k and top-p, applied to the joint vector.
+
+    Returns:
+        [R, W V], zeros where all parents are absent.
+    """
+    largest = likelihood.amax(dim=-1, keepdim=True)
+    present = largest > -torch.inf
+    relative = (likelihood - torch.where(present, largest, 0.0)).to(log_p.dtype)
+    joint = (relative.unsqueeze(-1) + log_p).flatten(1)
+    # Without any parent there is no law; a flat one keeps the warp finite and is zeroed below.
+    return log_probs(torch.where(present, joint, 0.0), settings).exp() * present

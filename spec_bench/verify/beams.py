@@ -1,0 +1,163 @@
+"""Beam verification: which draft beams of one layer stand, and how many are asked for.
+
+DSBD (arXiv 2409.16560), section 3, with its misprints mended: a draft is accepted with
+min(1, p'/q), not the inverse (Algorithm 1, line 16); P(m, 0) and the k = 0 term of eq. 5 are there;
+a draft whose parent was rejected counts as one more rejection instead of being dropped.
+
+Pure functions but for ``verify_layer``, whose trials come from outside. Letters: R rows, T draft
+beams of the layer in the order drawn, M cells (parent, token).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Trials
+from spec_bench.verify.rules import normalised
+
+
+class LayerVerdict(NamedTuple):
+    """What one layer's trials came to.
+
+    Attributes:
+        accepted: [R, T] which draft beams stand.
+        rejected_in_a_row: [R] rejections since the last acceptance (or the start): which entry of
+            the residual chain the next beam comes from.
+    """
+
+    accepted: Tensor
+    rejected_in_a_row: Tensor
+
+
+def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
+    """p' after 0, 1, ..., T rejections in a row; an acceptance resets it to the first entry.
+
+    Args:
+        p: [R, M] the target's beam law.
+        q: [R, M] the draft's beam law over *all* its parents, restricted to those that stand: not
+            renormalised, so that its missing mass is the chance of a draft below a rejected parent.
+        trials: T.
+
+    Returns:
+        [R, T + 1, M].
+    """
+    chain = [p]
+    for _ in range(trials):
+        chain.append(normalised((chain[-1] - q).clamp(min=0.0), chain[-1]))
+    return torch.stack(chain, dim=1)
+
+
+def acceptance_in_a_row(chain: Tensor, q: Tensor) -> Tensor:
+    """alpha_j: the chance that a draft is accepted after j rejections in a row (eq. 4).
+
+    Args:
+        chain: [R, T + 1, M] from ``residual_chain``.
+        q: [R, M].
+
+    Returns:
+        [R, T].
+    """
+    return torch.minimum(chain[:, :-1], q.unsqueeze(1)).sum(dim=-1).clamp(max=1.0)
+
+
+def accepted_count_law(alpha: Tensor) -> Tensor:
+    """P(T, k): how many of T drafts are accepted (eqs. 2 and 3), were none turned away as surplus.
+
+    Follows (rejections in a row, accepted) trial by trial, which is the paper's recursion with its
+    base P(m, 0) = prod (1 - alpha_j).
+
+    Args:
+        alpha: [R, T].
+
+    Returns:
+        [R, T + 1].
+    """
+    rows, trials = alpha.shape
+    law = alpha.new_zeros((rows, trials + 1, trials + 1))  # [R, in a row, accepted]
+    law[:, 0, 0] = 1.0
+    accept = torch.nn.functional.pad(alpha, (0, 1)).unsqueeze(-1)
+    for _ in range(trials):
+        grown = torch.zeros_like(law)
+        grown[:, 0, 1:] = (law * accept).sum(dim=1)[:, :-1]
+        grown[:, 1:] = (law * (1 - accept))[:, :-1]
+        law = grown
+    return law.sum(dim=1)
+
+
+def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
+    """W: the largest K with P(at least K accepted) >= t, no less than W_min (eqs. 5 to 7).
+
+    It depends on p and q alone and must be fixed before any draft of the layer is tested: letting
+    it be what happened to be accepted is biased.
+
+    Args:
+        alpha: [R, T].
+        threshold: t in [0, 1].
+        least: W_min, 1..T.
+
+    Returns:
+        [R] in least..T.
+    """
+    at_least = accepted_count_law(alpha).flip(-1).cumsum(dim=-1).flip(-1)  # [R, T + 1] by K
+    # Sums of float32 may miss 1 by a rounding; K = 0 is sure.
+    reached = at_least[:, 1:] >= threshold
+    return reached.long().cumprod(dim=-1).sum(dim=-1).clamp(min=least)
+
+
+def verify_layer(
+    chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
+) -> LayerVerdict:
+    """Tests a layer's drafts in the order drawn until W stand.
+
+    Args:
+        chain: [R, T + 1, M].
+        q: [R, M] restricted to the parents that stand; 0 at a cell below a rejected one.
+        cells: [R, T].
+        width: [R] W.
+        trials: the random choices.
+        first: index of the layer's first trial among them.
+
+    Returns:
+        The verdict.
+    """
+    rows = torch.arange(cells.shape[0], device=cells.device)
+    in_a_row = torch.zeros_like(rows)
+    standing = torch.zeros_like(rows)
+    accepted = []
+    for draft in range(cells.shape[1]):
+        cell = cells[:, draft]
+        drafted, wanted = q[rows, cell], chain[rows, in_a_row, cell]
+        ratio = (wanted / torch.where(drafted > 0, drafted, 1.0)).clamp(max=1.0)
+        open_place = standing < width
+        chance = torch.where(open_place & (drafted > 0), ratio, 0.0)
+        hit = trials.succeeds(first + draft, chance)
+        in_a_row = torch.where(open_place, torch.where(hit, 0, in_a_row + 1), in_a_row)
+        standing = standing + hit
+        accepted.append(hit)
+    return LayerVerdict(torch.stack(accepted, dim=1), in_a_row)
+
+
+def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the beams come from that a layer is short of: one from p', the others from p.
+
+    Args:
+        chain: [R, T + 1, M].
+        verdict: the layer's.
+        width: [R] W.
+
+    Returns:
+        The laws of up to T further beams [R, T, M], and how many of them are wanted [R]. The law of
+        an unwanted one puts all mass on cell 0.
+    """
+    trials = verdict.accepted.shape[1]
+    rows = torch.arange(width.shape[0], device=width.device)
+    wanted = width - verdict.accepted.sum(dim=1)
+    laws = chain[:, :1].expand(-1, trials, -1).clone()
+    laws[:, 0] = chain[rows, verdict.rejected_in_a_row]
+    nothing = torch.zeros_like(laws[:, :1])
+    nothing[..., 0] = 1.0
+    used = torch.arange(trials, device=width.device) < wanted.unsqueeze(1)
+    return torch.where(used.unsqueeze(-1), laws, nothing), wanted
