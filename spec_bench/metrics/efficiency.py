@@ -151,6 +151,14 @@ def energy_j_per_token(generations: Sequence[Generation]) -> float | None:
     return None if sums is None else sums.value
 
 
+def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
+    """Joules per delivered token by the meter's second way; None where any window lacks it."""
+    check_j = tuple(g.energy_check_j for g in generations if g.energy_check_j is not None)
+    if len(check_j) < len(generations):
+        return None
+    return Sums(check_j, _delivered(generations)).value
+
+
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     """Tree nodes verified per target call, the root not counted."""
     nodes = tuple(float(sum(s.nodes for s in g.steps)) for g in generations)

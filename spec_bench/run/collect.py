@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.measure.energy import build_meter
 from spec_bench.metrics import summarise
 from spec_bench.records import CellResult, Generation
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
+from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 
 
 def collect(
-    settings: JobSettings, runs: Sequence[CellRun], fresh: Sequence[CellRun], prompts: Prompts
+    settings: JobSettings,
+    runs: Sequence[CellRun],
+    fresh: Sequence[CellRun],
+    prompts: Prompts,
+    metering: Metering,
 ) -> None:
     """Writes the result of every cell that this job worked on.
 
@@ -25,6 +29,7 @@ def collect(
         runs: all cells of the job, the baseline first.
         fresh: those without a complete result.
         prompts: what was decoded, for scoring.
+        metering: how energy was measured.
     """
     job, baseline = job_of(runs), runs[0]
     assert baseline.cell.name == BASELINE
@@ -34,7 +39,9 @@ def collect(
             result = _failed(settings, run)
         else:
             try:
-                result = _complete(settings, run, run.decoder, baseline, same_job, prompts)
+                result = _complete(
+                    settings, run, run.decoder, baseline, same_job, prompts, metering
+                )
             except Exception as error:
                 run.fail(error)
                 result = _failed(settings, run)
@@ -53,6 +60,7 @@ def _complete(
     baseline: CellRun,
     same_job: bool,
     prompts: Prompts,
+    metering: Metering,
 ) -> CellResult:
     """A row with its numbers; where a column is empty the reason says why.
 
@@ -73,8 +81,8 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     metrics["peak_memory_bytes"] = run.memory.peak_bytes
-    if meter_says := build_meter(settings.meter).reason:
-        reasons.append(f"energy_j_per_token: {meter_says}")
+    metrics.update(energy_columns(metering))
+    reasons += energy_reasons(metering, generations)
     status: Literal["complete", "partial"] = "partial" if reference is None else "complete"
     labels = {**settings.labels(run.cell), "baseline": "same job" if same_job else "earlier job"}
     return CellResult(run.run_id, labels, decoder.lossless, status, "; ".join(reasons), metrics)

@@ -23,6 +23,7 @@ from spec_bench.records import CellResult, Request
 from spec_bench.run.cell_run import CellRun
 from spec_bench.run.collect import collect
 from spec_bench.run.identity import run_id
+from spec_bench.run.metering import Metering
 from spec_bench.run.models import models_of, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
@@ -51,13 +52,14 @@ def run_job(settings: JobSettings) -> list[CellResult]:
         if pending:
             if settings.threads is not None:
                 torch.set_num_threads(settings.threads)
+            metering = locks.enter_context(Metering(settings))
             tokenizer, tokens = tokenizer_of(settings.pair)
             prompts = Prompts.build(settings, tokenizer)
             models = models_of(settings.pair, tokens)
             _describe(settings, pending)
             _prepare(settings, pending, models, prompts.requests)
-            _decode(settings, pending, prompts.requests)
-            collect(settings, runs, pending, prompts)
+            _decode(settings, pending, prompts.requests, metering)
+            collect(settings, runs, pending, prompts, metering)
         results = [run.store.result() for run in runs]
     return [result for result in results if result is not None]
 
@@ -125,7 +127,12 @@ def _warm_up(settings: JobSettings, decoder: Decoder, requests: Sequence[Request
         decoder.generate(short, settings.seed)
 
 
-def _decode(settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[Request]) -> None:
+def _decode(
+    settings: JobSettings,
+    runs: Sequence[CellRun],
+    requests: Sequence[Request],
+    metering: Metering,
+) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     missing = sum(len(run.missing(requests)) for run in runs)
     progress = Progress(missing, enabled=bool(settings.sink["progress"]))
@@ -134,20 +141,24 @@ def _decode(settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[R
             first = turn % len(runs)
             for run in (*runs[first:], *runs[:first]):
                 if todo := run.missing(batch):
-                    _decode_batch(settings, run, todo, progress)
+                    _decode_batch(settings, run, todo, progress, metering)
     finally:
         progress.close()
 
 
 def _decode_batch(
-    settings: JobSettings, run: CellRun, batch: Sequence[Request], progress: Progress
+    settings: JobSettings,
+    run: CellRun,
+    batch: Sequence[Request],
+    progress: Progress,
+    metering: Metering,
 ) -> None:
     """One batch of one cell, on disk when this returns."""
     assert run.decoder is not None
     progress.start(run.cell.title, run.done.values())
     try:
         run.memory.begin()
-        generations = run.decoder.generate(batch, settings.seed, progress.step)
+        generations = metering.generate(run.decoder, batch, settings.seed, progress.step)
         run.memory.end()
         run.store.append(generations)
     except Exception as error:

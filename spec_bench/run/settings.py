@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.measure.energy import build_meter
+from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.identity import digest
 from spec_bench.run.pair import Pair, build_pair
@@ -44,7 +44,7 @@ class JobSettings:
     examples: tuple[Example, ...]
     sampling: SamplingSettings
     max_new_tokens: int
-    meter: str
+    energy: EnergySettings
     sink: Mapping[str, Any]
     cells: tuple[Cell, ...]
 
@@ -62,7 +62,7 @@ class JobSettings:
                 "compile": self.pair.specs[0].compile,
             },
             "decoder": cell.decoder,
-            "energy": self.meter,
+            "energy": self.energy.identity(),
             "warmup": self.warmup,
             "seed": self.seed,
         }
@@ -104,7 +104,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         "threads": _whole("engine.threads", engine["threads"], 1, optional=True),
     }
     prompts = _whole("prompts", config["prompts"], 1, optional=True)
-    meter = build_meter(config["energy"]["meter"]).name
+    energy = energy_settings(config["energy"])
     task = build_task(config["task"])
     sampling = _sampling(config["generation"], task)
     limit = config["generation"]["max_new_tokens"]
@@ -128,7 +128,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         examples=tuple(task.examples(prompts)),
         sampling=sampling,
         max_new_tokens=_whole("generation.max_new_tokens", limit, 1),
-        meter=meter,
+        energy=energy,
         sink=sink,
         cells=cells,
         **whole,

@@ -9,7 +9,12 @@ from spec_bench.records import Generation
 from spec_bench.sinks.rows import LABELS
 
 _NUMERIC_LABELS = ("temperature", "top_k", "top_p", "seed", "batch_size")
-_TEXT_COLUMNS = {*LABELS, "acceptance_rate_by_depth", "quality_signature"} - {*_NUMERIC_LABELS}
+_TEXT_COLUMNS = {
+    *LABELS,
+    "acceptance_rate_by_depth",
+    "energy_method",
+    "quality_signature",
+} - {*_NUMERIC_LABELS}
 
 
 def prompt_lines(generations: Sequence[Generation]) -> list[dict[str, Any]]:

@@ -1,0 +1,23 @@
+"""Energy meters: what measures joules, how, and why there is no number where nothing does.
+
+A meter is opened once a job; its window opens with ``begin`` and closes with ``end``, and the
+caller synchronises the device before either. Knows nothing about tokens, decoders or cells.
+
+``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
+``paper`` sums one sample a second, ``rapl`` reads the processor's counters, ``none`` is no meter.
+"""
+
+from spec_bench.measure.energy.build import build_meter
+from spec_bench.measure.energy.phases import phase_delay_s
+from spec_bench.measure.energy.reading import EnergyMeter, EnergyReading
+from spec_bench.measure.energy.settings import DEFAULTS, EnergySettings, energy_settings
+
+__all__ = [
+    "DEFAULTS",
+    "EnergyMeter",
+    "EnergyReading",
+    "EnergySettings",
+    "build_meter",
+    "energy_settings",
+    "phase_delay_s",
+]

@@ -1,0 +1,94 @@
+"""Which GPUs are the job's own, so that a neighbour's watts are not added up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spec_bench.measure.energy.settings import EnergySettings
+from spec_bench.measure.energy.window import UnmeteredError
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of the machine, as the driver numbers it.
+
+    Attributes:
+        index: in PCI bus order.
+        uuid: ``GPU-...``.
+    """
+
+    index: int
+    uuid: str
+
+
+def job_gpus(
+    gpus: Sequence[Gpu], settings: EnergySettings, ordinals: Sequence[int] | None
+) -> list[Gpu]:
+    """The GPUs whose energy is the job's.
+
+    Those that ``energy.devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of
+    them the ones at ``ordinals``.
+
+    Args:
+        gpus: all of the machine.
+        settings: the meter's.
+        ordinals: positions among the visible ones; None: all of them.
+
+    Raises:
+        UnmeteredError: no GPU is left, or the power of what is visible is not metered apart.
+    """
+    if settings.devices is not None:
+        return [_named(gpus, name) for name in settings.devices]
+    visible = visible_gpus(gpus, os.environ.get(_VISIBLE))
+    if ordinals is not None:
+        visible = [visible[position] for position in ordinals if position < len(visible)]
+    if not visible:
+        raise UnmeteredError("the job sees no GPU")
+    return visible
+
+
+def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """The GPUs that CUDA shows, in its order.
+
+    As CUDA reads the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices
+    or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
+    taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Args:
+        gpus: all of the machine.
+        visible: the variable's value; None where it is not set.
+
+    Raises:
+        UnmeteredError: it names a MIG instance, which has no power sensor of its own.
+    """
+    if visible is None:
+        return list(gpus)
+    found: list[Gpu] = []
+    for name in visible.split(","):
+        if name.strip().startswith("MIG-"):
+            raise UnmeteredError("a MIG instance has no power sensor of its own")
+        try:
+            gpu = _named(gpus, name.strip())
+        except UnmeteredError:
+            break
+        if gpu in found:
+            return []
+        found.append(gpu)
+    return found
+
+
+def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
+    """The GPU of that index or beginning of a UUID."""
+    if name.isdigit():
+        found = [gpu for gpu in gpus if gpu.index == int(name)]
+    else:
+        found = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(str(gpu.index) for gpu in gpus) or "none"
+        raise UnmeteredError(f"there is no GPU {name!r}; there are: {known}")
+    return found[0]

@@ -1,0 +1,90 @@
+"""Power by ``nvidia-smi``, sampled in a process of its own and integrated over time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from spec_bench.measure.energy.devices import job_gpus
+from spec_bench.measure.energy.samples import integral_j, largest_gap_s
+from spec_bench.measure.energy.settings import EnergySettings
+from spec_bench.measure.energy.smi import SmiSampler, find_fields, find_gpus
+from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
+
+_WIDE_PERIODS = 5
+
+
+class SmiMeter(WindowMeter[float]):
+    """The trapezoid rule over the samples' own time stamps, GPUs added up.
+
+    ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
+    smears a window's ends; ``power.draw.instant`` is not, so it is taken where the driver has it,
+    and the other field is the check. After each window the meter waits for the first sample behind
+    it; that wait is in no clock reading.
+
+    Args:
+        settings: checked ones.
+        ordinals: the job's GPUs among the visible ones; None: all of them.
+    """
+
+    name = "nvidia_smi"
+
+    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
+        super().__init__(settings)
+        self._ordinals = ordinals
+        self._sampler: SmiSampler | None = None
+        self.field = ""
+
+    def start(self) -> None:
+        gpus = job_gpus(find_gpus(), self.settings, self._ordinals)
+        fields = self._fields(find_fields(gpus))
+        self.field = fields[0]
+        assert self.period_s is not None
+        self._sampler = SmiSampler(gpus, fields, self.period_s)
+        self._sampler.start()
+
+    def mark(self) -> float:
+        """Seconds since the epoch, the clock of the samples' stamps."""
+        return time.time()
+
+    def joules(self, begin: float, end: float) -> Measured:
+        sampler = self._sampled(begin, end)
+        traces = sampler.traces(self.field)
+        gap_s = max(largest_gap_s(times, begin, end) for times, _ in traces)
+        wide = gap_s > _WIDE_PERIODS * sampler.period_s
+        checks = [
+            self._integral_j(sampler, field, begin, end)
+            for field in sampler.fields
+            if field != self.field
+        ]
+        return Measured(
+            self._integral_j(sampler, self.field, begin, end),
+            checks[0] if checks else None,
+            f"samples more than {_WIDE_PERIODS} periods apart" if wide else "",
+        )
+
+    def stop(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+    def _fields(self, known: Sequence[str]) -> tuple[str, ...]:
+        """The field to integrate, then the one to check it by."""
+        wanted = self.settings.field
+        if wanted == "auto":
+            return tuple(known)
+        if wanted not in known:
+            raise UnmeteredError(f"nvidia-smi has no {wanted} here")
+        return (wanted, *(field for field in known if field != wanted))
+
+    def _sampled(self, begin: float, end: float) -> SmiSampler:
+        """The sampler with samples on both sides of the window."""
+        if self._sampler is None:
+            raise UnmeteredError("the meter is not open")
+        self._sampler.wait_until(end)
+        self._sampler.forget(begin)
+        return self._sampler
+
+    @staticmethod
+    def _integral_j(sampler: SmiSampler, field: str, begin: float, end: float) -> float:
+        return sum(integral_j(*trace, begin, end) for trace in sampler.traces(field))

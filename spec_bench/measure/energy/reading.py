@@ -1,0 +1,87 @@
+"""What a meter offers and what it says about one window; and the meter that says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class EnergyReading:
+    """One window.
+
+    Attributes:
+        energy_j: joules in the window, None where nothing meters them.
+        reason: why there is no number; "" where there is one.
+        flag: what to mind about the number, such as a window shorter than the meter's update
+            period; "" where there is nothing.
+        method: the meter's name.
+        period_s: seconds between samples of power, or between updates of a counter.
+        idle_power_w: watts before the run, None where unknown.
+        window_s: seconds between ``begin`` and ``end``.
+        check_j: the same window by another way: ``nvml`` integrates the power beside its counter,
+            ``nvidia_smi`` the other of its two power fields; None where there is no second way.
+    """
+
+    energy_j: float | None
+    reason: str = ""
+    flag: str = ""
+    method: str = "none"
+    period_s: float | None = None
+    idle_power_w: float | None = None
+    window_s: float = 0.0
+    check_j: float | None = None
+
+
+class EnergyMeter(Protocol):
+    """What a meter offers.
+
+    Attributes:
+        name: its key in ``conf/energy``.
+        reason: why it gives no number; "" where it gives one.
+        period_s: seconds between samples of power, or between updates of a counter.
+        idle_power_w: watts before the run, None before ``open`` and where unknown.
+    """
+
+    name: str
+    reason: str
+    period_s: float | None
+    idle_power_w: float | None
+
+    def open(self) -> None:
+        """Starts measuring and measures the idle power; where that fails it sets ``reason``."""
+        ...
+
+    def begin(self) -> None:
+        """Opens a window; one that was never closed is forgotten."""
+        ...
+
+    def end(self) -> EnergyReading:
+        """Closes the window."""
+        ...
+
+    def close(self) -> None:
+        """Stops whatever ``open`` started."""
+        ...
+
+
+class NoMeter:
+    """Measures nothing and says so."""
+
+    name = "none"
+    reason = "no meter"
+    period_s: float | None = None
+    idle_power_w: float | None = None
+
+    def open(self) -> None:
+        """Nothing to start."""
+
+    def begin(self) -> None:
+        """Opens a window."""
+
+    def end(self) -> EnergyReading:
+        """No number, with the reason."""
+        return EnergyReading(None, self.reason)
+
+    def close(self) -> None:
+        """Nothing to stop."""

@@ -1,0 +1,82 @@
+"""A program that answers as ``nvidia-smi`` does and plays known power curves.
+
+Run as a subprocess: what it plays stands in the environment variable ``SMI_STAND_IN`` as JSON:
+
+* ``curves``: one mapping of ``Curve``'s fields a GPU;
+* ``unknown``: fields that this driver does not know; ``unsupported``: fields it gives as [N/A];
+* ``averaged``: power.draw is the mean of the last second, as on GPUs since Ampere;
+* ``die_after_s``: a loop ends with status 3 after that long;
+* ``broken``: every call fails as without a driver.
+
+Standard library only, so that it starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "SMI_STAND_IN"
+
+
+def install(folder: Path) -> None:
+    """Puts it into a folder, which a test puts on PATH, under the name of the real one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -S -E '{__file__}' \"$@\"\n")
+    program.chmod(0o755)
+
+
+def main() -> int:
+    plan = json.loads(os.environ[VARIABLE])
+    options = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
+    if plan.get("broken"):
+        print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+        return 9
+    assert options["--format"] == "csv,noheader,nounits"
+    fields = options["--query-gpu"].split(",")
+    known = {"timestamp", "index", "uuid", "power.draw", "power.draw.instant"}
+    for field in fields:
+        if field not in known - set(plan.get("unknown", ())):
+            print(f'Field "{field}" is not a valid field to query.\n')
+            return 2
+    gpus = range(len(plan["curves"]))
+    chosen = [int(index) for index in options["--id"].split(",")] if "--id" in options else gpus
+    started_s = time.time()
+    while True:
+        for gpu in chosen:
+            print(", ".join(cell(plan, field, gpu) for field in fields), flush=True)
+        if "--loop-ms" not in options:
+            return 0
+        time.sleep(int(options["--loop-ms"]) / 1000)
+        if time.time() - started_s > plan.get("die_after_s", float("inf")):
+            return 3
+
+
+def cell(plan: dict[str, Any], field: str, gpu: int) -> str:
+    """One value as the program prints it."""
+    now = datetime.now()
+    if field in plan.get("unsupported", ()):
+        return "[N/A]"
+    if field == "timestamp":
+        return now.strftime("%Y/%m/%d %H:%M:%S.") + f"{now.microsecond // 1000:03d}"
+    if field == "index":
+        return str(gpu)
+    if field == "uuid":
+        return f"GPU-{gpu}0000000-stand-in"
+    curve, now_s = Curve(**plan["curves"][gpu]), now.timestamp()
+    if plan.get("averaged") and field == "power.draw":
+        return f"{curve.energy_j(now_s - 1, now_s):.2f}"
+    return f"{curve.power_w(now_s):.2f}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    from energy_curves import Curve  # type: ignore[import-not-found]
+
+    sys.exit(main())

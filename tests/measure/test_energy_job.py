@@ -1,0 +1,105 @@
+"""Energy in a job: from the decode window of a batch to the columns of its row."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spec_bench.measure.energy import EnergyReading, phase_delay_s
+from spec_bench.records import Generation
+from spec_bench.run.metering import shared
+from spec_bench.run.store import CellStore
+from tests.measure.conftest import PlayPower
+from tests.measure.energy_curves import Curve
+from tests.run.conftest import family, run_job
+from tests.run.tiny import RunJob, rows_of
+
+__all__ = ["family", "run_job"]
+QUICK = ("energy=nvidia_smi", "energy.idle_s=0.3", "energy.period_s=0.01", "prompts=2")
+
+
+def test_a_steady_power_is_that_power_times_the_decode_window(
+    run_job: RunJob, play_power: PlayPower, tmp_path: Path
+) -> None:
+    play_power(Curve("steady", low_w=500.0))
+    run_job("cells=[sd:2]", *QUICK)
+    for row in rows_of(tmp_path / "results"):
+        # Decode only: the prefill's seconds would add to it.
+        expected = 500.0 * float(row["decode_s"]) / float(row["delivered_tokens"])
+        assert float(row["energy_j_per_token"]) == pytest.approx(expected, rel=0.05)
+        assert float(row["energy_check_j_per_token"]) == pytest.approx(expected, rel=0.05)
+        assert float(row["energy_j_per_token_low"]) <= float(row["energy_j_per_token_high"])
+        assert row["energy_method"] == "nvidia_smi"
+        assert float(row["energy_period_s"]) == 0.01
+        assert float(row["idle_power_w"]) == pytest.approx(500.0, rel=0.01)
+        # Windows of tiny models are milliseconds.
+        assert "shorter than the meter's update period of 0.1 s" in row["reason"]
+
+
+def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
+    run_job: RunJob, play_power: PlayPower, tmp_path: Path
+) -> None:
+    play_power(Curve("steady"), die_after_s=0.5)
+    results = run_job("cells=[]", "spec=2x2", *QUICK)
+    assert [result.status for result in results] == ["complete", "complete"]
+    for row in rows_of(tmp_path / "results"):
+        assert row["energy_j_per_token"] == row["energy_check_j_per_token"] == ""
+        assert "energy_j_per_token: nvidia-smi ended with status 3" in row["reason"]
+        assert float(row["token_rate"]) > 0
+
+
+def test_without_the_program_the_column_is_empty_and_one_line_says_why(
+    run_job: RunJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="spec_bench"):
+        run_job("cells=[sd:2]", "energy=paper", "prompts=2")
+    lines = [record.message for record in caplog.records if "energy" in record.message]
+    assert lines == ["no energy is measured: no nvidia-smi on PATH"]
+    for row in rows_of(tmp_path / "results"):
+        assert row["energy_j_per_token"] == row["idle_power_w"] == ""
+        assert row["reason"] == "energy_j_per_token: no nvidia-smi on PATH"
+
+
+def test_windows_of_a_cell_start_at_spread_phases(
+    run_job: RunJob, play_power: PlayPower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_power(Curve("steady"))
+    delays: list[float] = []
+
+    def noting(window: int, spread_s: float) -> float:
+        delays.append(phase_delay_s(window, spread_s))
+        return delays[-1]
+
+    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", noting)
+    run_job("cells=[]", "spec=2x2", *QUICK, "energy.idle_s=0", "prompts=4", "warmup=0")
+    assert sorted(delays) == pytest.approx([0.0, 0.0, 0.025, 0.025, 0.05, 0.05, 0.075, 0.075])
+
+
+def test_without_a_meter_nothing_waits_and_nothing_is_handed_to_the_decoder(
+    run_job: RunJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", lambda *_: 1 / 0)
+    (result, _) = run_job("cells=[sd:2]", "prompts=1")
+    stored = CellStore(tmp_path / "results", result.run_id).load()
+    assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]
+    assert result.metrics["energy_method"] is None
+    assert "energy_j_per_token: no meter" in result.reason
+
+
+def test_rows_of_a_batch_share_its_energy_equally() -> None:
+    rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
+    both = shared(rows, EnergyReading(6.0, flag="short", check_j=5.0))
+    assert [(g.energy_j, g.energy_check_j, g.energy_note) for g in both] == [(3, 2.5, "short")] * 2
+    none = shared(rows, EnergyReading(None, "no nvidia-smi on PATH"))
+    assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2
+
+
+def test_a_wrong_setting_is_refused_before_any_model_loads(run_job: RunJob) -> None:
+    with pytest.raises(ValueError, match=r"energy\.idle_s must be seconds >= 0, got -1"):
+        run_job("energy=nvml", "energy.idle_s=-1", "pair.target=/no/such/model")

@@ -1,0 +1,64 @@
+"""What a meter can be told: the same in the configs and in the code, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from spec_bench.measure.energy import DEFAULTS, build_meter, energy_settings
+from spec_bench.run.paths import config_dir
+
+CONFIGS = sorted((config_dir() / "energy").glob("*.yaml"))
+
+
+def test_each_meter_has_a_config_with_its_defaults() -> None:
+    assert {path.stem for path in CONFIGS} == set(DEFAULTS)
+    for path in CONFIGS:
+        assert yaml.safe_load(path.read_text()) == {"meter": path.stem, **DEFAULTS[path.stem]}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_meter_is_built_by_its_name_and_touches_nothing(name: str) -> None:
+    meter = build_meter({"meter": name})
+    assert meter.name == name
+    assert meter.idle_power_w is None
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"meter": "sundial"}, "sundial"),
+        ({"meter": None}, "None"),
+        ({}, "None"),
+        ({"meter": "none", "idle_s": 3}, "idle_s"),
+        ({"meter": "paper", "period_s": 0.1}, "period_s"),
+        ({"meter": "nvidia_smi", "period_s": 0}, "period_s"),
+        ({"meter": "nvidia_smi", "period_s": "often"}, "often"),
+        ({"meter": "nvidia_smi", "period_s": float("nan")}, "nan"),
+        ({"meter": "nvidia_smi", "field": "watts"}, "watts"),
+        ({"meter": "nvml", "idle_s": -1}, "idle_s"),
+        ({"meter": "nvml", "phase_shift_s": True}, "phase_shift_s"),
+        ({"meter": "nvml", "devices": ["first"]}, "first"),
+        ({"meter": "nvml", "devices": [0, 0]}, "twice"),
+        ({"meter": "nvml", "devices": []}, "devices"),
+        ({"meter": "rapl", "root": ""}, "root"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named) as error:
+        build_meter(config)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_cells_without_a_meter_keep_the_run_id_they_had() -> None:
+    assert energy_settings({"meter": "none"}).identity() == "none"
+
+
+def test_settings_that_move_a_joule_are_part_of_the_run_id() -> None:
+    one, two = (energy_settings({"meter": "nvidia_smi", "period_s": p}) for p in (0.1, 0.2))
+    assert one.identity() != two.identity()
+    devices = energy_settings({"meter": "nvml", "devices": 1}).identity()
+    assert isinstance(devices, dict)
+    assert devices["devices"] == ["1"]
