@@ -1,7 +1,7 @@
 """Times the report on synthetic rows made from RSD's published numbers, one row a printed cell.
 
-``python scripts/bench_report.py`` prints the seconds of each step: reading, all 54 tables, the list,
-the pages of 1,998 rows and one page of 2,000 rows. ``--keep DIR`` leaves the results there.
+``python scripts/bench_report.py`` prints the seconds of each step: all 54 tables, the list, the
+pages of 1,998 rows and one page of 2,000 rows. ``--keep DIR`` leaves the results there.
 """
 
 from __future__ import annotations

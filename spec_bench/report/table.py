@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.metrics import METRICS
+from spec_bench.metrics import quality_names
 from spec_bench.report.load import Group, provenance_of
 
 # (header, column, digits, factor)
@@ -21,8 +21,8 @@ _COLUMNS: tuple[tuple[str, str, int, float], ...] = (
     ("speedup", "speedup", 2, 1.0),
     ("host overhead", "host_overhead", 2, 1.0),
     ("J/token", "energy_j_per_token", 3, 1.0),
-    *((name.replace("_", " "), name, 3, 1.0) for name in METRICS),
 )
+_COUNTS = ("execution_errors", "execution_timeouts")  # shown where there are any
 _MARKS = {"exact": "", "approximate": " (approximate)", "simulated": " (simulated)"}
 
 
@@ -46,7 +46,7 @@ def formatted(row: pd.Series, column: str, digits: int, factor: float = 1.0) -> 
 
 def _group_table(group: Group) -> str:
     """One task's table with the columns that have a value in it."""
-    columns = [c for c in _COLUMNS if c[1] in group.rows and group.rows[c[1]].notna().any()]
+    columns = [c for c in _columns(group) if c[1] in group.rows and group.rows[c[1]].notna().any()]
     lines = [
         f"### {group.title}",
         "",
@@ -60,6 +60,17 @@ def _group_table(group: Group) -> str:
             cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(columns) - 1)]
         lines.append("| " + " | ".join([name, str(row.spec), *cells]) + " |")
     return "\n".join(lines)
+
+
+def _columns(group: Group) -> list[tuple[str, str, int, float]]:
+    """Efficiency, then whatever scores the rows have, then what counts against a score."""
+    scores = [(name.replace("_", " "), name, 3, 1.0) for name in quality_names(group.rows.columns)]
+    counts = [
+        (name.replace("_", " "), name, 0, 1.0)
+        for name in _COUNTS
+        if name in group.rows and group.rows[name].any()
+    ]
+    return [*_COLUMNS, *scores, *counts]
 
 
 def _footer(groups: Sequence[Group], results: Path) -> str:

@@ -92,7 +92,11 @@ def test_mcsd_table_2_has_the_papers_layout() -> None:
 
 def test_mcsd_table_7_marks_what_fine_tuning_improves() -> None:
     text = markdown.render(printed("mcsd/7"))
-    assert "| Vicuna-68M | LLaMA-13B | 0 | 0.75 | 0.90 | **0.14** | 0.56 | 0.69 | 0.13 |" in text
+    assert "| LLaMA-68M | LLaMA-13B | 0 | 0.76 | 0.88 | 0.12 | 0.55 | 0.68 | 0.13 |" in text
+    rates = "0.75 | <u>0.90</u> | **0.14** | <u>0.56</u> | <u>0.69</u> | 0.13"
+    assert f"| Vicuna-68M | LLaMA-13B | 0 | {rates} |" in text
+    assert text.count("<u>") == 36  # the paper's 35 and the one that the note names
+    assert text.count("**") == 2 * 18
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,14 @@ class Text:
         bold: whether it stands out.
         interval: the 95% interval in brackets, or the paper's plus/minus; "" for none.
         is_number: whether it is one.
+        underlined: whether it is.
     """
 
     text: str
     bold: bool = False
     interval: str = ""
     is_number: bool = True
+    underlined: bool = False
 
     @property
     def whole(self) -> str:
@@ -97,7 +99,8 @@ def _parts(grid: Grid, index: int) -> list[str]:
     cells = grid.cells_of(index)
     printed = any(cell.printed or cell.lost for cell in cells)
     ours = grid.measured and any(cell.wanted for cell in cells)
-    both = printed and ours and not grid.columns[index].text
+    lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has lines of its own
+    both = printed and ours and lines and not grid.columns[index].text
     return ["paper"] * printed + ["ours"] * ours + ["difference"] * both
 
 
@@ -114,7 +117,8 @@ def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
         if cell.lost:
             return Text(LOST, is_number=False)
         spread = f"±{cell.plus_minus}" if cell.plus_minus else ""
-        return Text(cell.printed, cell.best, spread, bool(cell.printed) and not column.text)
+        number = bool(cell.printed) and not column.text
+        return Text(cell.printed, cell.best, spread, number, cell.underlined)
     if part == "difference":
         value = cell.difference
         return Text("" if value is None else f"{value:+.{column.digits}f}", is_number=True)

@@ -71,6 +71,7 @@ class Cell:
         plus_minus: the paper's own, as printed; "" for none.
         lost: it prints one that could not be read.
         best: the paper's best of its block.
+        underlined: the paper underlines it.
         wanted: which measured cell belongs here; None: none does.
         column: the measured column; ``spec`` is the tree.
         minus: where the measured value is a difference, what is subtracted.
@@ -83,6 +84,7 @@ class Cell:
     plus_minus: str = ""
     lost: bool = False
     best: bool = False
+    underlined: bool = False
     wanted: Wanted | None = None
     column: str = ""
     minus: Wanted | None = None

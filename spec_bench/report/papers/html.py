@@ -84,6 +84,8 @@ def _bodies(flat: Flat) -> list[str]:
 def _cell(text: Text, part: str) -> str:
     """One place, with its interval in small."""
     shown = f"<b>{escape(text.text)}</b>" if text.bold else escape(text.text)
+    if text.underlined:
+        shown = f"<u>{shown}</u>"
     if text.interval:
         shown += f" <small>{escape(text.interval)}</small>"
     kind = "number" if text.is_number else "word"

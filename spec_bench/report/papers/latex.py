@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
-from spec_bench.report.papers.flat import Flat, flatten
+from spec_bench.report.papers.flat import Flat, Text, flatten
 from spec_bench.report.papers.grid import Grid
 
 _ESCAPES = {
@@ -20,24 +20,28 @@ _ESCAPES = {
     "^": r"\textasciicircum{}",
     "×": r"$\times$",
     "α": r"$\alpha$",
+    "Δ": r"$\Delta$",
     "γ": r"$\gamma$",
     "τ": r"$\tau$",
     "±": r"$\pm$",
     "<": r"$<$",
     ">": r"$>$",
 }
+_LINES = 36  # more than these are higher than a page, notes included, in the text's own size
 
 
 def render(grid: Grid) -> str:
     """A table environment; missing cells' commands stand in comments below it."""
     flat = flatten(grid)
     shape = "l" * len(grid.heads) + "r" * len(flat.heads)
+    long = len(flat.lines) > _LINES
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage{graphicx}",
         "\\begin{table}",
         "\\centering",
         f"\\caption{{{escaped(grid.title)}}}",
         f"\\label{{tab:{grid.name.replace('/', '-')}}}",
+        *(["\\small"] if long else []),
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
         f"\\begin{{tabular}}{{{shape}}}",
         "\\toprule",
@@ -50,9 +54,10 @@ def render(grid: Grid) -> str:
     ]
     if grid.notes:
         notes = " ".join(escaped(note) for note in grid.notes)
+        size = "\\scriptsize" if long else "\\footnotesize"
         lines += [
             "\\par\\smallskip",
-            f"\\begin{{minipage}}{{\\linewidth}}\\footnotesize {notes}\\end{{minipage}}",
+            f"\\begin{{minipage}}{{\\linewidth}}{size} {notes}\\end{{minipage}}",
         ]
     lines.append("\\end{table}")
     lines += [f"% missing cells: {command}" for command in grid.commands]
@@ -92,22 +97,28 @@ def _heads(grid: Grid, flat: Flat) -> list[str]:
 
 
 def _body(flat: Flat) -> list[str]:
-    """Lines, a rule between blocks; a block's label stands in its first line only."""
+    """Lines, a rule between blocks unless all are single lines; a label is not said twice."""
     lines: list[str] = []
     previous, label = None, None
+    ruled = any(line.block == after.block for line, after in pairwise(flat.lines))
     for line in flat.lines:
-        if previous is not None and line.block != previous:
+        if ruled and previous is not None and line.block != previous:
             lines.append("\\midrule")
             label = None
         previous = line.block
         first = escaped(line.labels[0]) if line.labels[0] != label else ""
         label = line.labels[0]
-        texts = [
-            f"\\textbf{{{escaped(text.text)}}} {escaped(text.interval)}".strip()
-            if text.bold
-            else escaped(text.whole)
-            for text in line.texts
-        ]
+        texts = [_marked(text) for text in line.texts]
         # A line that starts with a bracket would be read as the argument of the line break.
         lines.append(" & ".join([first, *map(escaped, line.labels[1:]), *texts]) + r" \\")
     return lines
+
+
+def _marked(text: Text) -> str:
+    """One place: bold or underlined where it stands out, then its interval."""
+    number = escaped(text.text)
+    if text.bold:
+        number = f"\\textbf{{{number}}}"
+    if text.underlined:
+        number = f"\\underline{{{number}}}"
+    return f"{number} {escaped(text.interval)}".strip()

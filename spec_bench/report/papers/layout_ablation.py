@@ -61,7 +61,8 @@ def layout(paper: Paper, item: Item, pair: str | None) -> Grid:
                     for column, _ in _COLUMNS
                 ]
             labels = (title, "yes" if attention == "true" else "no")
-            lines.append(Line(labels, tuple(cells), extra=not any(c.printed for c in cells)))
+            extra = not any(cell.printed for cell in cells)
+            lines.append(Line(labels, tuple(cells), f"tree attention {attention}", extra))
     return Grid(
         name=item.name,
         title=f"{item.title}; draft {draft}, Alpaca, temperature {temperature}",

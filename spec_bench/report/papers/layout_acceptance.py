@@ -17,8 +17,14 @@ from spec_bench.report.papers.titles import TASKS, titled
 _TITLES = {
     "acceptance_rate_k1": "α, k=1",
     "acceptance_rate_k4": "α, k=4",
-    "acceptance_rate_delta": "difference, k=4 less k=1",
+    "acceptance_rate_delta": "Δα, k=4 less k=1",
 }
+_TUNED = (
+    "Fine-tuning the draft raised the paper's rates that are underlined and its gains from four "
+    "candidates that are bold, by the numbers as printed. The paper's own marks are the same but "
+    "for one: it does not underline 0.69 of Vicuna-68M with LLaMA-13B (WMT14 En-De, k=4, "
+    "temperature 0), up from 0.68."
+)
 _KEYS = ("draft", "target", "temperature")
 
 
@@ -59,9 +65,7 @@ def layout(paper: Paper, item: Item, pair: str | None) -> Grid:
             for metric in metrics
         ),
         lines=_mark_tuned(lines, tuned, metrics),
-        notes=("Bold: fine-tuning the draft made the gain from four candidates larger.",)
-        if tuned
-        else (),
+        notes=(_TUNED,) if tuned else (),
     )
 
 
@@ -98,7 +102,7 @@ def _other_lines(pair: str, rows: list[Row], tasks: list[str], metrics: list[str
 
 
 def _mark_tuned(lines: list[Line], tuned: dict[str, str], metrics: list[str]) -> tuple[Line, ...]:
-    """Marks differences that are larger than those of the draft before fine-tuning."""
+    """Marks rates and differences that are larger than those of the draft before fine-tuning."""
     by_labels = {line.labels: line for line in lines}
     marked = []
     for line in lines:
@@ -107,11 +111,10 @@ def _mark_tuned(lines: list[Line], tuned: dict[str, str], metrics: list[str]) ->
         if draft not in tuned or before is None:
             marked.append(line)
             continue
-        cells = [
-            replace(
-                cell, best=index % len(metrics) == 2 and float(cell.printed) > float(old.printed)
-            )
-            for index, (cell, old) in enumerate(zip(line.cells, before.cells, strict=True))
-        ]
+        cells = []
+        for index, (cell, old) in enumerate(zip(line.cells, before.cells, strict=True)):
+            larger = float(cell.printed) > float(old.printed)
+            gain = index % len(metrics) == 2
+            cells.append(replace(cell, best=larger and gain, underlined=larger and not gain))
         marked.append(replace(line, cells=tuple(cells)))
     return tuple(marked)

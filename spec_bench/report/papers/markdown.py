@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec_bench.report.papers.flat import Flat, Head, flatten
+from spec_bench.report.papers.flat import Flat, Head, Text, flatten
 from spec_bench.report.papers.grid import Grid
 
 
@@ -26,12 +26,15 @@ def _table(grid: Grid, flat: Flat) -> str:
     for line in flat.lines:
         first = line.labels[0] if line.labels[0] != previous else ""
         previous = line.labels[0]
-        texts = [
-            f"**{text.text}** {text.interval}".strip() if text.bold else text.whole
-            for text in line.texts
-        ]
-        lines.append(_piped([first, *line.labels[1:], *texts]))
+        lines.append(_piped([first, *line.labels[1:], *map(_marked, line.texts)]))
     return "\n".join(lines)
+
+
+def _marked(text: Text) -> str:
+    """One place: bold or underlined where it stands out, then its interval."""
+    number = f"**{text.text}**" if text.bold else text.text
+    number = f"<u>{number}</u>" if text.underlined else number
+    return f"{number} {text.interval}".strip()
 
 
 def _head(head: Head) -> str:
