@@ -1,0 +1,89 @@
+"""Each way to use nvidia-smi on known curves: ``python -m tests.measure.energy_error``.
+
+Plays the curves through the stand-in program, meters the same windows all ways at once and prints
+the table of ``conf/energy/README.md``. Takes some three minutes, nearly all of them asleep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from spec_bench.measure.energy import EnergyMeter, build_meter
+from tests.measure.energy_curves import Curve
+from tests.measure.energy_smi import VARIABLE, install
+
+WINDOW_S = 2.5
+WINDOWS = 12
+METERS = {
+    "nvidia_smi, 5 ms": {"meter": "nvidia_smi", "period_s": 0.005},
+    "nvidia_smi, 50 ms": {"meter": "nvidia_smi"},
+    "paper": {"meter": "paper"},
+}
+
+
+def curves(origin_s: float) -> dict[str, Curve]:
+    return {
+        "steady 250 W": Curve("steady", low_w=250.0, origin_s=origin_s),
+        "ramp of 20 W/s from 100 W": Curve("ramp", origin_s=origin_s),
+        "square 100/300 W, period 1 s": Curve("square", origin_s=origin_s),
+        "square 100/300 W, period 0.7 s": Curve("square", period_s=0.7, origin_s=origin_s),
+    }
+
+
+def measured(curve: Curve) -> list[list[tuple[float, float]]]:
+    """(joules, joules expected) of each window, a list a meter; starts are spread over a second."""
+    os.environ[VARIABLE] = json.dumps({"curves": [asdict(curve)]})
+    meters: list[EnergyMeter] = [build_meter({**m, "idle_s": 0}) for m in METERS.values()]
+    found: list[list[tuple[float, float]]] = [[] for _ in meters]
+    for meter in meters:
+        meter.open()
+    for number in range(WINDOWS):
+        time.sleep(number / WINDOWS)
+        for meter in meters:
+            meter.begin()
+        begin_s = time.time()
+        time.sleep(WINDOW_S)
+        end_s = time.time()
+        # The slowest to answer last: what a meter waits for must not lengthen another's window.
+        for meter, list_ in zip(meters, found, strict=True):
+            expected_j = curve.energy_j(begin_s, end_s)
+            reading = meter.end()
+            assert reading.energy_j is not None, reading.reason
+            # A meter that ends later has the rest of its window to answer for.
+            expected_j += curve.energy_j(end_s, begin_s + reading.window_s)
+            list_.append((reading.energy_j, expected_j))
+    for meter in meters:
+        meter.close()
+    return found
+
+
+def line(name: str, found: Sequence[Sequence[tuple[float, float]]]) -> str:
+    """A row of the table: mean size of a window's error, the worst one, all windows together."""
+    cells = []
+    for pairs in found:
+        each = [joules / expected_j - 1 for joules, expected_j in pairs]
+        mean, worst = sum(map(abs, each)) / len(each), max(each, key=abs)
+        together = sum(joules for joules, _ in pairs) / sum(expected for _, expected in pairs) - 1
+        cells.append(f"{100 * mean:.2f}, {100 * worst:+.2f}, {100 * together:+.2f}")
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    with tempfile.TemporaryDirectory() as folder:
+        install(Path(folder))
+        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        print(f"| power | {' | '.join(METERS)} |")
+        print("| --- " * (1 + len(METERS)) + "|")
+        for name, curve in curves(time.time()).items():
+            print(line(name, measured(curve)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
