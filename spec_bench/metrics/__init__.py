@@ -2,7 +2,7 @@
 
 from spec_bench.metrics.intervals import Interval
 from spec_bench.metrics.quality import METRICS, build_metric, check_score
-from spec_bench.metrics.summary import COLUMNS, speedup_interval, summarise
+from spec_bench.metrics.summary import COLUMNS, quality_names, speedup_interval, summarise
 
 __all__ = [
     "COLUMNS",
@@ -10,6 +10,7 @@ __all__ = [
     "Interval",
     "build_metric",
     "check_score",
+    "quality_names",
     "speedup_interval",
     "summarise",
 ]

@@ -1,4 +1,6 @@
-"""How good the texts are: BLEU, ROUGE-2, exact match and token F1, each with an interval.
+"""How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
+
+Execution accuracy of SQL is in ``execution``, modules of ``evaluate`` in ``module_metric``.
 
 Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
 the papers print them (sacrebleu's own scale is 0..100).
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 
+from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
 from spec_bench.metrics.module_metric import load_module
 
@@ -34,12 +37,30 @@ class Metric(Protocol):
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """Scores predictions against the references of the same prompt (several allowed)."""
 
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The score and what belongs to it, under the names of their columns."""
+
     def signature(self, references: References) -> str:
         """Implementation, version and settings, for the record."""
 
 
-class Bleu:
+class _OneColumn:
+    """A metric that is one number."""
+
+    name: str
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        raise NotImplementedError
+
+    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
+        """The score under its name."""
+        return {self.name: self.score(predictions, references)}
+
+
+class Bleu(_OneColumn):
     """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing)."""
+
+    name = "bleu"
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """BLEU / 100.
@@ -64,10 +85,9 @@ class Bleu:
         return f"sacrebleu {scorer.get_signature()}"
 
 
-class _MeanMetric:
+class _MeanMetric(_OneColumn):
     """A score that is the mean over prompts of the best match among the references."""
 
-    name: str
     empty_references = False
 
     def match(self, prediction: str, gold: str) -> float:
@@ -105,30 +125,48 @@ class Rouge2(_MeanMetric):
         return f"rouge-score rouge2 F1|stemmer:no|version:{version('rouge-score')}"
 
 
-class ExactMatch(_MeanMetric):
-    """Equality after SQuAD normalisation; an empty reference list is an unanswerable question."""
+class _AnswerMetric(_MeanMetric):
+    """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
+
+    Gold answers of which normalisation leaves nothing do not count; a question left without one is
+    unanswerable, and its right answer is none: an empty text, or the word that our prompts teach.
+    """
+
+    empty_references = True
+
+    def score(self, predictions: Sequence[str], references: References) -> Interval:
+        """Mean over prompts of the best match, 0..1.
+
+        Raises:
+            ValueError: unequal lengths.
+        """
+        _check(predictions, references, self.name, may_be_empty=True)
+        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
+        return super().score(predictions, golds)
+
+
+class ExactMatch(_AnswerMetric):
+    """Equality after SQuAD normalisation."""
 
     name = "exact_match"
-    empty_references = True
 
     def match(self, prediction: str, gold: str) -> float:
         """1 or 0."""
-        return float(_answer(prediction) == normalise(gold))
+        return float(_answer(prediction, gold) == normalise(gold))
 
     def signature(self, references: References) -> str:
         """The rules in short."""
         return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
-class TokenF1(_MeanMetric):
+class TokenF1(_AnswerMetric):
     """F1 of the words after SQuAD normalisation."""
 
     name = "f1"
-    empty_references = True
 
     def match(self, prediction: str, gold: str) -> float:
         """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours, theirs = _answer(prediction).split(), normalise(gold).split()
+        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
         if not ours or not theirs:
             return float(ours == theirs)
         common = sum((Counter(ours) & Counter(theirs)).values())
@@ -144,6 +182,7 @@ METRICS: dict[str, type[Metric]] = {
     "rouge2": Rouge2,
     "exact_match": ExactMatch,
     "f1": TokenF1,
+    "execution_accuracy": ExecutionAccuracy,
 }
 
 
@@ -174,8 +213,8 @@ def quality_columns(
     """The columns of one score and its signature.
 
     Args:
-        name: one of ``METRICS``, which is its column, or a module (see ``module_metric``), whose
-            columns are named after it: ``rouge_rouge2``.
+        name: one of ``METRICS``, which is its first column, or a module (see ``module_metric``),
+            whose columns are named after it: ``rouge_rouge2``.
         predictions: the answers.
         references: of each prompt.
 
@@ -184,7 +223,7 @@ def quality_columns(
     """
     if name in METRICS:
         metric = build_metric(name)
-        return {name: metric.score(predictions, references)}, metric.signature(references)
+        return metric.columns(predictions, references), metric.signature(references)
     return load_module(name, tuple(METRICS)).score(predictions, references)
 
 
@@ -194,10 +233,10 @@ def normalise(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
 
 
-def _answer(prediction: str) -> str:
-    """The normalised prediction, with the word for "no answer" made empty."""
+def _answer(prediction: str, gold: str) -> str:
+    """The normalised prediction; where there is no answer the word that says so is made empty."""
     plain = normalise(prediction)
-    return "" if plain == UNANSWERABLE else plain
+    return "" if plain == UNANSWERABLE and not gold else plain
 
 
 def _check(

@@ -7,7 +7,7 @@ The names are a contract: tables, figures and users' scripts read them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from spec_bench.metrics import efficiency
@@ -42,6 +42,9 @@ DEFINITIONS: dict[str, str] = {
     "rouge2": "ROUGE-2 F1 by rouge-score, mean over prompts, 0..1",
     "exact_match": "answers equal after SQuAD normalisation, 0..1",
     "f1": "F1 of the answers' words after SQuAD normalisation, 0..1",
+    "execution_accuracy": "SQL whose result set is that of the reference, 0..1",
+    "execution_errors": "answers whose SQL did not run: none, wrong, refused or over a limit",
+    "execution_timeouts": "answers whose SQL was stopped at its time limit",
     "quality_signature": "implementation, version and settings of the quality scores",
 }
 
@@ -72,6 +75,16 @@ def _columns() -> dict[str, str]:
 
 COLUMNS: dict[str, str] = _columns()
 """Every column that any cell has, in order, with its one-line definition."""
+
+
+def quality_names(columns: Iterable[str]) -> list[str]:
+    """The quality scores among a table's columns: ours, then those of ``evaluate`` modules.
+
+    A module's columns are named after it, so they are known by their intervals alone.
+    """
+    there = list(dict.fromkeys(columns))
+    modules = [name for name in there if name not in COLUMNS and f"{name}_low" in there]
+    return [*(name for name in METRICS if name in there), *modules]
 
 
 def summarise(
@@ -140,7 +153,8 @@ def summarise(
     for name, interval in intervals.items():
         if interval is not None:
             values[name] = interval.value
-            values[f"{name}_low"], values[f"{name}_high"] = interval.low, interval.high
+            if name not in COLUMNS or name in WITH_INTERVAL:  # modules' columns all have one
+                values[f"{name}_low"], values[f"{name}_high"] = interval.low, interval.high
     assert list(values)[: len(COLUMNS)] == list(COLUMNS), "the documented columns come first"
     return values
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
+from spec_bench.records import SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.identity import digest
 from spec_bench.run.pair import Pair, build_pair
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task
+from spec_bench.tasks.schema import databases_digest
 
 _SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
 _DEFAULTS = SamplingSettings()
@@ -53,7 +55,7 @@ class JobSettings:
         return {
             "pair": self.pair.settings(),
             "task": {k: v for k, v in self.task_config.items() if k != "generation"},
-            "examples": {"count": len(self.examples), "digest": examples_digest(self.examples)},
+            "examples": asked(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
@@ -133,6 +135,20 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         cells=cells,
         **whole,
     )
+
+
+def asked(examples: tuple[Example, ...]) -> dict[str, Any]:
+    """The examples as a cell's settings state them; with databases that are asked, their digest."""
+    stated: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
+    if files := {
+        gold.database
+        for example in examples
+        for golds in example.references
+        for gold in golds
+        if isinstance(gold, SqlReference)
+    }:
+        stated["databases"] = databases_digest(files)
+    return stated
 
 
 def examples_digest(examples: tuple[Example, ...]) -> str:

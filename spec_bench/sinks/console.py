@@ -12,7 +12,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from spec_bench.records import CellResult, Generation
-from spec_bench.sinks.rows import row_of
+from spec_bench.sinks.rows import row_of, scores_of
 
 _COLUMNS = (
     ("task", "task"),
@@ -24,10 +24,14 @@ _COLUMNS = (
     ("tok/s", "token_rate"),
     ("speedup", "speedup"),
     ("host", "host_overhead"),
-    ("BLEU", "bleu"),
-    ("ROUGE-2", "rouge2"),
-    ("EM", "exact_match"),
 )
+_SCORES = {
+    "bleu": "BLEU",
+    "rouge2": "ROUGE-2",
+    "exact_match": "EM",
+    "f1": "F1",
+    "execution_accuracy": "EX",
+}
 _LEAST_WIDTH = 150
 
 
@@ -69,7 +73,9 @@ class Progress:
 def print_table(results: Iterable[CellResult], console: Console | None = None) -> None:
     """Prints one line a cell with the columns that have a value anywhere."""
     rows = [row_of(result) for result in results]
-    columns = [(title, name) for title, name in _COLUMNS if any(_known(row, name) for row in rows)]
+    scores = dict.fromkeys(name for row in rows for name in scores_of(row))
+    asked = [*_COLUMNS, *((_SCORES.get(name, name), name) for name in scores)]
+    columns = [(title, name) for title, name in asked if any(_known(row, name) for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for position, (title, _) in enumerate(columns):
         table.add_column(title, justify="left" if position < 3 else "right", no_wrap=True)

@@ -12,7 +12,7 @@ from operator import mul
 from typing import Any
 
 METRICS = ("block_efficiency", "mbsu", "token_rate", "accuracy")
-ACCURACY = ("bleu", "rouge2", "exact_match")
+ACCURACY = ("bleu", "rouge2", "exact_match", "execution_accuracy")
 AXES = ("draft_length", "budget")
 
 

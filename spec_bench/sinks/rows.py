@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spec_bench.records import CellResult
@@ -26,6 +27,26 @@ LABELS = (
     "run_id",
     "baseline",
 )
+
+
+# What has an interval and is no quality score.
+EFFICIENCY = frozenset(
+    {
+        "block_efficiency",
+        "mbsu",
+        "acceptance_rate",
+        "token_rate",
+        "token_rate_end_to_end",
+        "speedup",
+        "host_overhead",
+        "energy_j_per_token",
+    }
+)
+
+
+def scores_of(row: Mapping[str, Any]) -> list[str]:
+    """The columns of a row that hold a quality score, those of metric modules too."""
+    return [name for name in row if f"{name}_low" in row and name not in EFFICIENCY]
 
 
 def row_of(result: CellResult) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The schema of an SQLite database as text for a prompt."""
+"""SQLite databases in Spider's layout: where they lie, their schema as text, their digest."""
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,22 @@ def database_file(folder: Path, database_id: str) -> Path:
         there = sorted(path.parent.name for path in folder.glob("*/*.sqlite"))
         raise ValueError(f"no database {file}; found {', '.join(there) or 'none'}")
     return file
+
+
+def databases_digest(files: Iterable[Path]) -> str:
+    """SHA-256, in hex, over the databases' names and contents, whatever their order and folder.
+
+    It is the digest of the lines ``<sha256 of the file>  <id>/<id>.sqlite`` sorted by name: what
+    ``sha256sum */*.sqlite | sha256sum`` prints in the folder that holds them, under LC_ALL=C.
+    """
+    named = {f"{file.parent.name}/{file.name}": file for file in files}
+    lines = [f"{_file_digest(named[name])}  {name}\n" for name in sorted(named)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _file_digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache

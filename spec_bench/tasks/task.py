@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spec_bench.records import SqlReference
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.random_prompts import RandomPrompts, build_random_prompts
 from spec_bench.tasks.schema import database_file, schema_text
@@ -18,6 +19,7 @@ from spec_bench.tasks.source import EMBEDDED, Hub, Line, Row, Source, load_rows
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 CHAT = ("auto", True, False)
+RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Task:
         generation: this task's defaults for what the run leaves open: max_new_tokens, and the
             papers' temperature, top_k and top_p.
         database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
-            read; None: beside the rows.
+            read and which execution accuracy asks; None: beside the rows.
     """
 
     name: str
@@ -205,8 +207,15 @@ class Task:
         given = look_up(row, "schema", self.fields, default=None)
         if given is not None:
             return str(given)
-        file = database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
-        return schema_text(file)
+        return schema_text(self._database(row))
+
+    def _database(self, row: Row) -> Path:
+        """The file of the row's database.
+
+        Raises:
+            ValueError: no such file, or a row without ``db_id``.
+        """
+        return database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
 
     @property
     def database_folder(self) -> Path:
@@ -233,6 +242,9 @@ class Task:
         optional: dict[str, Any] = {} if self.scores else {"default": ()}
         found = look_up(row, self.reference, self.fields, **optional)
         golds = [found] if isinstance(found, str) else [str(gold) for gold in found or ()]
+        if RUNS_SQL in self.scores:
+            database = self._database(row)
+            golds = [SqlReference(gold, database) for gold in golds]
         if self.turns is None or "turn" not in self._names():
             return (tuple(golds),)
         return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))

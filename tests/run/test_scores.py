@@ -34,3 +34,17 @@ def test_a_metric_that_cannot_be_had_is_said_before_anything_is_decoded(
     with pytest.raises(ValueError, match=r"score '/no/where\.py': there is no such file"):
         run_job("cells=[sd:3]", "task.metrics=[/no/where.py]")
     assert not (tmp_path / "results").exists()
+
+
+def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    (result, *_) = run_job(
+        "cells=[sd:3]", "warmup=0", "prompts=3", "task=spider", "task.source.kind=embedded"
+    )
+    for row in rows_of(tmp_path / "results"):
+        assert float(row["execution_accuracy"]) == float(row["execution_accuracy_high"]) == 0.0
+        assert (float(row["execution_errors"]), float(row["execution_timeouts"])) == (3.0, 0.0)
+        assert row["quality_signature"].startswith("execution_accuracy sqlite:")
+    config = (tmp_path / "results" / "runs" / result.run_id / "config.yaml").read_text()
+    assert "  databases: " in config

@@ -1,0 +1,5 @@
+"""Execution accuracy: SQL that a model wrote, run apart from us and judged by its result set."""
+
+from spec_bench.metrics.execution.accuracy import ExecutionAccuracy
+
+__all__ = ["ExecutionAccuracy"]

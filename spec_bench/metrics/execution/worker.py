@@ -1,0 +1,173 @@
+"""The process that runs SQL which nobody has read. A script: it imports the standard library only.
+
+One JSON object a line in, one a line out, until the input ends. What a query may do:
+
+* read: the connection is read-only and immutable, the authorizer lets SELECT and recursion pass,
+  reading of the database's own tables, and functions that SQLite itself calls innocuous;
+* for as long as it is given: SQLite asks every few thousand instructions, and an alarm that nothing
+  handles ends the process where SQLite does not ask (one long call of LIKE or printf);
+* in the memory it is given: of the process, of SQLite's heap, of one value, of one result set.
+
+Files it can neither open nor write: no attach, no extension, temporary results in memory, and a
+limit of the system of 0 bytes on what the process writes.
+"""
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ALLOWED_ACTIONS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE}
+SCHEMA_TABLES = {"sqlite_master", "sqlite_schema"}
+INNOCUOUS = 0x200000  # SQLITE_INNOCUOUS
+INSTRUCTIONS = 2000  # of SQLite between two looks at the clock
+NUMBER_BYTES = 16
+GRACE_S = 0.5  # after a query's own limit, for what never looks at the clock
+SQLITE_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 500,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 50,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+
+def confine(memory_bytes: int) -> None:
+    """Limits on this process that nothing in it can raise again."""
+    limits = {"RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 32, "RLIMIT_AS": memory_bytes}
+    for name, most in limits.items():
+        try:
+            resource.setrlimit(getattr(resource, name), (most, most))
+        except (AttributeError, ValueError, OSError):
+            continue  # not on this system; SQLite's own limits remain
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+
+
+def innocuous_functions() -> set[str]:
+    """Names of the functions that a query may call."""
+    with sqlite3.connect(":memory:") as connection:
+        listed = connection.execute("SELECT name, flags FROM pragma_function_list").fetchall()
+    connection.close()
+    names = {name.lower() for name, flags in listed if flags & INNOCUOUS}
+    return names | {name.lower() for name, _ in listed if name.startswith(("json", "->"))}
+
+
+def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.Connection:
+    """A connection that can read the tables of one database and do nothing else.
+
+    Raises:
+        sqlite3.Error: no database there, or one that was not closed by its last writer.
+    """
+    for suffix in ("-wal", "-journal"):
+        # Immutable leaves these out, so that the database would be read half written.
+        if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
+            raise sqlite3.OperationalError(f"there is a {path}{suffix}: close the database first")
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
+    connection.text_factory = lambda data: data.decode(errors="ignore")  # as the benchmark does
+    for pragma in (
+        "query_only = ON",
+        "trusted_schema = OFF",
+        "temp_store = MEMORY",
+        "mmap_size = 0",
+        f"hard_heap_limit = {memory_bytes // 4}",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    tables = {name.lower() for (name,) in rows} | SCHEMA_TABLES
+    for limit, most in SQLITE_LIMITS.items():
+        connection.setlimit(limit, most)
+
+    def authorize(
+        action: int, first: str | None, second: str | None, database: str | None, origin: str | None
+    ) -> int:
+        if action in ALLOWED_ACTIONS:
+            return sqlite3.SQLITE_OK
+        # No column is read where rows are only counted, of a query's own table expressions too.
+        if action == sqlite3.SQLITE_READ and (not second or lower(first) in tables):
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_FUNCTION and lower(second) in functions:
+            return sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_DENY
+
+    connection.set_authorizer(authorize)
+    return connection
+
+
+def lower(name: str | None) -> str:
+    """A name as it is compared."""
+    return (name or "").lower()
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value takes."""
+    return len(value) + NUMBER_BYTES if isinstance(value, str | bytes) else NUMBER_BYTES
+
+
+def fetch(cursor: sqlite3.Cursor, most_rows: int, most_bytes: int) -> list[tuple[Any, ...]]:
+    """The first rows of a result set.
+
+    Raises:
+        ValueError: they have more bytes than they may.
+    """
+    rows: list[tuple[Any, ...]] = []
+    taken = 0
+    for row in cursor:
+        taken += sum(map(size_of, row))
+        if taken > most_bytes:
+            raise ValueError(f"a result set of more than {most_bytes} bytes")
+        rows.append(row)
+        if len(rows) >= most_rows:
+            break
+    return rows
+
+
+def answer(request: dict[str, Any], functions: set[str], memory_bytes: int) -> dict[str, Any]:
+    """Runs one query: ``{"status": "ok", "rows": ...}``, or ``error`` or ``timeout``, and why."""
+    began = time.monotonic()
+    deadline = began + request["seconds"]
+    connection = None
+    try:
+        connection = open_database(request["database"], functions, memory_bytes)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
+        rows = fetch(connection.execute(request["sql"]), request["rows"], memory_bytes // 32)
+        reply = {"status": "ok", "rows": rows, "seconds": time.monotonic() - began}
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        reply = {"status": "error", "reason": str(error)}
+    finally:
+        if connection is not None:
+            connection.close()
+    if time.monotonic() > deadline:
+        return {"status": "timeout", "reason": f"not done after {request['seconds']:g} s"}
+    return reply
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    memory_bytes = int(sys.argv[1])
+    functions = innocuous_functions()
+    confine(memory_bytes)
+    print(json.dumps({"status": "ready"}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_S)
+        try:
+            reply = answer(request, functions, memory_bytes)
+            text = json.dumps(reply, default=lambda data: {"blob": data.hex()})
+        except MemoryError:
+            os._exit(1)  # what is left of this process is not to be trusted with another query
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""SQL that a model may write by accident or by design: it is run, and nothing comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spec_bench.metrics.execution import ExecutionAccuracy
+from spec_bench.metrics.execution.process import SqlProcess
+from spec_bench.records import SqlReference
+from tests.metrics.hostile import FILES, HARMLESS_FIRST, HOSTILE, MEMORY, PARSER, TIME, WRITES
+
+DATABASES = Path(__file__).parents[2] / "spec_bench" / "embedded" / "tasks" / "spider" / "database"
+LIMIT_S = 0.2
+KILL_S = 1.5  # after the limit: the alarm, the kill, a new process, on a busy machine
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the databases, alone in a folder."""
+    return Path(shutil.copytree(DATABASES, tmp_path_factory.mktemp("hostile") / "database"))
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[SqlProcess]:
+    with SqlProcess() as process:
+        yield process
+
+
+def run(process: SqlProcess, folder: Path, sql: str):
+    database = folder / "school" / "school.sqlite"
+    return process.run(database, sql.replace("{folder}", str(folder)), LIMIT_S, 100)
+
+
+def test_all_of_it_together_scores_nothing_and_leaves_every_database_as_it_was(
+    folder: Path,
+) -> None:
+    before, began = contents(folder), time.monotonic()
+    gold = SqlReference("SELECT name FROM pupil", folder / "school" / "school.sqlite")
+    answers = [sql.replace("{folder}", str(folder)) for sql in HOSTILE.values()]
+    found = ExecutionAccuracy(LIMIT_S).columns([*answers, gold], [[gold]] * (len(answers) + 1))
+    assert contents(folder) == before
+    # Only the honest answer at the end is right: the process that runs it has been replaced.
+    assert found["execution_accuracy"].value == 1 / (len(answers) + 1)
+    assert found["execution_timeouts"].value >= len(TIME)
+    failed = found["execution_errors"].value + found["execution_timeouts"].value
+    assert failed >= len(HOSTILE) - len(HARMLESS_FIRST) - len(MEMORY)
+    assert time.monotonic() - began < (len(TIME) + len(MEMORY)) * (LIMIT_S + KILL_S)
+
+
+@pytest.mark.parametrize("name", [*WRITES, *FILES])
+def test_the_process_itself_refuses_what_is_not_reading(
+    name: str, process: SqlProcess, folder: Path
+) -> None:
+    before = contents(folder)
+    outcome = run(process, folder, (WRITES | FILES)[name])
+    assert outcome.rows == ()
+    if name != "reindex":  # there is no index, so that nothing has to be refused
+        assert outcome.status == "error"
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("name", TIME)
+def test_a_query_ends_at_its_limit(name: str, process: SqlProcess, folder: Path) -> None:
+    began = time.monotonic()
+    assert run(process, folder, TIME[name]).status == "timeout"
+    assert time.monotonic() - began < LIMIT_S + KILL_S
+
+
+@pytest.mark.parametrize("name", PARSER)
+def test_a_text_that_is_no_statement_is_no_result(
+    name: str, process: SqlProcess, folder: Path
+) -> None:
+    outcome = run(process, folder, PARSER[name])
+    assert outcome.rows == ()
+    if name != "only semicolons":  # SQLite takes them for a statement that does nothing
+        assert outcome.status == "error"
+
+
+def test_a_query_that_wants_much_memory_does_not_get_it(process: SqlProcess, folder: Path) -> None:
+    for sql in MEMORY.values():
+        run(process, folder, sql)
+    process.close()  # only processes that have ended are counted
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20  # KiB
+
+
+def test_a_process_that_was_killed_is_replaced(folder: Path) -> None:
+    with SqlProcess() as process:
+        assert run(process, folder, TIME["one long call"]).reason.startswith("killed")
+        assert len(run(process, folder, "SELECT name FROM pupil").rows) == 40
+
+
+def test_a_process_that_dies_is_an_error_and_is_replaced(folder: Path) -> None:
+    with SqlProcess(memory_bytes=1 << 26) as process:
+        rows = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t LIMIT 1000000) "
+        died = process.run(
+            folder / "school" / "school.sqlite",
+            rows + "SELECT max(x) FROM (SELECT x, hex(randomblob(1000)) h FROM t ORDER BY h)",
+            20.0,
+            100,
+        )
+        assert (died.status, died.reason) == ("error", "the process died with status 1")
+        assert len(run(process, folder, "SELECT name FROM pupil").rows) == 40

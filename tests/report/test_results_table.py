@@ -1,0 +1,46 @@
+"""The Markdown table of a results file: its columns are those that the rows have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spec_bench.report.load import groups_of, read_results
+from spec_bench.report.table import markdown
+from tests.report.rows import row, write
+
+
+def header_and_lines(folder: Path, *rows: dict[str, Any]) -> list[list[str]]:
+    """The cells of the first table's header and of its rows."""
+    file = write(folder, "mine", *rows) / "mine" / "results.csv"
+    text = markdown(groups_of(read_results(file)), file)
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_scores_of_squad_and_spider_are_columns(tmp_path: Path) -> None:
+    scores = {"exact_match": (0.5, 0.4, 0.6), "f1": 0.75, "execution_accuracy": (0.9, 0.8, 1.0)}
+    header, _, line = header_and_lines(tmp_path, row("ar", "-", run_id="a", **scores))
+    assert header == ["decoder", "spec", "exact match", "f1", "execution accuracy"]
+    assert line[2:] == ["0.500 [0.400, 0.600]", "0.750", "0.900 [0.800, 1.000]"]
+
+
+def test_scores_of_metric_modules_are_columns_and_nothing_else_is(tmp_path: Path) -> None:
+    header, _, line = header_and_lines(
+        tmp_path,
+        row(
+            "ar", "-", run_id="a", sacrebleu_score=(31.5, 30.0, 33.0), mine_ratio=(1.5, None, None)
+        ),
+        row("sd", "2", run_id="b", peak_memory_bytes=4096, block_efficiency=(2.0, 1.5, 2.5)),
+    )[:3]
+    assert header == ["decoder", "spec", "block efficiency", "sacrebleu score", "mine ratio"]
+    assert line[2:] == ["", "31.500 [30.000, 33.000]", "1.500"]
+
+
+def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    counts = {"execution_errors": 3, "execution_timeouts": 0}
+    header, _, line = header_and_lines(
+        tmp_path, row("ar", "-", run_id="a", execution_accuracy=0.5, **counts)
+    )
+    assert header[2:] == ["execution accuracy", "execution errors"]
+    assert line[2:] == ["0.500", "3"]

@@ -1,0 +1,59 @@
+"""The table at a job's end: a score is a column, whoever computed it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from spec_bench.records import CellResult
+from spec_bench.sinks.console import print_table
+
+
+def printed(**metrics: float | None) -> list[str]:
+    """The words of the header and of the only row."""
+    labels = {"task": "spider", "decoder": "sd", "spec": "3"}
+    console = Console(file=io.StringIO(), width=200)
+    print_table([CellResult("id", labels, "exact", "complete", metrics=dict(metrics))], console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().split()
+
+
+def test_our_scores_have_short_titles() -> None:
+    words = printed(
+        exact_match=0.5,
+        exact_match_low=0.4,
+        exact_match_high=0.6,
+        f1=0.75,
+        f1_low=None,
+        f1_high=None,
+        execution_accuracy=0.9,
+        execution_accuracy_low=0.8,
+        execution_accuracy_high=1.0,
+        execution_errors=2.0,
+    )
+    assert words[:6] == ["task", "decoder", "spec", "EM", "F1", "EX"]
+    assert words[6:] == ["spider", "sd", "3", "0.50", "±0.10", "0.75", "0.90", "±0.10"]
+
+
+def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:
+    words = printed(
+        token_rate_end_to_end=99.0,
+        token_rate_end_to_end_low=98.0,
+        token_rate_end_to_end_high=100.0,
+        rouge_rouge2=0.25,
+        rouge_rouge2_low=0.2,
+        rouge_rouge2_high=0.3,
+        peak_memory_bytes=4096.0,
+    )
+    assert words == [
+        "task",
+        "decoder",
+        "spec",
+        "rouge_rouge2",
+        "spider",
+        "sd",
+        "3",
+        "0.25",
+        "±0.05",
+    ]

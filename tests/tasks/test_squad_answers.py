@@ -1,0 +1,67 @@
+"""SQuAD's answers from the file to the score, in the package's schema and in the hub's."""
+
+from __future__ import annotations
+
+import datasets
+import pytest
+
+from spec_bench.metrics.quality import build_metric
+from spec_bench.tasks import build_task
+
+from .conftest import config
+
+ANSWERS = [["Norway", "in Norway"], []]
+ROWS = [
+    {
+        "id": f"q{number}",
+        "title": "Oslo",
+        "context": "Oslo is in Norway.",
+        "question": "Where is Oslo?",
+        "answers": {"text": texts, "answer_start": [11, 8][: len(texts)]},
+    }
+    for number, texts in enumerate(ANSWERS)
+]
+
+
+@pytest.fixture
+def hub_file(tmp_path):
+    """A Parquet file with the features of rajpurkar/squad_v2."""
+    text, number = datasets.Value("string"), datasets.Value("int32")
+    answers = datasets.Sequence({"text": text, "answer_start": number})
+    names = ("id", "title", "context", "question")
+    features = datasets.Features({**dict.fromkeys(names, text), "answers": answers})
+    file = tmp_path / "validation-00000-of-00001.parquet"
+    datasets.Dataset.from_list(ROWS, features=features).to_parquet(file)
+    return file
+
+
+def scores(predictions: list[str], references: list[list[str]]) -> list[float]:
+    return [
+        build_metric(name).score(predictions, references).value for name in ("exact_match", "f1")
+    ]
+
+
+def test_the_hubs_answers_are_references_and_none_means_unanswerable(hub_file):
+    task = build_task(config("squad", kind="local", path=str(hub_file)))
+    references = [task.references(example) for example in task.examples()]
+    assert references == ANSWERS
+    assert scores(["in Norway", "unanswerable"], references) == [1.0, 1.0]
+    assert scores(["Norway", ""], references) == [1.0, 1.0]
+    assert scores(["unanswerable", "Norway"], references) == [0.0, 0.0]
+    assert scores(["Norway, Europe", ""], references) == [0.5, pytest.approx((2 / 3 + 1) / 2)]
+
+
+def test_the_samples_own_answers_are_all_right():
+    task = build_task(config("squad"))
+    references = [task.references(example) for example in task.examples()]
+    assert any(references)
+    assert not all(references)  # some questions have no answer
+    right = [golds[0] if golds else "unanswerable" for golds in references]
+    assert scores(right, references) == [1.0, 1.0]
+    assert 0.0 < scores([""] * len(right), references)[0] < 0.5
+
+
+def test_an_answer_is_cut_where_the_task_stops_before_it_is_scored():
+    task = build_task(config("squad"))
+    assert task.postprocess(" Norway\nTitle: Bergen") == "Norway"
+    assert scores([task.postprocess(" \nNorway")], [["Norway"]]) == [1.0, 1.0]
