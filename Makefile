@@ -45,7 +45,8 @@ rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
 rsd-fig1: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
 
-# Everything of the papers that the embedded family can show, into results/embedded.
+# Everything of the papers that the embedded family can show, into results/embedded: rows, then
+# pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
 	$(RUN) rsd=exp1 experiment=embedded
@@ -54,6 +55,7 @@ embedded: $(STAMP)
 	$(RUN) mcsd=ablation experiment=embedded
 	$(RUN) mcsd=search_monotone experiment=embedded prompts=12
 	$(RUN) mcsd=search experiment=embedded prompts=5
+	$(REPORT) all --results results/embedded
 
 list: $(STAMP)
 	$(REPORT) list

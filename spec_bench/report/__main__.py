@@ -4,6 +4,7 @@
 * ``... table rsd/7``: a paper's table, its numbers and ours side by side
 * ``... list [rsd]``: every table and figure, what is measured, what would run the rest
 * ``... figure rsd/4``, ``... checks rsd``, ``... page rsd-exp1``
+* ``... all``: every page, table and figure that the measured rows apply to
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from spec_bench.report import subcommands
 
-_PAPER = ("table", "list", "figure", "checks", "page")
+_PAPER = ("table", "list", "figure", "checks", "page", "all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     page.add_argument("--output", type=Path, help="file to write; default: beside the results")
     page.set_defaults(run=subcommands.run_page)
 
-    for command in (table, listing, figure, checks, page):
+    everything = commands.add_parser("all", help="every page, table and figure there are rows for")
+    everything.add_argument("names", nargs="*", metavar="name", help="experiments; default: all")
+    everything.set_defaults(run=subcommands.run_all)
+
+    for command in (table, listing, figure, checks, page, everything):
         command.add_argument("--results", type=Path, default=Path("results"), metavar="DIR")
     for command in (table, listing, figure, page):
         command.add_argument("--pair", help="show this pair; default: the paper's own")

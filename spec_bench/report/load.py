@@ -75,7 +75,7 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
     for _, part in rows.groupby(keys, sort=False, dropna=False):
         first = part.iloc[0]
         extra = [name for name in shown if several is not None and several.at[first.task, name]]
-        title = ", ".join([str(first.task), *(f"{name} {first[name]}" for name in extra)])
+        title = ", ".join([str(first.task), *(f"{name} {_written(first[name])}" for name in extra)])
         groups.append(Group(title, part))
     return groups
 
@@ -99,3 +99,7 @@ def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured; None where the raw runs are not beside the results."""
     path = results.resolve().parent.parent / "runs" / run_id / "provenance.json"
     return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
+
+
+def _written(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -110,6 +110,15 @@ def run_page(options: Namespace) -> int:
     return 0
 
 
+def run_all(options: Namespace) -> int:
+    """Pages, tables and figures."""
+    from spec_bench.report.everything import write_everything  # matplotlib is slow to load
+
+    for path in write_everything(options.results, options.names, _elsewhere(options)):
+        print(path)
+    return 0
+
+
 def _elsewhere(options: Namespace) -> Path | None:
     """The results folder where it is not the default."""
     return None if options.results == _DEFAULT_RESULTS else options.results

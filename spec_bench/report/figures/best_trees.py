@@ -20,7 +20,7 @@ from spec_bench.report.figures.relative import (
     relative_rows,
 )
 from spec_bench.report.figures.style import (
-    COLOURS,
+    DECODER_COLOURS,
     MARKERS,
     TWO_COLUMNS_INCHES,
     error_bars,
@@ -118,7 +118,7 @@ def _draw_task(axes: Sequence[Any], pair: str, group: Group, axis: str) -> bool:
                     [point.place for point in series],
                     [point.value for point in series],
                     linestyle="--",
-                    color=COLOURS[index],
+                    color=DECODER_COLOURS[decoder],
                     alpha=0.4,
                     linewidth=1,
                 )
@@ -139,7 +139,7 @@ def _draw_series(plot: Any, points: Sequence[Point], index: int, ticks: Sequence
         [point.value for point in points],
         yerr=error_bars((point.value, point.low, point.high) for point in points),
         fmt=f"{MARKERS[index]}-",
-        color=COLOURS[index],
+        color=DECODER_COLOURS[DECODERS[index]],
         markersize=3.2,
         elinewidth=0.7,
         capsize=1.5,
@@ -149,7 +149,9 @@ def _draw_series(plot: Any, points: Sequence[Point], index: int, ticks: Sequence
 def _legend(figure: Any, title: str, dashed: bool) -> None:
     """The figure's title, its decoders, and what dashes mean where there are any."""
     entries = [
-        pyplot.Line2D([], [], color=COLOURS[i], marker=MARKERS[i], markersize=4, label=name_of(d))
+        pyplot.Line2D(
+            [], [], color=DECODER_COLOURS[d], marker=MARKERS[i], markersize=4, label=name_of(d)
+        )
         for i, d in enumerate(DECODERS)
     ]
     if dashed:

@@ -16,6 +16,7 @@ from matplotlib import pyplot
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+DECODER_COLOURS = {"sd": BLUE, "spectr": ORANGE, "rsd_c": GREEN, "rsd_s": VERMILLION}  # as on pages
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "pdf")
 _DPI = 200

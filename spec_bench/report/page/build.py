@@ -162,9 +162,10 @@ def _more_figures(data: PageData) -> str:
 def _tables(data: PageData) -> str:
     """Each table closed until it is asked for."""
     return "".join(
-        f"<details><summary>{escape(grid.name)}: {escape(grid.title)}</summary>"
-        f"{html.fragment(grid)}</details>"
-        for grid in data.tables
+        f"<details><summary>{escape(shown.grid.name)}: {escape(shown.grid.title)}"
+        f"{escape(f' · ours: {shown.pair}' if shown.pair else '')}</summary>"
+        f"{html.fragment(shown.grid)}</details>"
+        for shown in data.tables
     )
 
 

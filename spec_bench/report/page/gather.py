@@ -5,9 +5,7 @@ Knows files and the papers' index; nothing about HTML.
 
 from __future__ import annotations
 
-import base64
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +15,16 @@ import pandas as pd
 
 from spec_bench.report.load import Group, groups_of
 from spec_bench.report.orderings import Check, check_all
-from spec_bench.report.others import claims_of, draw_figure
-from spec_bench.report.papers.build import build_table
+from spec_bench.report.others import claims_of
+from spec_bench.report.page.pictures import Picture, more_figures, pictures
+from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.papers.commands import commands_for
-from spec_bench.report.papers.grid import Grid, Wanted
+from spec_bench.report.papers.grid import Wanted
 from spec_bench.report.papers.index import Item, Paper, load_paper, recipes_by_name
 from spec_bench.report.papers.measured import Measured, read_measured, results_files
 from spec_bench.report.papers.progress import Progress, progress_of, wanted_of
 
-_PICTURES = 2  # drawing takes seconds each; the page has commands for the rest
 _PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure as a PNG.
-
-    Attributes:
-        title: its caption.
-        data_uri: the picture itself.
-    """
-
-    title: str
-    data_uri: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +56,7 @@ class PageData:
     checks: list[Check]
     progress: list[tuple[Item, Progress]]
     commands: list[str]
-    tables: list[Grid]
+    tables: list[ShownTable]
     origins: list[tuple[dict[str, str], int]]
 
 
@@ -138,12 +123,12 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
         rows=rows,
         groups=groups,
         paper=paper,
-        pictures=_pictures(paper, items, groups, rows, measured),
-        more_figures=_more_figures(paper, items, measured, results),
+        pictures=pictures(paper, items, groups, measured),
+        more_figures=more_figures(paper, items, measured, results),
         checks=_checks(paper, groups, rows, file),
         progress=progress,
         commands=commands,
-        tables=_tables(items, measured, results),
+        tables=shown_tables(items, measured, results),
         origins=_origins(file, rows),
     )
 
@@ -167,87 +152,6 @@ def _progress(
                 seen.add(key)
                 found.append((item, part))
     return found
-
-
-def _tables(items: Sequence[Item], measured: Measured, results: Path | None) -> list[Grid]:
-    """The paper's tables of the measured pairs; for another pair, the first table of each task."""
-    grids: list[Grid] = []
-    tables = [item for item in items if item.kind == "table"]
-    own = {item.name: build_table(item, measured, None, results) for item in tables}
-    shown = [grid for grid in own.values() if grid.measured]
-    grids += shown
-    covered = {wanted.pair for grid in shown for wanted in grid.wanted()}
-    for pair in measured.pairs():
-        if pair in covered:
-            continue
-        seen: set[tuple[Wanted, ...]] = set()
-        for item in tables:
-            grid = build_table(item, measured, pair, results)
-            key = tuple(grid.wanted())
-            if grid.measured and key not in seen:
-                seen.add(key)
-                grids.append(grid)
-    return grids
-
-
-def _pictures(
-    paper: Paper | None,
-    items: Sequence[Item],
-    groups: Sequence[Group],
-    rows: pd.DataFrame,
-    measured: Measured,
-) -> list[Picture]:
-    """The paper's figures; for an experiment of no paper the plain one."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if paper is None:
-            from spec_bench.report.figure import draw
-
-            draw(groups, folder / "figure.png")
-            return [_picture("All decoders, with their 95% intervals", folder / "figure.png")]
-        found = []
-        for number, (item, pair) in enumerate(_drawn(paper, items, measured)[:_PICTURES]):
-            try:
-                paths = draw_figure()(
-                    paper.name, str(item.number), rows, folder / str(number), pair, ("png",)
-                )
-            except ValueError:
-                continue
-            title = f"Figure {item.number}, {pair}. {item.title}"
-            found += [_picture(title, path) for path in paths]
-        return found
-
-
-def _more_figures(
-    paper: Paper | None, items: Sequence[Item], measured: Measured, results: Path | None
-) -> list[str]:
-    """The commands that draw what the page leaves out."""
-    if paper is None:
-        return []
-    where = f" --results {results}" if results is not None else ""
-    return [
-        f"python -m spec_bench.report figure {item.name} --pair {pair}{where}"
-        for item, pair in _drawn(paper, items, measured)[_PICTURES:]
-    ]
-
-
-def _drawn(paper: Paper, items: Sequence[Item], measured: Measured) -> list[tuple[Item, str]]:
-    """Which figures there are, of which pair: a pair that no figure has gets the first one."""
-    figures = [item for item in items if item.kind == "figure"]
-    pairs = measured.pairs()
-    drawn = [
-        (item, pair)
-        for item in figures
-        for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
-        if pair in pairs
-    ]
-    shown = {pair for _, pair in drawn}
-    return drawn + [(figures[0], pair) for pair in pairs if figures and pair not in shown]
-
-
-def _picture(title: str, path: Path) -> Picture:
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Picture(title, f"data:image/png;base64,{data}")
 
 
 def _checks(

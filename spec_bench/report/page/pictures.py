@@ -1,0 +1,134 @@
+"""The figures of an experiment: which there are, and some of them as pictures in the page."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from spec_bench.report.load import Group
+from spec_bench.report.others import draw_figure
+from spec_bench.report.papers.index import Item, Paper
+from spec_bench.report.papers.measured import Measured
+from spec_bench.report.papers.progress import wanted_of
+
+_PICTURES = 2  # drawing takes a second each; the page has commands for the rest
+_TOGETHER = ("mcsd",)  # papers whose figures show several pairs side by side
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a PNG.
+
+    Attributes:
+        title: its caption.
+        data_uri: the picture itself.
+    """
+
+    title: str
+    data_uri: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and whose rows it shows.
+
+    Attributes:
+        item: the figure.
+        pairs: names of pairs.
+        own: whether the paper's figure has them.
+    """
+
+    item: Item
+    pairs: tuple[str, ...]
+    own: bool
+
+    @property
+    def title(self) -> str:
+        """A caption: another pair than the paper's is not what its title says."""
+        names = ", ".join(self.pairs)
+        if self.own:
+            return f"Figure {self.item.number}, {names}. {self.item.title}"
+        return f"{names}, drawn as Figure {self.item.number} of the paper ({self.item.title})"
+
+
+def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
+    """Which figures there are, of which pairs: pairs that no figure has get the first one.
+
+    Args:
+        paper: whose figures.
+        items: its tables and figures that the experiment measures.
+        measured: the rows there are.
+    """
+    figures = [item for item in items if item.kind == "figure"]
+    pairs = measured.pairs()
+    found = [
+        Drawing(item, (pair,), True)
+        for item in figures
+        for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
+        if pair in pairs
+    ]
+    shown = {pair for drawing in found for pair in drawing.pairs}
+    others = tuple(pair for pair in pairs if pair not in shown)
+    if not figures or not others:
+        return found
+    groups = [others] if paper.name in _TOGETHER else [(pair,) for pair in others]
+    return [*found, *(Drawing(figures[0], group, False) for group in groups)]
+
+
+def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
+    """Writes a figure's files.
+
+    Raises:
+        ValueError: the rows are not those of this figure.
+    """
+    item, rows = drawing.item, measured.rows
+    own = rows[rows.pair.isin(drawing.pairs)]
+    pair = drawing.pairs[0] if len(drawing.pairs) == 1 else None
+    return list(draw_figure()(item.paper, str(item.number), own, folder, pair, formats))
+
+
+def pictures(
+    paper: Paper | None, items: Sequence[Item], groups: Sequence[Group], measured: Measured
+) -> list[Picture]:
+    """The paper's first figures; for an experiment of no paper the plain one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if paper is None:
+            from spec_bench.report.figure import draw as draw_plain
+
+            draw_plain(groups, folder / "figure.png")
+            return [_picture("All decoders, with their 95% intervals", folder / "figure.png")]
+        return list(_first(drawings(paper, items, measured)[:_PICTURES], measured, folder))
+
+
+def more_figures(
+    paper: Paper | None, items: Sequence[Item], measured: Measured, results: Path | None
+) -> list[str]:
+    """The commands that draw what the page leaves out."""
+    if paper is None:
+        return []
+    where = f" --results {results}" if results is not None else ""
+    return [
+        f"python -m spec_bench.report figure {drawing.item.name} --pair {pair}{where}"
+        for drawing in islice(drawings(paper, items, measured), _PICTURES, None)
+        for pair in drawing.pairs
+    ]
+
+
+def _first(found: Sequence[Drawing], measured: Measured, folder: Path) -> Iterator[Picture]:
+    for number, drawing in enumerate(found):
+        try:
+            paths = draw(drawing, measured, folder / str(number), "png")
+        except ValueError:
+            continue
+        for path in paths:
+            yield _picture(drawing.title, path)
+
+
+def _picture(title: str, path: Path) -> Picture:
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    return Picture(title, f"data:image/png;base64,{data}")

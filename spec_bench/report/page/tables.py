@@ -1,0 +1,52 @@
+"""Which of a paper's tables show something of the measured pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec_bench.report.papers.build import build_table
+from spec_bench.report.papers.grid import Grid, Wanted
+from spec_bench.report.papers.index import Item
+from spec_bench.report.papers.measured import Measured
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table with measured cells.
+
+    Attributes:
+        grid: the table.
+        pair: whose cells they are where it is not the paper's own; "" where it is.
+    """
+
+    grid: Grid
+    pair: str
+
+
+def shown_tables(
+    items: Sequence[Item], measured: Measured, results: Path | None
+) -> list[ShownTable]:
+    """The paper's tables of the measured pairs; for another pair, the first table of each task.
+
+    Args:
+        items: a paper's tables and figures.
+        measured: the rows there are.
+        results: the results folder for the commands; None where it is the default.
+    """
+    tables = [item for item in items if item.kind == "table"]
+    own = [build_table(item, measured, None, results) for item in tables]
+    found = [ShownTable(grid, "") for grid in own if grid.measured]
+    covered = {wanted.pair for shown in found for wanted in shown.grid.wanted()}
+    for pair in measured.pairs():
+        if pair in covered:
+            continue
+        seen: set[tuple[Wanted, ...]] = set()
+        for item in tables:
+            grid = build_table(item, measured, pair, results)
+            key = tuple(grid.wanted())
+            if grid.measured and key not in seen:
+                seen.add(key)
+                found.append(ShownTable(grid, pair))
+    return found
