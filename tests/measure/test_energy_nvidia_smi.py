@@ -7,6 +7,9 @@ between two samples is off by up to half a sampling period times its height. Her
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -199,3 +202,28 @@ def test_no_process_is_left_when_the_meter_is_closed(play_power: PlayPower) -> N
     meter.close()
     assert process.poll() is not None
     assert shutil.which("nvidia-smi")
+
+
+def test_a_killed_job_takes_the_program_with_it(play_power: PlayPower, tmp_path: Path) -> None:
+    identity = tmp_path / "pid"
+    play_power(Curve("steady"), deaf=str(identity))
+    code = (
+        "import os, signal\n"
+        "from spec_bench.measure.energy import build_meter\n"
+        "build_meter({'meter': 'nvidia_smi', 'idle_s': 0.1}).open()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    left = Path("/proc") / identity.read_text() / "stat"
+    deadline_s = time.monotonic() + 5
+    while running(left) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not running(left)
+
+
+def running(stat: Path) -> bool:
+    """Whether a process of /proc is there and is no zombie that nobody has waited for."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

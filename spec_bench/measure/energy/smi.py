@@ -23,6 +23,8 @@ PROGRAM = "nvidia-smi"
 _ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 3.0  # beyond the period, for a sample that is due
 _FORMAT = "--format=csv,noheader,nounits"
+_OPENING_S = 0.01
+_ON_TERMINAL = 'exec "$@" <>"$0" >&0 2>&1'
 _STAMP = "%Y/%m/%d %H:%M:%S.%f"
 
 Trace = tuple[list[float], list[float]]
@@ -147,15 +149,18 @@ class SmiSampler:
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
-        # To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its
-        # stamps are in local time without a zone, which the variable makes UTC.
+        # To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. A
+        # session's first process that opens a terminal to read is controlled by it, so that the
+        # program gets a hang-up when this process dies, killed or not. Its stamps are in local time
+        # without a zone, which the variable makes UTC.
         ours, theirs = os.openpty()
         try:
             self._process = subprocess.Popen(
-                command,
+                ["/bin/sh", "-c", _ON_TERMINAL, os.ttyname(theirs), *command],
                 stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
                 env={**os.environ, "TZ": "UTC"},
             )
         except OSError as error:
@@ -217,8 +222,9 @@ class SmiSampler:
     def _read(self, terminal: int) -> None:
         """The thread: every line becomes a sample, until the program ends or says nonsense."""
         reason = ""
+        assert self._process is not None
         try:
-            for line in _lines(terminal):
+            for line in _lines(terminal, self._process):
                 stamp_s, index, power = parse_line(line, self.fields)
                 self._add(stamp_s, index, power)
         except UnmeteredError as error:
@@ -226,7 +232,6 @@ class SmiSampler:
         finally:
             os.close(terminal)
         if not reason:
-            assert self._process is not None
             reason = f"{PROGRAM} ended with status {self._process.wait()}"
         with self._news:
             self._ended = reason
@@ -245,16 +250,18 @@ class SmiSampler:
             self._news.notify_all()
 
 
-def _lines(terminal: int) -> Iterator[str]:
-    """Whole lines as they come; ends when the other side closes."""
+def _lines(terminal: int, process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Whole lines as they come, until the process has ended and all it printed is read."""
     rest = b""
     while True:
+        ended = process.poll() is not None
         try:
             data = os.read(terminal, 65536)
-        except OSError:  # Linux's end of file on a terminal
-            return
-        if not data:
-            return
+        except OSError:  # on Linux: nobody has the other side open, any more or yet
+            if ended:
+                return
+            time.sleep(_OPENING_S)
+            continue
         *whole, rest = (rest + data).split(b"\n")
         yield from (line.decode(errors="replace") for line in whole if line.strip())
 
