@@ -45,7 +45,9 @@ def markov_decoder(
     for index in range(decoder["drafter"].get("drafts", 1)):
         noise = random_markov(vocab, 1000 + seed + index).logits
         drafts.append(MarkovModel(target.logits + noise))
-    return build_decoder(decoder, target, drafts, settings, rows), target
+    built = build_decoder(decoder, target, drafts, settings, rows)
+    assert isinstance(built, Decoder), "beams have an audit of their own"
+    return built, target
 
 
 def enumerated_error(

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.build_beams import beam_plan, build_beams, is_beams
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.simulation import SIMULATED, simulated_rules
 from spec_bench.decode.spec import check_tree, tree_policy
@@ -32,6 +34,7 @@ ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
     SIMULATED: ("iid", "without_replacement", "deterministic"),
 }
 LOSSLESS: dict[str, Lossless] = {SIMULATED: "simulated"}  # every other rule is exact
+AnyDecoder = Decoder | BeamDecoder
 DRAFTERS = ("none", "language_model")
 
 
@@ -53,6 +56,9 @@ def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | No
             raise ValueError(f"decoder {name!r} lacks its {key!r} block")
     check_tree(decoder)
     drafts = drafts_used(decoder)
+    if is_beams(decoder):
+        beam_plan(decoder, drafts)
+        return
     policy = build_policy(decoder, settings or SamplingSettings())
     if (drafts == 0) != (policy.shape.depth == 0):
         raise ValueError(
@@ -187,7 +193,7 @@ def build_decoder(
     settings: SamplingSettings,
     rows: int = 1,
     pool: CachePool | None = None,
-) -> Decoder:
+) -> AnyDecoder:
     """Builds a decoder over loaded models.
 
     Args:
@@ -217,6 +223,8 @@ def build_decoder(
                 f"target and draft must have the same vocabulary, got {target.vocab_size} and "
                 f"{draft.vocab_size} tokens"
             )
+    if is_beams(decoder):
+        return build_beams(decoder, target, drafts[:count], settings, rows, pool or CachePool())
     policy = build_policy(decoder, settings)
     rule = build_rule(decoder, policy)
     return Decoder(

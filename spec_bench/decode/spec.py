@@ -1,4 +1,6 @@
-"""A decoder's tree in words: the papers' shorthand (``3``, ``4x3``, ``2-2-1``) and its checks."""
+"""A decoder's tree in words: the papers' shorthand (``3``, ``4x3``, ``2-2-1``, ``4x2@0.9``) and its
+checks.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ SPEC_FORMS = {
     "widths": "children per level such as 2-2-1",
     "iid_paths": "KxL: K paths of length L, such as 4x3",
     "stochastic_beam": "KxL: beam width K, length L, such as 4x3",
+    "beam_root": "a number of beams such as 4",
+    "beams": "WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9",
 }
 TREE_KEYS = {
     "root": (),
@@ -20,6 +24,8 @@ TREE_KEYS = {
     "widths": ("widths", "replacement"),
     "iid_paths": ("paths", "depth"),
     "stochastic_beam": ("width", "depth"),
+    "beam_root": ("width",),
+    "beams": ("width", "depth", "threshold", "least"),
 }
 
 
@@ -68,6 +74,13 @@ def resolve_spec(decoder: Mapping[str, Any], spec: str | int | None) -> dict[str
         tree["paths" if policy == "iid_paths" else "width"] = count
         tree["depth"] = depth
         return resolved
+    if policy == "beam_root" and re.fullmatch(r"\d+", text):
+        tree["width"] = int(text)
+        return resolved
+    if policy == "beams" and (found := re.fullmatch(r"(\d+)x(\d+)(?:@(\d*\.?\d+))?", text)):
+        tree["width"], tree["depth"] = int(found[1]), int(found[2])
+        tree["threshold"] = float(found[3]) if found[3] else tree.get("threshold")
+        return resolved
     raise ValueError(
         f"decoder {decoder.get('name')!r}: spec {text!r} does not fit its tree policy {policy!r}, "
         f"which takes {SPEC_FORMS[policy]}"
@@ -83,6 +96,10 @@ def spec_of(decoder: Mapping[str, Any]) -> str:
         return str(tree["depth"])
     if policy == "widths":
         return "-".join(str(width) for width in tree["widths"])
+    if policy == "beam_root":
+        return str(tree["width"])
+    if policy == "beams":
+        return f"{tree['width']}x{tree['depth']}@{tree['threshold']:g}"
     return f"{tree['paths' if policy == 'iid_paths' else 'width']}x{tree['depth']}"
 
 
@@ -109,6 +126,12 @@ def check_tree(decoder: Mapping[str, Any]) -> None:
             if not isinstance(value, bool):
                 raise ValueError(
                     f"decoder {name!r}: tree.replacement must be true or false, got {value!r}"
+                )
+            continue
+        if key == "threshold":
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ValueError(
+                    f"decoder {name!r}: tree.threshold must be a number in 0..1, got {value!r}"
                 )
             continue
         numbers = list(value) if key == "widths" else [value]

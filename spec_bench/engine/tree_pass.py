@@ -84,20 +84,48 @@ def run_nodes(
     device, depth = model.device, tree.shape.node_depth[nodes]
     positions = torch.tensor([[n + d for d in depth] for n in lengths], device=device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
-    shape = (len(lengths), len(depth), max(lengths) + nodes.stop)
+    starts = [n + nodes.start for n in lengths]
+    tokens = tree.tokens[:, nodes].to(device)
+    return run_under_ancestors(model, cache, lengths, starts, tokens, positions, ancestors)
+
+
+def run_under_ancestors(
+    model: LanguageModel,
+    cache: object,
+    lengths: list[int],
+    starts: list[int],
+    tokens: Tensor,
+    positions: Tensor,
+    ancestors: Tensor,
+) -> ForwardOutput:
+    """Runs nodes that see their row's first ``length`` slots and, of the slots behind, those that
+    ``ancestors`` says.
+
+    Args:
+        model: target or draft.
+        cache: its cache.
+        lengths: [R] slots that all nodes of a row see.
+        starts: [R] first slot written.
+        tokens: [R, T].
+        positions: [R, T].
+        ancestors: [R, T, C]; entry c is about slot ``length + c``.
+
+    Returns:
+        Logits [R, T, V].
+    """
+    device = model.device
+    rows, count, columns = ancestors.shape
+    shape = (rows, count, max(lengths) + columns)
     if min(lengths) == max(lengths):
         visible = torch.ones(shape, dtype=torch.bool, device=device)
         visible[:, :, lengths[0] :] = ancestors
     else:
         length = torch.tensor(lengths, device=device).unsqueeze(1)
         committed = torch.arange(shape[2], device=device) < length
-        at = (length + torch.arange(nodes.stop, device=device)).unsqueeze(1)
+        at = (length + torch.arange(columns, device=device)).unsqueeze(1)
         visible = committed.unsqueeze(1).expand(shape).clone()
         visible.scatter_(2, at.expand_as(ancestors), ancestors)
-    starts = [n + nodes.start for n in lengths]
-    rows = slice(0, len(lengths))
-    tokens = tree.tokens[:, nodes].to(device)
-    return model.forward(cache, rows, starts, tokens, positions, visible)
+    return model.forward(cache, slice(0, rows), starts, tokens, positions, visible)
 
 
 def _causal(positions: Tensor, slots: int) -> Tensor:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.build import AnyDecoder
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.records import Generation, Request
 from spec_bench.run.cells import Cell
@@ -35,7 +35,7 @@ class CellRun:
     store: CellStore
     memory: PeakMemory
     done: dict[str, Generation] = field(default_factory=dict)
-    decoder: Decoder | None = None
+    decoder: AnyDecoder | None = None
     failure: str = ""
 
     @property

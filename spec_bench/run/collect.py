@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.build import AnyDecoder
 from spec_bench.metrics import summarise
 from spec_bench.records import CellResult, Generation
 from spec_bench.run.cell_run import CellRun, job_of
@@ -56,7 +56,7 @@ def _failed(settings: JobSettings, run: CellRun) -> CellResult:
 def _complete(
     settings: JobSettings,
     run: CellRun,
-    decoder: Decoder,
+    decoder: AnyDecoder,
     baseline: CellRun,
     same_job: bool,
     prompts: Prompts,

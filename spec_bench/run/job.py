@@ -13,8 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from spec_bench.decode.build import build_decoder
-from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.build import AnyDecoder, build_decoder
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.measure.memory import PeakMemory
@@ -117,7 +116,7 @@ def _prepare(
                 run.fail(error)
 
 
-def _warm_up(settings: JobSettings, decoder: Decoder, requests: Sequence[Request]) -> None:
+def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
     """Allocates for the longest request and decodes a few tokens that nothing records."""
     decoder.reserve(
         max(decoder.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests)

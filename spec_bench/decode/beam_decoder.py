@@ -1,0 +1,201 @@
+"""Decoding several beams at once: beam sampling, and dynamic-width speculative beam decoding.
+
+Each iteration: draft a forest of beams, run the target once over the input beams and the forest,
+verify layer by layer, draw what is missing, copy the outcome to the host (the iteration's one
+transfer), keep the output beams' ancestors in the caches, record. Beam sampling is the case without
+draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints mended.
+
+What the paper leaves open is settled so. A stopped beam repeats its stop token and keeps its
+likelihood. The extra layer has the width of the layer before it, a rejected layer its own. The
+draft's beam law starts from the input beams' likelihoods under the *target*, which are known.
+Verification ends at the length limit, so that the last layer is a full step of the beam law too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from spec_bench.core.beams import beam_probs, next_token_log_probs
+from spec_bench.core.draws import Draws, SeededDraws, row_generator
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_rows import BeamRow
+from spec_bench.decode.beam_step import BeamPlan, Drafted, Outcome, Parents, verify
+from spec_bench.decode.decoder import DrawsFactory
+from spec_bench.decode.loop import DecodingLoop
+from spec_bench.engine.forest_pass import Forest
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
+from spec_bench.engine.tree_pass import prefill
+from spec_bench.records import Lossless, Request, StepRecord
+
+
+@dataclass
+class BeamDecoder(DecodingLoop[BeamRow]):
+    """Beams over one target.
+
+    Args:
+        name: as in ``conf/decoder``.
+        target: the target model.
+        drafts: one draft model, or none for beam sampling.
+        plan: how many beams, how they are drafted and kept.
+        settings: sampling settings; they warp the joint law of all beams.
+        rows: most requests that decode together.
+        lossless: how the output's law relates to the target's beam law.
+        pool: caches, shared by the decoders of a job.
+        make_draws: where randomness comes from; audits enumerate instead.
+    """
+
+    row_type: ClassVar[type[BeamRow]] = BeamRow
+
+    name: str
+    target: LanguageModel
+    drafts: Sequence[LanguageModel]
+    plan: BeamPlan
+    settings: SamplingSettings
+    rows: int = 1
+    lossless: Lossless = "exact_beam"
+    pool: CachePool = field(default_factory=CachePool)
+    make_draws: DrawsFactory = SeededDraws
+
+    def __post_init__(self) -> None:
+        self._caches: list[Any] = []
+
+    @property
+    def depth(self) -> int:
+        return self.plan.depth
+
+    @property
+    def nodes(self) -> int:
+        return self.plan.depth * self.plan.width
+
+    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+        """One trunk, at worst a branch for every beam, and one forest behind them.
+
+        With one cache a single beam goes on, so nothing branches.
+        """
+        branches = 1 if self.plan.one_cache else self.plan.width
+        return longest_prompt + branches * (max_new_tokens + 2) + self.nodes
+
+    def reserve(self, slots: int) -> None:
+        models = (self.target, *self.drafts)
+        roles = ("target", *(f"draft {index}" for index in range(len(self.drafts))))
+        self._caches = [
+            self.pool.cache(role, model, self.rows, slots)
+            for role, model in zip(roles, models, strict=True)
+        ]
+
+    def begin(self, requests: Sequence[Request], seed: int) -> list[BeamRow]:
+        self.admit(requests)
+        device = self.target.device
+        rows = [self.row_type.start(r, row_generator(seed, r.prompt_id, device)) for r in requests]
+        for model, cache in zip((self.target, *self.drafts), self._caches, strict=True):
+            for index, row in enumerate(rows):
+                prefill(model, cache, index, row.trunk)
+        return rows
+
+    def step(self, active: Sequence[BeamRow]) -> int:
+        draws = self.make_draws([row.generator for row in active])
+        forest = self._forest(active)
+        parents = self._parents(active, forest)
+        drafted = self._draft(active, forest, parents, draws)
+        logits = forest.run_all(self.target, self._caches[0])
+        limit = torch.tensor([row.remaining for row in active], device=logits.device)
+        outcomes = verify(
+            logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
+        )
+        return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
+
+    def retire(self, active: list[BeamRow]) -> None:
+        for index in reversed(range(len(active))):
+            if active[index].finish is None:
+                continue
+            last = active.pop()
+            if index < len(active):
+                active[index] = last
+                for cache in self._caches:
+                    cache.move_row(len(active), index, len(last.trunk) + len(last.tokens))
+
+    def take_forward_s(self) -> tuple[float, float]:
+        return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
+
+    def _forest(self, active: Sequence[BeamRow]) -> Forest:
+        return Forest(
+            [(row.tokens, row.ancestors()) for row in active],
+            [row.depths() for row in active],
+            [row.width for row in active],
+            [len(row.trunk) for row in active],
+            self.plan.width,
+            self.plan.depth,
+            self.target.device,
+        )
+
+    def _parents(self, active: Sequence[BeamRow], forest: Forest) -> Parents:
+        """The input beams, as many places as the widest row has."""
+        rows, places = len(active), forest.inputs
+        likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)
+        length = torch.zeros((rows, places), dtype=torch.long)
+        stopped = torch.zeros((rows, places), dtype=torch.bool)
+        most = max(len(row.request.stop_ids) for row in active)
+        stop_ids = torch.full((rows, max(most, 1)), -1)
+        for index, row in enumerate(active):
+            for place, beam in enumerate(row.beams):
+                likelihood[index, place] = beam.likelihood
+                length[index, place] = beam.length
+                stopped[index, place] = beam.stopped
+            for place, token in enumerate(row.request.stop_ids):
+                stop_ids[index, place] = token
+        host = (likelihood, length, stopped, stop_ids)
+        return Parents(forest.input_tokens, *(part.to(self.target.device) for part in host))
+
+    def _draft(
+        self, active: Sequence[BeamRow], forest: Forest, parents: Parents, draws: Draws
+    ) -> Drafted:
+        """Beam sampling with the draft: D beams a layer, i.i.d. and with replacement."""
+        drafted = Drafted([], [])
+        for layer in range(self.plan.depth):
+            draft, cache = self.drafts[0], self._caches[1]
+            logits = (
+                forest.run_layer(draft, cache)
+                if layer
+                else forest.run_pending(draft, cache, [row.drafted for row in active])
+            )
+            logits = logits.to(self.target.device, self.settings.dtype)
+            log_q = next_token_log_probs(logits, parents.stopped, parents.tokens)
+            law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
+            cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
+            drafted.laws.append(law)
+            drafted.cells.append(cells)
+            parents = parents.children(cells, log_q)
+            forest.add_layer(parents.tokens, cells // log_q.shape[-1])
+        return drafted
+
+    def _commit(self, index: int, row: BeamRow, outcome: Outcome) -> int:
+        """Puts one row's output beams in place; returns the layers it grew by."""
+        size, width = len(row.tokens), self.plan.width
+        forest_parents = []
+        for layer, parents in enumerate(outcome.draft_parents):
+            first = size - row.width if layer == 0 else size + (layer - 1) * width
+            forest_parents += [first + parent for parent in parents]
+        forest_tokens = [token for tokens in outcome.draft_tokens for token in tokens]
+        first = size - row.width if outcome.layer == 1 else size + (outcome.layer - 2) * width
+        beams = [replace(beam, parent=first + beam.parent) for beam in outcome.beams]
+        if self.plan.one_cache:
+            beams = [max(beams, key=lambda beam: beam.score(self.plan.length_penalty))]
+        drafted = size + max(self.plan.depth - 1, 0) * width
+        length = len(row.trunk)
+        kept = row.advance(forest_tokens, forest_parents, beams, outcome.layer, drafted)
+        for cache, count in zip(self._caches, (len(kept), row.drafted), strict=False):
+            cache.commit(index, length, kept[:count])
+        row.grow_trunk(bool(self.drafts))
+        row.steps.append(
+            StepRecord(
+                self.nodes, self.depth, outcome.accepted_layers, outcome.layer, outcome.widths
+            )
+        )
+        if all(beam.stopped for beam in row.beams) or row.remaining == 0:
+            row.deliver(self.plan.length_penalty)
+        return outcome.layer

@@ -1,0 +1,260 @@
+"""One iteration of beam decoding between the model passes: from logits to the output beams.
+
+Letters: R rows, B parents, D draft beams a layer, V vocabulary, L draft layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.beams import beam_probs, next_token_log_probs
+from spec_bench.core.draws import Draws
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_rows import Beam
+from spec_bench.verify.beams import (
+    LayerVerdict,
+    acceptance_in_a_row,
+    completion,
+    layer_width,
+    residual_chain,
+    verify_layer,
+)
+
+
+@dataclass(frozen=True)
+class BeamPlan:
+    """How beams are drafted, verified and kept.
+
+    Attributes:
+        width: W_S, draft beams a layer; for beam sampling the number of beams.
+        depth: gamma, draft layers; 0 for beam sampling.
+        threshold: t, with what probability a layer must reach its width.
+        least: W_min.
+        one_cache: only the best output beam of an iteration goes on (section 3.4).
+        length_penalty: the answer is the beam with the largest log-likelihood / length^penalty.
+    """
+
+    width: int
+    depth: int = 0
+    threshold: float = 0.0
+    least: int = 1
+    one_cache: bool = False
+    length_penalty: float = 1.0
+
+
+@dataclass(frozen=True)
+class Parents:
+    """The beams that a layer continues.
+
+    Attributes:
+        tokens: [R, B] last token of each.
+        likelihood: [R, B] raw log-likelihood, -inf where there is no beam.
+        length: [R, B] tokens generated, nothing after a stop token.
+        stopped: [R, B] whether it has emitted a stop token.
+        stop_ids: [R, S] the rows' stop tokens, filled up with -1.
+    """
+
+    tokens: Tensor
+    likelihood: Tensor
+    length: Tensor
+    stopped: Tensor
+    stop_ids: Tensor
+
+    def children(self, cells: Tensor, log_p: Tensor) -> Parents:
+        """The beams at some cells.
+
+        Args:
+            cells: [R, D].
+            log_p: [R, B, V] raw log-probabilities after each parent.
+        """
+        parent, tokens = cells // log_p.shape[-1], cells % log_p.shape[-1]
+        gained = log_p.flatten(1).gather(1, cells)
+        likelihood = self.likelihood.gather(1, parent) + gained
+        ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
+        stopped = self.stopped.gather(1, parent)
+        length = self.length.gather(1, parent) + ~stopped
+        return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids)
+
+    def only(self, there: Tensor) -> Parents:
+        """The same beams with all but some gone; there: [R, B]."""
+        likelihood = self.likelihood.masked_fill(~there, -torch.inf)
+        return replace(self, likelihood=likelihood)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What was drafted, a layer an entry.
+
+    Attributes:
+        laws: [R, B V] or [R, D V] the draft's beam law over all its parents.
+        cells: [R, D].
+    """
+
+    laws: list[Tensor]
+    cells: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row's outcome, on the host.
+
+    Attributes:
+        layer: the layer of the output beams, 1..L + 1: by how many tokens the row grew.
+        accepted_layers: draft layers that reached their width.
+        widths: beams of each layer up to that one.
+        beams: the output beams; their parents are counted within the layer before.
+        draft_parents: per draft layer its D parents within the layer before.
+        draft_tokens: per draft layer its D tokens.
+    """
+
+    layer: int
+    accepted_layers: int
+    widths: tuple[int, ...]
+    beams: list[Beam]
+    draft_parents: list[list[int]]
+    draft_tokens: list[list[int]]
+
+
+_FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
+
+
+class _Ending:
+    """Where each row's verification ended; filled in as rows end, layer by layer.
+
+    Attributes:
+        layer: [R] the layer of the output beams.
+        full: [R] draft layers that reached their width.
+        beams: [R, 5, 2 D] float64, the fields of each output beam.
+    """
+
+    def __init__(self, rows: int, width: int, device: torch.device) -> None:
+        self.layer = torch.zeros(rows, dtype=torch.long, device=device)
+        self.full = torch.zeros_like(self.layer)
+        shape = (rows, len(_FIELDS), 2 * width)
+        self.beams = torch.zeros(shape, dtype=torch.float64, device=device)
+
+    def put(self, ends: Tensor, layer: int, parents: Parents, log_p: Tensor, cells: Tensor,
+            there: Tensor) -> None:  # fmt: skip
+        """Stores the output beams of the rows that end here.
+
+        Args:
+            ends: [R] which rows.
+            layer: the layer of the output beams.
+            parents: what they continue.
+            log_p: [R, B, V].
+            cells: [R, 2 D] accepted ones, then drawn ones.
+            there: [R, 2 D] which of them are beams.
+        """
+        children = parents.children(cells, log_p)
+        fields = (cells, there, children.likelihood, children.length, children.stopped)
+        beams = torch.stack([field.double() for field in fields], dim=1)
+        self.beams = torch.where(ends[:, None, None], beams, self.beams)
+        self.layer = torch.where(ends, layer, self.layer)
+
+
+def verify(
+    logits: Tensor,
+    parents: Parents,
+    drafted: Drafted,
+    plan: BeamPlan,
+    settings: SamplingSettings,
+    limit: Tensor,
+    draws: Draws,
+) -> list[Outcome]:
+    """Verifies a forest and draws what is missing (Algorithm 1, mended).
+
+    Args:
+        logits: [R, B + L D, V] the target's, at the input beams and at every draft beam.
+        parents: the input beams.
+        drafted: the forest's laws and cells.
+        plan: the widths.
+        settings: the target's sampling settings.
+        limit: [R] at most so many layers.
+        draws: randomness.
+
+    Returns:
+        One outcome per row.
+    """
+    rows, width, depth = logits.shape[0], plan.width, len(drafted.cells)
+    vocab, inputs = logits.shape[-1], parents.tokens.shape[1]
+    trials = draws.trials(depth * width)
+    going = torch.ones(rows, dtype=torch.bool, device=logits.device)
+    ending = _Ending(rows, width, logits.device)
+    layer_widths = [torch.full((rows,), width, device=going.device)]
+    for layer in range(depth + 1):
+        first = inputs + (layer - 1) * width
+        here = logits[:, first : first + width] if layer else logits[:, :inputs]
+        log_p = next_token_log_probs(here, parents.stopped, parents.tokens)
+        law = beam_probs(parents.likelihood, log_p, settings)
+        if layer == depth:  # the extra layer: nothing was drafted for it
+            chain = law.unsqueeze(1).expand(-1, width + 1, -1)
+            nothing = going.new_zeros((rows, width))
+            verdict = LayerVerdict(nothing, torch.zeros_like(limit))
+            cells, asked = torch.zeros_like(nothing, dtype=torch.long), layer_widths[-1]
+        else:
+            stands = (parents.likelihood > -torch.inf).repeat_interleave(vocab, dim=1)
+            q, cells = drafted.laws[layer] * stands, drafted.cells[layer]
+            chain = residual_chain(law, q, width)
+            asked = layer_width(acceptance_in_a_row(chain, q), plan.threshold, plan.least)
+            verdict = verify_layer(chain, q, cells, asked, trials, layer * width)
+        layer_widths.append(asked)
+        laws, wanted = completion(chain, verdict, asked)
+        ends = going & ((wanted > 0) | (limit == layer + 1))
+        laws = _only_where(laws, ends)
+        drawn = draws.categorical(laws, 1).squeeze(-1)
+        used = torch.arange(width, device=wanted.device) < wanted.unsqueeze(1)
+        ending.put(ends, layer + 1, parents, log_p, torch.cat([cells, drawn], dim=1),
+                   torch.cat([verdict.accepted, used], dim=1))  # fmt: skip
+        ending.full = ending.full + (going & (wanted == 0))
+        going = going & ~ends
+        if layer < depth:
+            parents = parents.children(cells, log_p).only(verdict.accepted)
+    return _to_host(ending, torch.stack(layer_widths[1:], dim=1), drafted, vocab)
+
+
+def _only_where(laws: Tensor, rows: Tensor) -> Tensor:
+    """The laws of the given rows; elsewhere all mass on cell 0, so that nothing depends on it."""
+    nothing = torch.zeros_like(laws)
+    nothing[..., 0] = 1.0
+    return torch.where(rows[:, None, None], laws, nothing)
+
+
+def _to_host(ending: _Ending, widths: Tensor, drafted: Drafted, vocab: int) -> list[Outcome]:
+    """One transfer: everything the host needs, as float64."""
+    depth, places = len(drafted.cells), ending.beams.shape[2]
+    parts = [ending.layer.unsqueeze(1), ending.full.unsqueeze(1), widths, ending.beams.flatten(1)]
+    parts += drafted.cells
+    sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth)]
+    outcomes = []
+    for line in torch.cat([part.double() for part in parts], dim=1).tolist():
+        (layer,), (full,), asked, *rest = _split(line, sizes)
+        fields, drafts = rest[: len(_FIELDS)], rest[len(_FIELDS) :]
+        beams = [
+            Beam(int(cell) // vocab, int(cell) % vocab, likelihood, int(length), bool(stopped))
+            for cell, there, likelihood, length, stopped in zip(*fields, strict=True)
+            if there
+        ]
+        outcomes.append(
+            Outcome(
+                int(layer),
+                int(full),
+                tuple(int(value) for value in asked[: int(layer)]),
+                beams,
+                [[int(cell) // vocab for cell in cells] for cells in drafts],
+                [[int(cell) % vocab for cell in cells] for cells in drafts],
+            )
+        )
+    return outcomes
+
+
+def _split(values: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]:
+    """Consecutive parts of the given sizes."""
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(values[at : at + size])
+        at += size
+    return parts
