@@ -1,0 +1,143 @@
+"""Beam decoders on transformers models: beam search equals ``generate``, caches and widths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder, validate_decoder
+from spec_bench.records import Generation, Request
+from tests.families import ARCHITECTURES, decoder_settings, random_requests, tiny_pair
+
+REQUESTS = random_requests(8, 16)
+WARM = SamplingSettings(temperature=1.5, top_p=0.95, probability_dtype="float64")
+STOP = (5, 17, 40)
+BEAMS = [("beam_sampling", "3"), ("dsbd", "4x2@0.5"), ("dsbd", "3x3@0"), ("dsbd_one_cache", None)]
+
+
+def answers(
+    name: str,
+    spec: str | None,
+    *,
+    architecture: str = "llama",
+    requests: list[Request] = REQUESTS,
+    batch: int = 1,
+    settings: SamplingSettings = WARM,
+) -> list[Generation]:
+    target, draft = tiny_pair(architecture, torch.float64)
+    decoder = build_decoder(decoder_settings(name, spec), target, [draft], settings, rows=batch)
+    return [
+        generation
+        for start in range(0, len(requests), batch)
+        for generation in decoder.generate(requests[start : start + batch], seed=5)
+    ]
+
+
+@pytest.mark.parametrize("stop_ids", [(), STOP], ids=["no stop", "stop"])
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_beam_search_equals_generate(
+    architecture: str, width: int, stop_ids: tuple[int, ...]
+) -> None:
+    target, _ = tiny_pair(architecture, torch.float64)
+    requests = [replace(request, stop_ids=stop_ids) for request in REQUESTS[:5]]
+    ours = answers("beam_search", str(width), architecture=architecture, requests=requests)
+    for request, answer in zip(requests, ours, strict=True):
+        ids = torch.tensor([request.prompt_ids])
+        theirs = target.module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            num_beams=width,
+            max_new_tokens=request.max_new_tokens,
+            eos_token_id=list(stop_ids) or None,
+            pad_token_id=0,
+        )[0, ids.shape[1] :].tolist()
+        assert list(answer.tokens) == theirs
+
+
+@pytest.mark.parametrize(("name", "spec"), BEAMS)
+@pytest.mark.parametrize("architecture", ["llama", "opt"])
+def test_the_likelihood_of_an_answer_is_that_of_a_plain_pass(
+    architecture: str, name: str, spec: str | None
+) -> None:
+    """Holds only if every node of the trie saw its own ancestors and no one else's."""
+    target, _ = tiny_pair(architecture, torch.float64)
+    for request, answer in zip(
+        REQUESTS, answers(name, spec, architecture=architecture), strict=True
+    ):
+        ids = torch.tensor([[*request.prompt_ids, *answer.tokens]])
+        with torch.inference_mode():
+            log_p = target.module(input_ids=ids).logits[0].log_softmax(dim=-1)
+        at = torch.arange(len(request.prompt_ids) - 1, ids.shape[1] - 1)
+        expected = log_p[at, ids[0, len(request.prompt_ids) :]].sum().item()
+        assert answer.log_likelihood == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "spec"), [*BEAMS, ("beam_search", "3")])
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str, spec: str | None) -> None:
+    requests = [replace(request, stop_ids=STOP) for request in REQUESTS]
+    alone = {g.prompt_id: g.tokens for g in answers(name, spec, requests=requests)}
+    batched = answers(name, spec, requests=requests, batch=3)
+    assert {g.prompt_id: g.tokens for g in batched} == alone
+    backwards = answers(name, spec, requests=requests[::-1], batch=4)
+    assert {g.prompt_id: g.tokens for g in backwards} == alone
+
+
+def test_one_beam_is_sampled_as_autoregressive_decoding_samples() -> None:
+    beam = answers("beam_sampling", "1")
+    assert all(step.widths == (1,) for g in beam for step in g.steps)
+    assert all(len(g.steps) == len(g.tokens) for g in beam)
+
+
+def test_more_beams_find_likelier_answers() -> None:
+    one, four = answers("beam_sampling", "1"), answers("beam_sampling", "4")
+    assert sum(g.log_likelihood for g in four) > sum(g.log_likelihood for g in one)
+
+
+def test_widths_are_recorded_and_bounded() -> None:
+    generations = answers("dsbd", "4x2@0.9")
+    steps = [step for generation in generations for step in generation.steps]
+    assert all(1 <= width <= 4 for step in steps for width in step.widths)
+    assert all(len(step.widths) in (step.accepted, step.accepted + 1) for step in steps)
+    assert len({width for step in steps for width in step.widths}) > 1
+    wide = answers("dsbd", "4x2@0")
+    assert {width for g in wide for step in g.steps for width in step.widths} == {4}
+
+
+def test_a_draft_layer_saves_target_calls() -> None:
+    plain, drafted = answers("beam_sampling", "4"), answers("dsbd", "4x2@0.5")
+    calls = [sum(len(g.steps) for g in generations) for generations in (plain, drafted)]
+    assert calls[1] < 0.8 * calls[0]
+
+
+def test_with_one_cache_the_slots_are_those_of_speculative_decoding() -> None:
+    target, draft = tiny_pair("llama")
+    sizes = {}
+    for name, spec in (("sd", "3"), ("dsbd_one_cache", "4x2@0.9"), ("dsbd", "4x2@0.9")):
+        decoder = build_decoder(decoder_settings(name, spec), target, [draft], WARM)
+        sizes[name] = decoder.cache_bytes(200, 64)
+    assert abs(sizes["dsbd_one_cache"] / sizes["sd"] - 1) < 0.05
+    assert sizes["dsbd"] > 1.5 * sizes["sd"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tree": {"least": 9}}, "tree.least must be at most tree.width = 4, got 9"),
+        ({"tree": {"threshold": 1.5}}, "tree.threshold must be a number in 0..1, got 1.5"),
+        ({"verifier": {"rule": "k_seq"}}, "goes with beam_rejection, got rule 'k_seq'"),
+        ({"verifier": {"one_cache": "no"}}, "one_cache must be true or false, got 'no'"),
+        ({"verifier": {"epsilon": 1}}, "takes length_penalty, one_cache, got 'epsilon'"),
+        ({"drafter": {"drafts": 2}}, "uses 1 draft models, got 2"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(change: dict, message: str) -> None:
+    decoder = decoder_settings("dsbd")
+    for part, values in change.items():
+        decoder[part] = {**decoder[part], **values}
+    with pytest.raises(ValueError, match=message):
+        validate_decoder(decoder)
