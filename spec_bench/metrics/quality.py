@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 
-from spec_bench.metrics.execution import ExecutionAccuracy
+from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
 from spec_bench.metrics.module_metric import load_module
 
@@ -205,6 +205,16 @@ def check_score(name: str) -> None:
     """
     if name not in METRICS:
         load_module(name, tuple(METRICS))
+
+
+def check_references(name: str, references: References) -> None:
+    """Makes sure that a score can be had against these references, where that can be known before.
+
+    Raises:
+        ValueError: SQL that does not run.
+    """
+    if name == "execution_accuracy":
+        check_sql(references)
 
 
 def quality_columns(

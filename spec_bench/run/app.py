@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.metrics import check_score
+from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.job import run_job
@@ -88,6 +88,7 @@ def run_config(config: DictConfig) -> list[CellResult]:
     settings = build_settings(plain, lambda name: load_decoder(folders, name))
     for score in settings.task.scores:
         check_score(score)
+        check_references(score, [g for each in settings.examples for g in each.references])
     wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name)
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job(settings)

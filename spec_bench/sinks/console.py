@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from tqdm import tqdm
 
@@ -32,7 +33,7 @@ _SCORES = {
     "f1": "F1",
     "execution_accuracy": "EX",
 }
-_LEAST_WIDTH = 150
+_LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 
 
 class Progress:
@@ -82,7 +83,10 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
     for row in rows:
         table.add_row(*(_cell(row, name) for _, name in columns), style=_style(row))
     console = console or Console()
-    console.width = max(console.width, _LEAST_WIDTH)  # a cut number is worse than a wrapped line
+    # A cut number is worse than a wrapped line.
+    wide = console.options.update(width=_MOST_WIDTH)
+    needed = Measurement.get(console, wide, table).maximum
+    console.width = max(console.width, _LEAST_WIDTH, needed)
     console.print(table)
     for row in rows:
         if row["status"] == "failed":

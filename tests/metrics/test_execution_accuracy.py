@@ -104,6 +104,20 @@ def test_a_reference_that_does_not_run_is_refused_by_its_text(database: Path) ->
         is_right(database, "SELECT 1", "SELECT x FROM y")
 
 
+@pytest.mark.parametrize("gold", ["", "DELETE FROM singer", "PRAGMA user_version"])
+def test_a_reference_that_is_no_query_is_refused(gold: str, database: Path) -> None:
+    with pytest.raises(ValueError, match=r"does not run on .*music\.sqlite: it is no query"):
+        is_right(database, "SELECT 1 WHERE 0", gold)
+
+
+@pytest.mark.parametrize("name", ["music.sqlite", "with blank #1 50%?.sqlite"])
+def test_a_database_may_have_any_name_and_a_relative_path(
+    name: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(database.rename(database.with_name(name)).parent)
+    assert is_right(Path(name), "SELECT 4", "SELECT count(*) FROM singer")
+
+
 @pytest.mark.parametrize(
     ("golds", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,14 @@ def test_what_a_random_model_says_of_a_database_does_not_run_and_is_counted(
         assert row["quality_signature"].startswith("execution_accuracy sqlite:")
     config = (tmp_path / "results" / "runs" / result.run_id / "config.yaml").read_text()
     assert "  databases: " in config
+
+
+def test_a_reference_that_does_not_run_is_said_before_anything_is_decoded(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    rows = tmp_path / "mine.jsonl"
+    rows.write_text('{"db_id": "shop", "question": "?", "query": "SELECT x FROM customer"}\n')
+    shop = files("spec_bench") / "embedded" / "tasks" / "spider" / "database"
+    with pytest.raises(ValueError, match=r"'SELECT x FROM customer' does not run .* no such col"):
+        run_job("task=spider", f"task.source.path={rows}", f"task.database={shop}")
+    assert not (tmp_path / "results").exists()

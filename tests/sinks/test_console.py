@@ -57,3 +57,10 @@ def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:
         "0.25",
         "±0.05",
     ]
+
+
+def test_no_number_is_cut_however_many_scores_there_are() -> None:
+    scores = {f"module_score_number_{n}{end}": 0.5 for n in range(30) for end in ("", "_low")}
+    words = printed(**scores)
+    assert words.count("0.50") == 30
+    assert "module_score_number_29" in words

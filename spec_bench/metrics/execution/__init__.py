@@ -1,5 +1,5 @@
 """Execution accuracy: SQL that a model wrote, run apart from us and judged by its result set."""
 
-from spec_bench.metrics.execution.accuracy import ExecutionAccuracy
+from spec_bench.metrics.execution.accuracy import ExecutionAccuracy, check_sql
 
-__all__ = ["ExecutionAccuracy"]
+__all__ = ["ExecutionAccuracy", "check_sql"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spec_bench.metrics.execution.process import SQL_LENGTH, SqlProcess
+from spec_bench.metrics.execution.process import SQL_LENGTH, Outcome, SqlProcess
 from spec_bench.metrics.execution.result_sets import same_result
 from spec_bench.metrics.execution.statement import first_statement, is_ordered, is_query
 from spec_bench.metrics.intervals import Interval, ratio_interval
@@ -96,24 +96,50 @@ class ExecutionAccuracy:
         Raises:
             ValueError: the reference does not run.
         """
-        reference = first_statement(gold)
         # A longer statement is refused as it is; there is no need to read all of it.
         statement = first_statement(prediction[: SQL_LENGTH + 1])
         if not is_query(statement):
             return "error"
-        wanted = process.run(gold.database, reference, REFERENCE_S, _MOST_ROWS)
-        if wanted.status != "ok" or len(wanted.rows) == _MOST_ROWS:
-            reason = wanted.reason or f"{_MOST_ROWS} rows and more"
-            raise ValueError(
-                f"execution_accuracy: the reference {reference!r} does not run on"
-                f" {gold.database}: {reason}"
-            )
+        wanted = _wanted(process, gold)
         limit_s = self.seconds + _SLOWER * wanted.seconds
         # One row more than the reference has is enough to tell that there are too many.
         got = process.run(gold.database, statement, limit_s, len(wanted.rows) + 1)
         if got.status != "ok":
             return got.status
-        return "right" if same_result(wanted.rows, got.rows, is_ordered(reference)) else "wrong"
+        ordered = is_ordered(first_statement(gold))
+        return "right" if same_result(wanted.rows, got.rows, ordered) else "wrong"
+
+
+def check_sql(references: Sequence[Sequence[str]]) -> None:
+    """Makes sure that every reference can be scored against, before anything is decoded.
+
+    Raises:
+        ValueError: a prompt without a reference, or whose reference names no database or does not
+            run on it.
+    """
+    with SqlProcess() as process:
+        for index, golds in enumerate(references):
+            for gold in _checked(golds, index):
+                _wanted(process, gold)
+
+
+def _wanted(process: SqlProcess, gold: SqlReference) -> Outcome:
+    """The result set of a reference.
+
+    Raises:
+        ValueError: it does not run, or has more rows than can be compared.
+    """
+    statement = first_statement(gold)
+    wanted = Outcome("error", reason="it is no query")
+    if is_query(statement):
+        wanted = process.run(gold.database, statement, REFERENCE_S, _MOST_ROWS)
+    if wanted.status != "ok" or len(wanted.rows) == _MOST_ROWS:
+        reason = wanted.reason or f"{_MOST_ROWS} rows and more"
+        raise ValueError(
+            f"execution_accuracy: the reference {str(gold)!r} does not run on {gold.database}:"
+            f" {reason}"
+        )
+    return wanted
 
 
 def _checked(golds: Sequence[str], index: int) -> list[SqlReference]:

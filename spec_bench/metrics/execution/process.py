@@ -83,7 +83,8 @@ class SqlProcess:
         """
         if len(sql) > SQL_LENGTH:
             return Outcome("error", reason=f"a statement of {len(sql)} characters")
-        request = {"database": str(database), "sql": sql, "seconds": seconds, "rows": rows}
+        where = str(database.resolve())  # the process runs elsewhere
+        request = {"database": where, "sql": sql, "seconds": seconds, "rows": rows}
         process = self._started()
         reply = _ask(process, json.dumps(request).encode() + b"\n", seconds + _GRACE_S)
         if reply:
