@@ -122,3 +122,48 @@ def test_names_from_results_are_escaped(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "results.csv"
     assert main(["page", str(file), "--results", str(tmp_path)]) == 0
     assert "<script>x" not in (tmp_path / "mine" / "page.html").read_text()
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_one_command_writes_page_tables_and_figures_and_again_gives_the_same(results: Path) -> None:
+    assert main(["all", "--results", str(results)]) == 0
+    first = files_below(results / "rsd-exp1")
+    assert set(first) == {
+        *("page.html", "results.csv", "figures/rsd-fig6-llama2_7b.png"),
+        *("figures/rsd-fig6-llama2_7b.pdf", "tables/rsd-1.md"),
+        *("tables/rsd-1.csv", "tables/rsd-1.tex"),
+    }
+    assert main(["all", "rsd-exp1", "--results", str(results)]) == 0
+    assert files_below(results / "rsd-exp1") == first
+
+
+def test_another_pairs_tables_and_figures_bear_its_name(tmp_path: Path) -> None:
+    own = {"pair": "embedded", "target": "embedded:target", "task": "alpaca"}
+    plain = {**own, "pair": "embedded_plain"}
+    rates = {"temperature": 1.0, "acceptance_rate": (0.7, 0.6, 0.8)}
+    rows = [row("mcsd_wor", k, **{**pair, **rates}) for pair in (own, plain) for k in "14"]
+    write(tmp_path, "mcsd-acceptance", *rows)
+    assert main(["all", "--results", str(tmp_path)]) == 0
+    folder = tmp_path / "mcsd-acceptance"
+    assert {path.name for path in (folder / "tables").glob("*.md")} == {
+        *("mcsd-1-embedded.md", "mcsd-7-embedded.md"),
+        *("mcsd-1-embedded_plain.md", "mcsd-7-embedded_plain.md"),
+    }
+    assert [path.name for path in (folder / "figures").glob("*.png")] == ["mcsd-fig3.png"]
+    page = (folder / "page.html").read_text()
+    assert "embedded, embedded_plain, drawn as Figure 3 of the paper" in page
+    assert "· ours: embedded_plain</summary>" in page
+
+
+def test_all_without_results_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["all", "--results", str(tmp_path)]) == 2
+    assert "no experiment below" in capsys.readouterr().err

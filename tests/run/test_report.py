@@ -26,7 +26,7 @@ def test_a_results_file_becomes_a_table_and_a_figure(
     results = tmp_path / "results" / "default"
     assert main([str(results / "results.csv")]) == 0
     table = (results / "table.md").read_text()
-    assert "### xsum, temperature 1.0" in table
+    assert "### xsum, temperature 1\n" in table
     assert "### xsum, temperature 0.5" in table
     for name in ("| ar | - |", "| sd | 3 |", "| spectr | 2x3 |", "| rsd_c |", "| rsd_s |"):
         assert name in table
