@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from spec_bench.audit.beam_decoders import BEAM_CASES, beam_chi_square, enumerated_beam_error
+from spec_bench.audit.beams import audit_counts, audit_layers
 from spec_bench.audit.catalogue import AUDIT_CASES, SETTINGS
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
 from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
@@ -78,6 +80,40 @@ def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
         )
 
 
+def audit_beams(samples: int, seed: int) -> Iterator[Line]:
+    """Beam verification by enumeration, the beam decoders on a Markov chain."""
+    found = {
+        "a layer's beams are i.i.d.": audit_layers(seed=seed),
+        "width recursion": audit_counts(seed=seed),
+    }
+    for label, (error, cases) in found.items():
+        yield Line(
+            f"beams: {label}",
+            f"enumeration, {cases} cases",
+            f"error {error:.1e}",
+            error <= TOLERANCE,
+        )
+    for case in BEAM_CASES:
+        name = case.decoder["name"]
+        error, outcomes = enumerated_beam_error(
+            case.decoder, case.settings, vocab=case.vocab, stop_ids=case.stop_ids, seed=seed
+        )
+        yield Line(
+            f"{name}: {case.label}",
+            f"enumeration, {outcomes} outcomes",
+            f"error {error:.1e}",
+            error <= TOLERANCE,
+        )
+    for case in BEAM_CASES[:2]:
+        p_value = beam_chi_square(case.decoder, case.settings, samples=samples, seed=seed)
+        yield Line(
+            f"{case.decoder['name']}: several iterations in a batch",
+            f"chi-square, {samples} times all beams",
+            f"p = {p_value:.3g}",
+            p_value >= FALSE_ALARM_RATE,
+        )
+
+
 def audit_pair(
     target_path: str, draft_path: str, prompts: list[str], max_new_tokens: int
 ) -> Iterator[Line]:
@@ -131,7 +167,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--prompts FILE is needed with --target and --draft")
 
     table = Table("subject", "check", "result", "")
-    lines = [*audit_rules(), *audit_decoders(options.samples, options.seed)]
+    lines = [
+        *audit_rules(),
+        *audit_decoders(options.samples, options.seed),
+        *audit_beams(options.samples, options.seed),
+    ]
     if options.target:
         with open(options.prompts, encoding="utf-8") as file:
             prompts = [line.strip() for line in file if line.strip()]

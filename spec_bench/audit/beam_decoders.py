@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from scipy.stats import chisquare
@@ -24,6 +24,57 @@ from spec_bench.records import Request
 
 PROMPT = (1, 0)
 Beams = tuple[tuple[int, ...], ...]
+
+
+class BeamCase(NamedTuple):
+    """One beam decoder to audit.
+
+    Attributes:
+        label: for the table.
+        decoder: its settings, with threshold 0 where it drafts.
+        settings: sampling settings.
+        vocab: V of the chain.
+        stop_ids: tokens that end a beam.
+    """
+
+    label: str
+    decoder: dict[str, Any]
+    settings: SamplingSettings
+    vocab: int
+    stop_ids: tuple[int, ...] = ()
+
+
+def sampling_settings(width: int) -> dict[str, Any]:
+    """Settings of ``beam_sampling``."""
+    return {
+        "name": "beam_sampling",
+        "drafter": {"kind": "none"},
+        "tree": {"policy": "beam_root", "width": width},
+        "verifier": {"rule": "beam_sampling"},
+    }
+
+
+def dsbd_settings(width: int, depth: int) -> dict[str, Any]:
+    """Settings of ``dsbd`` with threshold 0, where every layer has its full width."""
+    return {
+        "name": "dsbd",
+        "drafter": {"kind": "language_model"},
+        "tree": {"policy": "beams", "width": width, "depth": depth, "threshold": 0.0, "least": 1},
+        "verifier": {"rule": "beam_rejection"},
+    }
+
+
+_WARM = SamplingSettings(probability_dtype="float64")
+_CUT = SamplingSettings(top_k=3, top_p=0.9, probability_dtype="float64")
+_TOP_2 = SamplingSettings(1.5, top_k=2, probability_dtype="float64")
+BEAM_CASES = (
+    BeamCase("2 beams", sampling_settings(2), _WARM, 3),
+    BeamCase("2 beams, 2 layers", dsbd_settings(2, 2), _WARM, 2),
+    BeamCase("2 beams, 1 layer", dsbd_settings(2, 1), _WARM, 3),
+    BeamCase("1 beam, 2 layers", dsbd_settings(1, 2), _WARM, 3),
+    BeamCase("top-k, top-p, a stop token", dsbd_settings(2, 1), _CUT, 3, (2,)),
+    BeamCase("temperature 1.5, top-k, a stop token", dsbd_settings(2, 2), _TOP_2, 3, (1,)),
+)
 
 
 def beam_decoder(
@@ -62,8 +113,7 @@ def next_layer(
     values = [[_log_likelihood(target, beam, stop_ids) for beam in beams]]
     likelihood = torch.tensor(values, dtype=torch.float64)
     law = beam_probs(likelihood, log_p, settings)[0].tolist()
-    children = defaultdict(float)
-    children[()] = 1.0
+    children: dict[Beams, float] = {(): 1.0}
     for _ in range(width):
         grown: dict[Beams, float] = defaultdict(float)
         for chosen, probability in children.items():

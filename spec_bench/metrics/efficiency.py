@@ -205,3 +205,22 @@ def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Gener
 
 def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
     return tuple(float(len(generation.tokens)) for generation in generations)
+
+
+def surprise_per_token(generations: Sequence[Generation]) -> Sums | None:
+    """- log-likelihood of the delivered tokens over their number; perplexity is its exponential.
+
+    None where a record does not have it.
+    """
+    known = [-g.log_likelihood for g in generations if g.log_likelihood is not None]
+    if len(known) < len(generations):
+        return None
+    return Sums(tuple(known), tuple(float(len(g.tokens)) for g in generations))
+
+
+def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
+    """Beams of all layers over layers; None where single sequences were decoded."""
+    widths = [[width for step in g.steps for width in step.widths] for g in generations]
+    if not any(widths):
+        return None
+    return Sums(tuple(float(sum(w)) for w in widths), tuple(float(len(w)) for w in widths))

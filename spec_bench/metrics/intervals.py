@@ -41,9 +41,13 @@ class Interval:
     def scaled(self, factor: float) -> Interval:
         """The interval of ``factor`` (positive) times the statistic."""
         assert factor > 0
-        low = None if self.low is None else self.low * factor
-        high = None if self.high is None else self.high * factor
-        return Interval(self.value * factor, low, high)
+        return self.mapped(lambda value: value * factor)
+
+    def mapped(self, increasing: Callable[[float], float]) -> Interval:
+        """The interval of an increasing function of the statistic."""
+        low = None if self.low is None else increasing(self.low)
+        high = None if self.high is None else increasing(self.high)
+        return Interval(increasing(self.value), low, high)
 
 
 def bootstrap_sums(statistic: Statistic, columns: ArrayLike) -> Interval | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp
 from typing import TypeVar
 
 from spec_bench.metrics import efficiency
@@ -38,6 +39,8 @@ DEFINITIONS: dict[str, str] = {
     "target_s": "s of decode_s inside target forward passes",
     "energy_j_per_token": "J over the decode window / delivered tokens; empty without a meter",
     "energy_check_j_per_token": "the same by the meter's second way; empty where it has none",
+    "beam_width": "average number of beams after a layer; empty where single sequences are decoded",
+    "perplexity": "exp(- log-likelihood per delivered token) under the target at temperature 1",
     "bleu": "corpus BLEU by sacrebleu, 0..1",
     "rouge2": "ROUGE-2 F1 by rouge-score, mean over prompts, 0..1",
     "exact_match": "answers equal after SQuAD normalisation, 0..1",
@@ -58,6 +61,8 @@ WITH_INTERVAL = frozenset(
         "speedup",
         "host_overhead",
         "energy_j_per_token",
+        "beam_width",
+        "perplexity",
         *METRICS,
     }
 )
@@ -182,11 +187,16 @@ def _efficiency(generations: Sequence[Generation]) -> dict[str, Interval | None]
         "token_rate_end_to_end": efficiency.tokens_per_total_s(generations),
         "host_overhead": efficiency.host_seconds(generations),
         "energy_j_per_token": efficiency.energy_per_token(generations),
+        "beam_width": efficiency.beams_per_layer(generations),
+        "perplexity": efficiency.surprise_per_token(generations),
     }
-    return {
+    found = {
         name: None if ratio is None else ratio_interval(ratio.numerators, ratio.denominators)
         for name, ratio in sums.items()
     }
+    if (surprise := found["perplexity"]) is not None:
+        found["perplexity"] = surprise.mapped(exp)
+    return found
 
 
 def _select(by_prompt: Mapping[str, T] | None, ids: Sequence[str], what: str) -> list[T]:

@@ -81,6 +81,10 @@ def _complete(
         parameter_ratio=decoder.speed_ratio,
     )
     metrics["peak_memory_bytes"] = run.memory.peak_bytes
+    metrics["cache_bytes"] = max(
+        decoder.cache_bytes(len(request.prompt_ids), request.max_new_tokens)
+        for request in prompts.requests
+    )
     metrics.update(energy_columns(metering))
     reasons += energy_reasons(metering, generations)
     status: Literal["complete", "partial"] = "partial" if reference is None else "complete"

@@ -40,6 +40,8 @@ EFFICIENCY = frozenset(
         "speedup",
         "host_overhead",
         "energy_j_per_token",
+        "beam_width",
+        "perplexity",
     }
 )
 

@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from spec_bench.audit.beam_decoders import (
+    BEAM_CASES,
+    BeamCase,
     beam_chi_square,
     beam_decoder,
+    dsbd_settings,
     enumerated_beam_error,
+    sampling_settings,
 )
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, markov_decoder
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
@@ -20,46 +24,22 @@ from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.records import Request
 
 WARM = SamplingSettings(probability_dtype="float64")
-CUT = SamplingSettings(top_k=3, top_p=0.9, probability_dtype="float64")
-SAMPLING: dict[str, Any] = {
-    "name": "beam_sampling",
-    "drafter": {"kind": "none"},
-    "tree": {"policy": "beam_root", "width": 2},
-    "verifier": {"rule": "beam_sampling"},
-}
-
-
-def dsbd(width: int, depth: int, threshold: float = 0.0, **verifier: Any) -> dict[str, Any]:
-    tree = {"policy": "beams", "width": width, "depth": depth, "threshold": threshold, "least": 1}
-    return {
-        "name": "dsbd",
-        "drafter": {"kind": "language_model"},
-        "tree": tree,
-        "verifier": {"rule": "beam_rejection", **verifier},
-    }
 
 
 @pytest.mark.parametrize(
-    ("decoder", "settings", "vocab", "stop_ids"),
-    [
-        (SAMPLING, WARM, 3, ()),
-        (dsbd(2, 1), WARM, 3, ()),
-        (dsbd(2, 1), CUT, 3, (2,)),
-        (dsbd(1, 2), WARM, 3, ()),
-        (dsbd(2, 2), WARM, 2, ()),
-        (dsbd(2, 2), SamplingSettings(1.5, 2, probability_dtype="float64"), 3, (1,)),
-    ],
-    ids=["sampling", "2x1", "2x1 cut, stop", "1x2", "2x2", "2x2 top-k, stop"],
+    "case", BEAM_CASES, ids=lambda case: f"{case.decoder['name']} {case.label}"
 )
-def test_one_iteration_has_the_law_of_beam_sampling(
-    decoder: dict[str, Any], settings: SamplingSettings, vocab: int, stop_ids: tuple[int, ...]
-) -> None:
-    error, count = enumerated_beam_error(decoder, settings, vocab=vocab, stop_ids=stop_ids)
+def test_one_iteration_has_the_law_of_beam_sampling(case: BeamCase) -> None:
+    error, count = enumerated_beam_error(
+        case.decoder, case.settings, vocab=case.vocab, stop_ids=case.stop_ids
+    )
     assert error <= TOLERANCE
     assert count > 1
 
 
-@pytest.mark.parametrize("decoder", [SAMPLING, dsbd(2, 2), dsbd(2, 1)], ids=["bs", "2x2", "2x1"])
+@pytest.mark.parametrize(
+    "decoder", [sampling_settings(2), dsbd_settings(2, 2)], ids=["sampling", "dsbd"]
+)
 def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(
     decoder: dict[str, Any],
 ) -> None:
@@ -90,13 +70,15 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth: int) -> None
             law[outcome] = law.get(outcome, 0.0) + probability
         return law
 
-    ours = law_of(beam_decoder(dsbd(1, depth), WARM, vocab=2, seed=1)[0])
+    ours = law_of(beam_decoder(dsbd_settings(1, depth), WARM, vocab=2, seed=1)[0])
     theirs = law_of(markov_decoder(chain, WARM, vocab=2, seed=1)[0])
     assert ours == {key: pytest.approx(value) for key, value in theirs.items()}
 
 
 def test_at_temperature_zero_all_beams_are_the_greedy_sequence() -> None:
-    built, target = beam_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
+    built, target = beam_decoder(
+        dsbd_settings(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2
+    )
     (answer,) = built.generate([Request("audit", (1, 0), 12)], seed=0)
     last, expected = 0, []
     for position in range(1, 13):
