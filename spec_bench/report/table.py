@@ -21,6 +21,8 @@ _COLUMNS: tuple[tuple[str, str, int, float], ...] = (
     ("speedup", "speedup", 2, 1.0),
     ("host overhead", "host_overhead", 2, 1.0),
     ("J/token", "energy_j_per_token", 3, 1.0),
+    ("beam width", "beam_width", 2, 1.0),
+    ("perplexity", "perplexity", 2, 1.0),
 )
 _COUNTS = ("execution_errors", "execution_timeouts")  # shown where there are any
 _MARKS = {"exact": "", "approximate": " (approximate)", "simulated": " (simulated)"}

@@ -25,6 +25,8 @@ _COLUMNS = (
     ("tok/s", "token_rate"),
     ("speedup", "speedup"),
     ("host", "host_overhead"),
+    ("beams", "beam_width"),
+    ("PPL", "perplexity"),
 )
 _SCORES = {
     "bleu": "BLEU",

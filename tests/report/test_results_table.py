@@ -44,3 +44,10 @@ def test_answers_that_did_not_run_are_shown_where_there_are_any(tmp_path: Path) 
     )
     assert header[2:] == ["execution accuracy", "execution errors"]
     assert line[2:] == ["0.500", "3"]
+
+
+def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path: Path) -> None:
+    values = {"beam_width": (3.5, 3.0, 4.0), "perplexity": (1.4, 1.25, 1.5)}
+    header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
+    assert header[2:] == ["beam width", "perplexity"]
+    assert line[2:] == ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"]

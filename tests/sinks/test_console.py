@@ -31,9 +31,11 @@ def test_our_scores_have_short_titles() -> None:
         execution_accuracy_low=0.8,
         execution_accuracy_high=1.0,
         execution_errors=2.0,
+        perplexity=1.5,
+        perplexity_low=None,
     )
-    assert words[:6] == ["task", "decoder", "spec", "EM", "F1", "EX"]
-    assert words[6:] == ["spider", "sd", "3", "0.50", "±0.10", "0.75", "0.90", "±0.10"]
+    assert words[:7] == ["task", "decoder", "spec", "PPL", "EM", "F1", "EX"]
+    assert words[7:] == ["spider", "sd", "3", "1.50", "0.50", "±0.10", "0.75", "0.90", "±0.10"]
 
 
 def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:

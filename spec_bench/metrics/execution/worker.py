@@ -8,7 +8,7 @@ One JSON object a line in, one a line out, until the input ends. What a query ma
   handles ends the process where SQLite does not ask (one long call of LIKE or printf);
 * in the memory it is given: of the process, of SQLite's heap, of one value, of one result set.
 
-Files it can neither open nor write: no attach, no extension, temporary results in memory, and a
+It opens no other file and writes none: no attach, no extension, temporary results in memory, and a
 limit of the system of 0 bytes on what the process writes.
 """
 
