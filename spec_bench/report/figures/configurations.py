@@ -29,6 +29,7 @@ from spec_bench.report.papers.index import Item
 DECODER = "mcsd_wor"
 ORDERS = {"decreasing": BLUE, "equal": GREEN, "increasing": VERMILLION}
 _PANELS_A_ROW = 2
+_ROOM = 0.18  # on each side of the marks, of their range
 _LABELLED = 12  # more configurations than this in a panel: their labels would hide each other
 
 
@@ -60,7 +61,10 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -
             plot.set_title(f"{pair}{marks(part)}, {name_of(task)}, temperature {temperature:g}")
             plot.set(xlabel="block efficiency", ylabel="speedup over AR")
         _legend(figure, budgets, 3 if columns == 1 else 5)
-        note = "k1-k2: children at the first and second level. Bars: 95% intervals over prompts."
+        note = (
+            "k1-k2: children at the first and second level. Bars: 95% intervals over prompts; "
+            "long ones leave their panel."
+        )
         figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
         pairs = found.pair.unique()
         named = f"-{pairs[0]}" if len(pairs) == 1 else ""
@@ -98,13 +102,16 @@ def _draw_panel(plot: Any, rows: pd.DataFrame, budgets: list[int]) -> None:
             markersize=5,
             elinewidth=0.6,
         )
+    # Few prompts have bars so long that the marks would lie on one heap: the marks set the frame.
+    for values, limit in ((rows.block_efficiency, plot.set_xlim), (rows.speedup, plot.set_ylim)):
+        room = _ROOM * (values.max() - values.min()) or 0.1
+        limit(values.min() - room, values.max() + room)
     _name_marks(plot, rows)
 
 
 def _name_marks(plot: Any, rows: pd.DataFrame) -> None:
     """Writes each configuration beside its mark, on the side where most room is left."""
     size = 5.5 if len(rows) > _LABELLED else 6.5
-    plot.margins(0.08)
     plot.figure.draw_without_rendering()  # lays out the axes, so that places on paper are known
     places = plot.transData.transform(rows[["block_efficiency", "speedup"]].to_numpy())
     places = places * 72 / plot.figure.dpi
