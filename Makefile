@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: help env quickstart test test-slow check format bench audit tiny-models wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
+	dsbd dsbd-fronts dsbd-one-cache \
 	embedded list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -17,7 +18,7 @@ help:
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
 	@echo "make test         the tests (without the slow ones);  make test-slow  those as well"
 	@echo "make check        ruff, types, layering"
-	@echo "make rsd, mcsd    a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
+	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
 	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
@@ -38,9 +39,16 @@ env: $(STAMP)
 # The papers. Recipes lie in experiments/; each sweeps over its tasks unless WITH says otherwise.
 rsd: rsd-fig1 rsd-exp1 rsd-exp2
 mcsd: mcsd-acceptance mcsd-search mcsd-ablation
+dsbd: dsbd-fronts dsbd-one-cache
 
 rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
+
+dsbd-fronts: $(STAMP)
+	$(RUN) dsbd=fronts $(WITH)
+
+dsbd-one-cache: $(STAMP)
+	$(RUN) dsbd=one_cache $(WITH)
 
 rsd-fig1: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
