@@ -200,7 +200,9 @@ def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
     assert "|  | embedded | 0 |  | 0.50 |" in acceptance
 
 
-@pytest.mark.parametrize("name", ["rsd/1", "rsd/30", "mcsd/2", "mcsd/4", "mcsd/7", "redrafter/1"])
+@pytest.mark.parametrize(
+    "name", ["rsd/1", "rsd/30", "mcsd/2", "mcsd/4", "mcsd/7", "dsbd/1", "redrafter/1"]
+)
 def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: str) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.2, 2.1, 2.3)))
     text = latex.render(measured_table(name, tmp_path))
@@ -224,7 +226,7 @@ def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: 
         (["table", "rsd"], "1-54"),
         (["table", "nothing/1"], "dsbd, mcsd, redrafter, rsd"),
         (["table", "rsd/7", "--pair", "nothing"], "llama2_chat_7b"),
-        (["table", "dsbd/1", "--pair", "embedded"], "no recipe"),
+        (["table", "redrafter/1", "--pair", "embedded"], "no recipe"),
         (["list", "nothing"], "dsbd, mcsd, redrafter, rsd"),
         (["figure", "rsd/2"], "1, 4-9"),
         (["checks", "nothing"], "dsbd, mcsd, redrafter, rsd"),

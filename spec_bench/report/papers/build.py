@@ -11,6 +11,7 @@ from spec_bench.report.papers import (
     layout_ablation,
     layout_acceptance,
     layout_blocks,
+    layout_one_cache,
     layout_plain,
     layout_search,
 )
@@ -26,6 +27,7 @@ _LAYOUTS: dict[str, Callable[[Paper, Item, str | None], Grid]] = {
     "ablation": layout_ablation.layout,
     "acceptance": layout_acceptance.layout,
     "blocks": layout_blocks.layout,
+    "one_cache": layout_one_cache.layout,
     "plain": layout_plain.layout,
     "search": layout_search.layout,
 }

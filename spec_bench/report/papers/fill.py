@@ -1,7 +1,7 @@
 """Measured values beside printed ones, and which of them stands out.
 
 Our best of a block and column stands out only where its 95% interval lies above those of all other
-cells of that block and column; approximate and simulated rows never do.
+cells of that block and column; only exact rows ever do.
 """
 
 from __future__ import annotations
@@ -68,24 +68,38 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
         if row["status"] == "failed":
             reason = str(row["reason"]).split(" (trace")[0]
             return replace(cell, state=f"failed: {reason}")
-    estimates = [_estimate(row, cell.column) for row in rows if row is not None]
-    if any(each is None for each in estimates):
-        return replace(cell, state=NO_VALUE)
+    there = [row for row in rows if row is not None]
+    estimates = [_estimate(row, cell.column, cell.scale) for row in there]
+    for row, estimate in zip(there, estimates, strict=True):
+        if estimate is None:
+            return replace(cell, state=_why(row, cell.column))
     known = [each for each in estimates if each is not None]
     return replace(cell, ours=known[0] if len(known) == 1 else _less(*known))
 
 
-def _estimate(row: Row, column: str) -> Estimate | None:
+def _why(row: Row, column: str) -> str:
+    """Why a column of a row is empty, as the row tells it: ``column: why; column: why``."""
+    for reason in str(row.get("reason", "")).split("; "):
+        name, _, why = reason.partition(": ")
+        if name == column and why:
+            return why
+    return NO_VALUE
+
+
+def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
     """A row's value of a column; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
     mark = "" if lossless in ("exact", "nan", "") else lossless
     if column == "spec":
         return Estimate(None, text=_tree(row), mark=mark)
+    if column == "setting":
+        return Estimate(None, text=str(row["spec"]), mark=mark)
     value = _number(row.get(column))
     if value is None:
         return None
     low, high = (_number(row.get(f"{column}_{end}")) for end in ("low", "high"))
-    return Estimate(value, low, high, mark=mark)
+    low, high = (None if end is None else end * scale for end in (low, high))
+    return Estimate(value * scale, low, high, mark=mark)
 
 
 def _less(one: Estimate, other: Estimate) -> Estimate:

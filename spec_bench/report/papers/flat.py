@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spec_bench.report.papers.grid import Cell, Column, Grid, Line
+from spec_bench.report.papers.titles import MARKS, titled
 
 LOST = "lost"
 
@@ -108,7 +109,7 @@ def _labels(line: Line) -> tuple[str, ...]:
     """The labels, the last one with the mark that all of the line's measured cells bear."""
     if not line.mark:
         return line.labels
-    return (*line.labels[:-1], f"{line.labels[-1]} ({line.mark})".strip())
+    return (*line.labels[:-1], f"{line.labels[-1]} ({titled(MARKS, line.mark)})".strip())
 
 
 def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
@@ -124,7 +125,7 @@ def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
         return Text("" if value is None else f"{value:+.{column.digits}f}", is_number=True)
     if cell.ours is None:
         return Text(cell.state, is_number=False)
-    mark = f" ({cell.ours.mark})" if cell.ours.mark and not line.mark else ""
+    mark = f" ({titled(MARKS, cell.ours.mark)})" if cell.ours.mark and not line.mark else ""
     if cell.ours.value is None:
         return Text(f"{cell.ours.text}{mark}", is_number=False)
     return Text(

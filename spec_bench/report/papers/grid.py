@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Pick = Literal["spec", "fastest", "same depth", "common"]
+Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,11 @@ class Wanted:
         decoder: name of the decoder.
         spec: its tree; without meaning unless ``pick`` is ``spec``.
         temperature: None takes any, the lowest first.
+        top_k: truncation of the sampling; 0: none.
         top_p: nucleus of the sampling.
         tree_attention: False takes cells whose candidates were rows of the batch.
-        pick: ``spec`` that tree; ``fastest`` the tree with the highest speedup; ``same depth`` a
+        pick: ``spec`` that tree; ``preferred`` that tree, or where it was not measured the first
+            one that was; ``fastest`` the tree with the highest speedup; ``same depth`` a
             chain as deep as MCSD's fastest tree; ``common`` the tree of an ablation.
     """
 
@@ -38,6 +40,7 @@ class Wanted:
     decoder: str
     spec: str = ""
     temperature: float | None = None
+    top_k: int = 0
     top_p: float = 1.0
     tree_attention: bool = True
     pick: Pick = "spec"
@@ -52,7 +55,8 @@ class Estimate:
         low: lower end of its 95% interval; None where it has none.
         high: upper end.
         text: a tree, for columns that hold no number.
-        mark: ``approximate`` or ``simulated`` where the measured row is one; "" where it is exact.
+        mark: ``exact_beam``, ``approximate`` or ``simulated`` where the measured row is one; ""
+            where it is exact.
     """
 
     value: float | None
@@ -73,7 +77,8 @@ class Cell:
         best: the paper's best of its block.
         underlined: the paper underlines it.
         wanted: which measured cell belongs here; None: none does.
-        column: the measured column; ``spec`` is the tree.
+        column: the measured column; ``spec`` is the tree as MCSD writes it, ``setting`` as we do.
+        scale: what the measured value is multiplied by: 100 beside a percentage.
         minus: where the measured value is a difference, what is subtracted.
         ours: the measured value.
         ours_best: best of its block, and its interval says so.
@@ -87,6 +92,7 @@ class Cell:
     underlined: bool = False
     wanted: Wanted | None = None
     column: str = ""
+    scale: float = 1.0
     minus: Wanted | None = None
     ours: Estimate | None = None
     ours_best: bool = False

@@ -138,6 +138,14 @@ def recipe_name(recipe: str) -> str:
     return str(yaml.safe_load(path.read_text(encoding="utf-8"))["name"])
 
 
+@functools.cache
+def recipe_cells(recipe: str) -> tuple[str, ...]:
+    """The cells that a recipe lists, as ``decoder:tree``; none where it has no list."""
+    paper, _, stem = recipe.partition("=")
+    text = (experiments_dir() / paper / f"{stem}.yaml").read_text(encoding="utf-8")
+    return tuple(map(str, yaml.safe_load(text).get("cells") or ()))
+
+
 def recipes_by_name() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """Tables whose reference has a row per number: labels on the left, metrics on top, as given.
 
-For papers without a recipe: ReDrafter (arXiv:2403.09919) and DSBD (arXiv:2409.16560).
+For papers without a recipe: ReDrafter (arXiv:2403.09919).
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ _NAMES = {
     "ar": "AR",
     "medusa": "Medusa",
     "redrafter": "ReDrafter",
-    "multinomial": "multinomial",
-    "specdecode": "SD",
-    "specinfer": "SpecInfer",
-    "dsbd": "DSBD",
 }
 
 

@@ -75,6 +75,9 @@ class Measured:
         """
         if wanted.pick == "spec":
             return self._first(wanted, wanted.spec, experiments)
+        if wanted.pick == "preferred":
+            own = self._first(wanted, wanted.spec, experiments)
+            return own or next(iter(self._fitting(wanted, experiments)), None)
         if wanted.pick == "fastest":
             return self._fastest(wanted, experiments)
         if wanted.pick == "common":
@@ -115,7 +118,7 @@ class Measured:
 
     def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
         """A decoder's rows at the asked sampling, the preferred ones first; sorted once."""
-        setting = (wanted.temperature, wanted.top_p, wanted.tree_attention)
+        setting = (wanted.temperature, wanted.top_k, wanted.top_p, wanted.tree_attention)
         place = (wanted.pair, wanted.task, wanted.decoder)
         key = (*place, *setting, *experiments)
         if key not in self._sorted:
@@ -129,7 +132,7 @@ def _fits(row: Row, wanted: Wanted) -> bool:
     return (
         wanted.temperature in (None, row["temperature"])
         and row["top_p"] == wanted.top_p
-        and not row["top_k"]
+        and (row["top_k"] or 0) == wanted.top_k
         and _tree_attention(row) == wanted.tree_attention
     )
 
@@ -153,6 +156,7 @@ def _like(wanted: Wanted, decoder: str, tree_attention: bool = True) -> Wanted:
         wanted.task,
         decoder,
         temperature=wanted.temperature,
+        top_k=wanted.top_k,
         top_p=wanted.top_p,
         tree_attention=tree_attention,
     )

@@ -11,6 +11,7 @@ from spec_bench.report.papers.grid import Grid
 from spec_bench.report.papers.index import Item, Paper
 from spec_bench.report.papers.measured import Measured, Row
 from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.papers.titles import MEANINGS
 
 BEST = (
     "Bold: the paper's best of each block and column; ours only where its interval lies above all "
@@ -133,14 +134,10 @@ def _others(item: Item, rows: Sequence[Row]) -> list[str]:
 
 def _marks(grid: Grid) -> list[str]:
     """What the marks mean, for those that occur."""
-    meanings = {
-        "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
-        "approximate": "approximate: the output does not follow the target's distribution.",
-    }
     marks = {cell.ours.mark for line in grid.lines for cell in line.cells if cell.ours}
     return [
         f"{text} Such rows never stand out as best."
-        for mark, text in meanings.items()
+        for mark, text in MEANINGS.items()
         if mark in marks
     ]
 

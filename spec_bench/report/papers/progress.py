@@ -9,7 +9,7 @@ from itertools import product
 from spec_bench.report.papers.build import printed_grid
 from spec_bench.report.papers.fill import missing_of
 from spec_bench.report.papers.grid import Wanted
-from spec_bench.report.papers.index import Item, Paper, find_item
+from spec_bench.report.papers.index import Item, Paper, find_item, recipe_cells
 from spec_bench.report.papers.measured import Measured
 from spec_bench.report.papers.pairs import pair_of
 
@@ -94,12 +94,13 @@ def _listed(item: Item) -> list[Wanted]:
     """What a figure's own list of cells needs; nothing where it has none."""
     settings = item.settings
     found = []
-    places = product(
-        settings.get("pairs", ()), settings.get("tasks", ()), settings.get("temperatures", ())
-    )
+    sampling = settings.get("sampling", {})
+    temperatures = settings.get("temperatures") or [sampling.get("temperature", 1.0)]
+    places = product(settings.get("pairs", ()), settings.get("tasks", ()), temperatures)
     for (target, draft), task, temperature in places:
         pair = pair_of(target, draft)
-        for cell in settings["cells"] if pair else ():
+        for cell in (settings.get("cells") or recipe_cells(item.recipes[0])) if pair else ():
             decoder, _, spec = cell.partition(":")
-            found.append(Wanted(str(pair), task, decoder, spec, float(temperature)))
+            top_k, top_p = int(sampling.get("top_k", 0)), float(sampling.get("top_p", 1.0))
+            found.append(Wanted(str(pair), task, decoder, spec, float(temperature), top_k, top_p))
     return found

@@ -22,6 +22,10 @@ DECODERS = {
     "mcsd": "MCSD with replacement",
     "mcsd_wor": "MCSD",
     "mcns": "MCNS",
+    "beam_sampling": "beam sampling",
+    "beam_search": "beam search",
+    "dsbd": "DSBD",
+    "dsbd_one_cache": "DSBD, one cache",
 }
 METRICS = {
     "block_efficiency": "block efficiency",
@@ -31,6 +35,15 @@ METRICS = {
     "acceptance_rate": "acceptance rate",
     "rouge2": "ROUGE-2",
     "bleu": "BLEU",
+}
+
+# What sets a row apart from an exact one: how it is written, and what it means.
+MARKS = {"exact_beam": "beam law", "approximate": "approximate", "simulated": "simulated"}
+MEANINGS = {
+    "exact_beam": "beam law: exact for the law of beam decoding, which is not that of the target's "
+    "single samples.",
+    "approximate": "approximate: the output does not follow the target's distribution.",
+    "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
 }
 
 
