@@ -21,7 +21,8 @@ CONF = config_dir()
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 SINGLE = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer", "spectr"]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
-DECODERS = sorted([*SINGLE, *BEAMS])
+ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
+DECODERS = sorted([*SINGLE, *BEAMS, *ON_HEADS])
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -43,6 +43,7 @@ class MarkovModel:
         self.device = logits.device
         self.timer = ForwardTimer(logits.device)
         self.bytes_per_slot = 0
+        self.hidden_size = 2 * self.vocab_size
 
     def allocate(self, rows: int, slots: int) -> NoCache:
         return NoCache()
@@ -60,7 +61,13 @@ class MarkovModel:
         needs_hidden: bool = False,
     ) -> ForwardOutput:
         logits = self.logits[positions % 2, tokens]
-        return ForwardOutput(logits[:, -logits_to_keep:], None)
+        state = positions % 2 * self.vocab_size + tokens
+        hidden = torch.nn.functional.one_hot(state, self.hidden_size).to(logits.dtype)
+        return ForwardOutput(logits[:, -logits_to_keep:], hidden if needs_hidden else None)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """One-hot vectors, as wide as the hidden states."""
+        return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
 
     def law(
         self, prompt: Sequence[int], length: int, settings: SamplingSettings

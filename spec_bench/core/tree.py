@@ -21,7 +21,8 @@ class TreeShape:
 
     Attributes:
         levels: nodes per level below the root; empty for a root-only tree.
-        children: for each level l, the most children that one node of level l can have.
+        children: for each level l, the most children that one node of level l can have; may be
+            more than the level below holds, where a tree's size varies but its draws must not.
     """
 
     levels: tuple[int, ...]

@@ -17,14 +17,19 @@ from spec_bench.decode.simulation import SIMULATED, simulated_rules
 from spec_bench.decode.spec import check_tree, tree_policy
 from spec_bench.decode.spec import resolve_spec as resolve_spec
 from spec_bench.decode.spec import spec_of as spec_of
+from spec_bench.draft.heads import MedusaHeads
+from spec_bench.draft.heads.files import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.policy.base import Policy, Siblings
+from spec_bench.policy.head_beams import HeadBeams
 from spec_bench.policy.iid_paths import IidPaths
+from spec_bench.policy.node_list_policy import NodeList, node_lists
 from spec_bench.policy.stochastic_beam import StochasticBeam
 from spec_bench.policy.widths import Widths
 from spec_bench.records import Lossless
 from spec_bench.verify.rules import NodeRule, k_seq, ranked_list, recursive_rejection
+from spec_bench.verify.typical import TypicalAcceptance
 
 ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
     "recursive_rejection": ("without_replacement", "deterministic"),
@@ -33,9 +38,12 @@ ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
     "naive": ("iid", "without_replacement", "deterministic"),
     SIMULATED: ("iid", "without_replacement", "deterministic"),
 }
-LOSSLESS: dict[str, Lossless] = {SIMULATED: "simulated"}  # every other rule is exact
+# Every other rule is exact.
+LOSSLESS: dict[str, Lossless] = {SIMULATED: "simulated", "typical": "approximate"}
+# Draft heads and the tree policy that each goes with.
+HEADS = {"medusa": "node_list", "redrafter": "head_beams"}
 AnyDecoder = Decoder | BeamDecoder
-DRAFTERS = ("none", "language_model")
+DRAFTERS = ("none", "language_model", *HEADS)
 
 
 def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | None = None) -> None:
@@ -60,7 +68,8 @@ def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | No
         beam_plan(decoder, drafts)
         return
     policy = build_policy(decoder, settings or SamplingSettings())
-    if (drafts == 0) != (policy.shape.depth == 0):
+    _check_heads(decoder)
+    if (decoder["drafter"]["kind"] == "none") != (policy.shape.depth == 0):
         raise ValueError(
             f"decoder {name!r}: drafter.kind 'none' goes with tree.policy 'root' and only with it, "
             f"got {decoder['drafter'].get('kind')!r} with {tree_policy(decoder)!r}"
@@ -107,7 +116,7 @@ def drafts_used(decoder: Mapping[str, Any]) -> int:
             f"decoder {decoder.get('name')!r}: drafter.kind must be one of "
             f"{', '.join(DRAFTERS)}, got {kind!r}"
         )
-    if kind == "none":
+    if kind == "none" or kind in HEADS:
         return 0
     drafts = drafter.get("drafts", 1)
     if isinstance(drafts, bool) or not isinstance(drafts, int) or drafts < 1:
@@ -116,6 +125,28 @@ def drafts_used(decoder: Mapping[str, Any]) -> int:
             f"1, got {drafts!r}"
         )
     return drafts
+
+
+def heads_used(decoder: Mapping[str, Any]) -> str | None:
+    """Which draft heads the decoder needs: ``medusa``, ``redrafter`` or None."""
+    kind = decoder["drafter"].get("kind")
+    return kind if kind in HEADS else None
+
+
+def _check_heads(decoder: Mapping[str, Any]) -> None:
+    """Draft heads go with their own tree policy, and it with them.
+
+    Raises:
+        ValueError: naming both.
+    """
+    policy, kind = tree_policy(decoder), decoder["drafter"].get("kind")
+    wanted = {made_for: head for head, made_for in HEADS.items()}.get(policy)
+    if wanted != (kind if kind in HEADS else None):
+        raise ValueError(
+            f"decoder {decoder.get('name')!r}: drafter.kind {kind!r} does not go with tree policy "
+            f"{policy!r}; heads and their policies: "
+            + ", ".join(f"{head} with {made_for}" for head, made_for in HEADS.items())
+        )
 
 
 def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Policy:
@@ -135,17 +166,33 @@ def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Poli
             return Widths(tuple(tree["widths"]), "iid" if tree["replacement"] else distinct)
         case "iid_paths":
             return IidPaths(tree["paths"], tree["depth"])
+        case "node_list":
+            nodes = tree["nodes"]
+            return NodeList(node_lists()[nodes] if isinstance(nodes, str) else nodes)
+        case "head_beams":
+            return HeadBeams(tree["width"], tree["depth"], decoder.get("tree_attention", True))
         case _:
             return StochasticBeam(tree["width"], tree["depth"], distinct)
 
 
-def build_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule | tuple[NodeRule, ...]:
+def build_rule(
+    decoder: Mapping[str, Any], policy: Policy
+) -> NodeRule | tuple[NodeRule, ...] | TypicalAcceptance:
     """The node rule, if it fits the policy; with stated acceptance one rule per level.
 
     Raises:
         ValueError: for an unknown rule, or one that assumes siblings drawn in another way.
     """
     verifier = decoder["verifier"]
+    if verifier.get("rule") == "typical":
+        values = {key: value for key, value in verifier.items() if key != "rule"}
+        unknown = sorted(set(values) - {"epsilon", "delta"})
+        if unknown:
+            raise ValueError(
+                f"decoder {decoder.get('name')!r}: rule 'typical' takes epsilon and delta, "
+                f"got {unknown[0]!r}"
+            )
+        return TypicalAcceptance(**values)
     if verifier.get("rule") != SIMULATED:
         return _node_rule(decoder, policy)
     computed = verifier.get("computed")
@@ -170,7 +217,7 @@ def _node_rule(decoder: Mapping[str, Any], policy: Policy) -> NodeRule:
     if rule not in ("recursive_rejection", "k_seq", "naive"):
         raise ValueError(
             f"decoder {name!r}: verifier.rule must be one of recursive_rejection, k_seq, naive, "
-            f"{SIMULATED}, got {rule!r}"
+            f"typical, {SIMULATED}, got {rule!r}"
         )
     single_children = all(count == 1 for count in policy.shape.children)
     if policy.siblings not in ACCEPTED_SIBLINGS[label] and not single_children:
@@ -193,6 +240,7 @@ def build_decoder(
     settings: SamplingSettings,
     rows: int = 1,
     pool: CachePool | None = None,
+    heads: Heads | None = None,
 ) -> AnyDecoder:
     """Builds a decoder over loaded models.
 
@@ -203,6 +251,7 @@ def build_decoder(
         settings: sampling settings.
         rows: most requests that decode together.
         pool: caches to share with other decoders that do not run at the same time.
+        heads: the draft heads, where the decoder uses some.
 
     Returns:
         The decoder.
@@ -227,6 +276,7 @@ def build_decoder(
         return build_beams(decoder, target, drafts[:count], settings, rows, pool or CachePool())
     policy = build_policy(decoder, settings)
     rule = build_rule(decoder, policy)
+    heads = _fitting(decoder, heads, target, policy)
     return Decoder(
         decoder["name"],
         target,
@@ -238,4 +288,36 @@ def build_decoder(
         lossless=LOSSLESS.get(decoder["verifier"]["rule"], "exact"),
         tree_attention=uses_tree_attention(decoder, policy),
         pool=pool or CachePool(),
+        heads=heads,
     )
+
+
+def _fitting(
+    decoder: Mapping[str, Any], heads: Heads | None, target: LanguageModel, policy: Policy
+) -> Heads | None:
+    """The heads that the decoder uses, None if it uses none.
+
+    Raises:
+        ValueError: there are none, or they are another kind, another model's or too few.
+    """
+    kind, name = heads_used(decoder), decoder.get("name")
+    if kind is None:
+        return None
+    if heads is None or heads.kind != kind:
+        raise ValueError(
+            f"decoder {name!r} uses {kind} heads, the pair has "
+            + ("none" if heads is None else f"{heads.kind} heads")
+            + f": name them as pair.heads.{kind}"
+        )
+    if heads.shape.hidden != target.hidden_size or heads.shape.vocab < target.vocab_size:
+        raise ValueError(
+            f"decoder {name!r}: the {kind} heads are for hidden states of {heads.shape.hidden} and "
+            f"{heads.shape.vocab} tokens, the target has {target.hidden_size} and "
+            f"{target.vocab_size}"
+        )
+    if isinstance(heads, MedusaHeads) and heads.shape.heads < policy.shape.depth:
+        raise ValueError(
+            f"decoder {name!r}: the tree is {policy.shape.depth} levels deep, there are "
+            f"{heads.shape.heads} Medusa heads"
+        )
+    return heads

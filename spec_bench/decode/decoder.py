@@ -15,17 +15,25 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, log_probs, raw_log_probs
+from spec_bench.core.warp import SamplingSettings, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
+from spec_bench.decode.proposer import BeamProposer, LevelProposer, Proposer
 from spec_bench.decode.rows import Row
+from spec_bench.draft.heads import MedusaHeads
+from spec_bench.draft.heads.files import Heads
+from spec_bench.draft.hidden import HiddenStates
 from spec_bench.draft.language_model import LanguageModelDrafter
+from spec_bench.draft.medusa import MedusaDrafter
+from spec_bench.draft.recurrent import RecurrentDrafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
 from spec_bench.policy.base import Policy
+from spec_bench.policy.head_beams import HeadBeams
 from spec_bench.records import Lossless, Request
 from spec_bench.verify.rules import NodeRule
-from spec_bench.verify.walk import walk
+from spec_bench.verify.typical import TypicalAcceptance, typical_walk
+from spec_bench.verify.walk import WalkResult, walk
 
 
 class DrawsFactory(Protocol):
@@ -43,34 +51,39 @@ class Decoder(DecodingLoop[Row]):
         target: the target model.
         drafts: draft models; empty for autoregressive decoding.
         policy: how the tree grows.
-        rule: how a node's children are judged; one rule, or one per level.
+        rule: how a node's children are judged; one rule, one per level, or typical acceptance.
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
         tree_attention: whether the target runs a tree as one row, or each path as its own.
         pool: caches, shared by the decoders of a job.
         make_draws: where randomness comes from; audits enumerate instead.
+        heads: draft heads on the target, in place of draft models.
     """
 
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
     policy: Policy
-    rule: NodeRule | Sequence[NodeRule]
+    rule: NodeRule | Sequence[NodeRule] | TypicalAcceptance
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact"
     tree_attention: bool = True
     pool: CachePool = field(default_factory=CachePool)
     make_draws: DrawsFactory = SeededDraws
+    heads: Heads | None = None
 
     def __post_init__(self) -> None:
         self._scorer: Scorer = (
-            TreeScorer(self.target, self.pool)
+            TreeScorer(self.target, self.pool, needs_hidden=self.heads is not None)
             if self.tree_attention
-            else PathScorer(self.target, self.pool, self.policy.shape)
+            else PathScorer(
+                self.target, self.pool, self.policy.shape, needs_hidden=self.heads is not None
+            )
         )
-        self._drafter: LanguageModelDrafter | None = None
+        self._proposer: Proposer = LevelProposer(None, self.policy, self.settings)
+        self._hidden: HiddenStates | None = None
 
     @property
     def depth(self) -> int:
@@ -79,6 +92,16 @@ class Decoder(DecodingLoop[Row]):
     @property
     def nodes(self) -> int:
         return self.policy.shape.size - 1
+
+    @property
+    def draft_calls(self) -> int:
+        """L: Medusa's heads all work at once."""
+        return 1 if isinstance(self.heads, MedusaHeads) else self.depth
+
+    @property
+    def speed_ratio(self) -> float:
+        own = self.heads.parameter_count if self.heads else 0
+        return super().speed_ratio + own / self.target.parameters
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Cache slots per row: all committed tokens and one whole tree behind them.
@@ -100,7 +123,20 @@ class Decoder(DecodingLoop[Row]):
                 self.pool.cache(f"draft {index}", draft, self.rows, slots)
                 for index, draft in enumerate(self.drafts)
             ]
-            self._drafter = LanguageModelDrafter(self.drafts, caches, self.rows)
+            drafter = LanguageModelDrafter(self.drafts, caches, self.rows)
+            self._proposer = LevelProposer(drafter, self.policy, self.settings)
+        elif self.heads and self._hidden is None:
+            self._proposer, self._hidden = self._head_proposer(self.heads)
+
+    def _head_proposer(self, heads: Heads) -> tuple[Proposer, HiddenStates]:
+        """The proposer of draft heads, and the hidden states that it looks at."""
+        vocab = self.target.vocab_size
+        if isinstance(heads, MedusaHeads):
+            medusa = MedusaDrafter(heads, self.rows, vocab)
+            return LevelProposer(medusa, self.policy, self.settings), medusa.hidden
+        assert isinstance(self.policy, HeadBeams)
+        drafter = RecurrentDrafter(heads, self.target.embed, self.rows, vocab)
+        return BeamProposer(drafter, self.policy), drafter.hidden
 
     def begin(self, requests: Sequence[Request], seed: int) -> list[Row]:
         self.admit(requests)
@@ -109,9 +145,10 @@ class Decoder(DecodingLoop[Row]):
             Row(r, row_generator(seed, r.prompt_id, device), list(r.prompt_ids)) for r in requests
         ]
         for index, row in enumerate(rows):
-            self._scorer.prefill(index, row.tokens[:-1])
-            if self._drafter:
-                self._drafter.start(index, row.tokens)
+            hidden = self._scorer.prefill(index, row.tokens[:-1])
+            self._proposer.start(index, row.tokens)
+            if self._hidden:
+                self._hidden.put_row(index, hidden)
         return rows
 
     def step(self, active: Sequence[Row]) -> int:
@@ -124,42 +161,29 @@ class Decoder(DecodingLoop[Row]):
             Tokens emitted, over all rows.
         """
         draws = self.make_draws([row.generator for row in active])
-        tree = self._grow(active, draws)
-        logits = self._scorer.score(tree, [row.length for row in active])
-        result = walk(
-            tree, logits, self.settings, self.rule, draws, merge_copies=self.policy.merge_copies
-        )
+        tree = self._proposer.propose([row.tokens for row in active], self.target.device, draws)
+        logits, hidden = self._scorer.score(tree, [row.length for row in active])
+        result = self._judge(tree, logits, draws)
+        if self._hidden and hidden is not None:
+            rows = torch.arange(len(active), device=hidden.device)
+            self._hidden.put(hidden[rows, result.path[rows, result.accepted]])
         tokens = tree.tokens.gather(1, result.path)[:, 1:]
         emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
         emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))
         log_p = raw_log_probs(logits, result.path, emitted)
         parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p)
         verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
-        return sum(self._commit(i, row, verdict[i]) for i, row in enumerate(active))
+        nodes = tree.shape.size - 1
+        return sum(self._commit(i, row, verdict[i], nodes) for i, row in enumerate(active))
 
-    def _grow(self, active: Sequence[Row], draws: Draws) -> Tree:
-        """Grows one tree per active row, level by level."""
-        committed = [row.tokens for row in active]
-        root = torch.tensor([tokens[-1] for tokens in committed], device=self.target.device)
-        tree = Tree(self.policy.shape, root)
-        for level in range(self.depth):
-            assert self._drafter is not None
-            logits = (
-                self._drafter.at_frontier(tree, committed)
-                if level
-                else self._drafter.at_root(committed)
-            )
-            self.policy.grow(tree, self._scores(logits.to(tree.tokens.device)), draws)
-        return tree
+    def _judge(self, tree: Tree, logits: Tensor, draws: Draws) -> WalkResult:
+        """Which path of each tree stands."""
+        if isinstance(self.rule, TypicalAcceptance):
+            return typical_walk(tree, logits, self.settings, self.rule, draws)
+        merge_copies = self.policy.merge_copies
+        return walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
 
-    def _scores(self, logits: Tensor) -> Tensor:
-        """What the policy ranks or samples by: warped log-probabilities, or shifted logits."""
-        if self.policy.siblings == "deterministic":
-            logits = logits.to(self.settings.dtype)
-            return logits - logits.amax(dim=-1, keepdim=True)
-        return log_probs(logits, self.settings.for_draft())
-
-    def _commit(self, index: int, row: Row, verdict: list[float]) -> int:
+    def _commit(self, index: int, row: Row, verdict: list[float], size: int) -> int:
         """Keeps one row's accepted path in the caches and appends its tokens.
 
         Args:
@@ -167,6 +191,7 @@ class Decoder(DecodingLoop[Row]):
             row: the row.
             verdict: the number accepted, then L + 1 entries each of path, tokens emitted and their
                 log-probabilities, of which the first ``accepted + 1`` mean anything.
+            size: tree nodes verified, the root not counted.
         """
         width, count = self.depth + 1, int(verdict[0]) + 1
         path, emitted, log_p = (
@@ -174,9 +199,8 @@ class Decoder(DecodingLoop[Row]):
         )
         nodes, tokens = [int(node) for node in path], [int(token) for token in emitted]
         self._scorer.commit(index, row.length, nodes)
-        if self._drafter:
-            self._drafter.commit(index, row.length, nodes, self.depth)
-        row.commit(tokens, log_p, self.nodes, self.depth)
+        self._proposer.commit(index, row.length, nodes, self.depth)
+        row.commit(tokens, log_p, size, self.depth)
         return count
 
     def retire(self, active: list[Row]) -> None:
@@ -187,9 +211,7 @@ class Decoder(DecodingLoop[Row]):
             if index < len(active):
                 active[index] = last
                 self._scorer.move_row(len(active), index, last.length)
-                if self._drafter:
-                    self._drafter.move_row(len(active), index)
+                self._proposer.move_row(len(active), index)
 
     def take_forward_s(self) -> tuple[float, float]:
-        draft_s = self._drafter.take_forward_s() if self._drafter else 0.0
-        return draft_s, self.target.timer.take_s()
+        return self._proposer.take_forward_s(), self.target.timer.take_s()

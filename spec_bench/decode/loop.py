@@ -72,6 +72,11 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Tree nodes per iteration, the root not counted."""
 
     @property
+    def draft_calls(self) -> int:
+        """L of MBSU: sequential draft calls per iteration."""
+        return self.depth
+
+    @property
     def speed_ratio(self) -> float:
         """r: parameters of the drafts over parameters of the target; 0 without a draft."""
         return sum(draft.parameters for draft in self.drafts) / self.target.parameters

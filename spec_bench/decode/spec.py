@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from spec_bench.policy.node_list_policy import NodeList, node_lists
+
 SPEC_FORMS = {
     "root": "'-' (no tree)",
     "chain": "a draft length such as 3",
     "widths": "children per level such as 2-2-1",
     "iid_paths": "KxL: K paths of length L, such as 4x3",
     "stochastic_beam": "KxL: beam width K, length L, such as 4x3",
+    "node_list": "the name of a node list, such as mc_sim_7b_63",
+    "head_beams": "WxL: W beams of L tokens, such as 8x5",
     "beam_root": "a number of beams such as 4",
     "beams": "WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9",
 }
@@ -24,6 +28,8 @@ TREE_KEYS = {
     "widths": ("widths", "replacement"),
     "iid_paths": ("paths", "depth"),
     "stochastic_beam": ("width", "depth"),
+    "node_list": ("nodes",),
+    "head_beams": ("width", "depth"),
     "beam_root": ("width",),
     "beams": ("width", "depth", "threshold", "least"),
 }
@@ -69,7 +75,10 @@ def resolve_spec(decoder: Mapping[str, Any], spec: str | int | None) -> dict[str
     if policy == "widths" and re.fullmatch(r"\d+(-\d+)*", text):
         tree["widths"] = [int(width) for width in text.split("-")]
         return resolved
-    if policy in ("iid_paths", "stochastic_beam") and re.fullmatch(r"\d+x\d+", text):
+    if policy == "node_list" and text in node_lists():
+        tree["nodes"] = text
+        return resolved
+    if policy in ("iid_paths", "stochastic_beam", "head_beams") and re.fullmatch(r"\d+x\d+", text):
         count, depth = (int(number) for number in text.split("x"))
         tree["paths" if policy == "iid_paths" else "width"] = count
         tree["depth"] = depth
@@ -98,6 +107,8 @@ def spec_of(decoder: Mapping[str, Any]) -> str:
         return "-".join(str(width) for width in tree["widths"])
     if policy == "beam_root":
         return str(tree["width"])
+    if policy == "node_list":
+        return tree["nodes"] if isinstance(tree["nodes"], str) else f"{len(tree['nodes'])} nodes"
     if policy == "beams":
         return f"{tree['width']}x{tree['depth']}@{tree['threshold']:g}"
     return f"{tree['paths' if policy == 'iid_paths' else 'width']}x{tree['depth']}"
@@ -128,6 +139,9 @@ def check_tree(decoder: Mapping[str, Any]) -> None:
                     f"decoder {name!r}: tree.replacement must be true or false, got {value!r}"
                 )
             continue
+        if key == "nodes":
+            _check_nodes(name, value)
+            continue
         if key == "threshold":
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ValueError(
@@ -141,3 +155,22 @@ def check_tree(decoder: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"decoder {name!r}: tree.{key} must be whole numbers of at least 1, got {value!r}"
             )
+
+
+def _check_nodes(name: Any, value: Any) -> None:
+    """A name that is known, or a list of paths of ranks.
+
+    Raises:
+        ValueError: naming the value and the choices.
+    """
+    if isinstance(value, str):
+        if value not in node_lists():
+            raise ValueError(
+                f"decoder {name!r}: tree.nodes {value!r} is no node list; known: "
+                f"{', '.join(node_lists())}, or give paths of ranks such as [[0], [1], [0, 0]]"
+            )
+        return
+    try:
+        NodeList(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"decoder {name!r}: tree.nodes: {error}") from None

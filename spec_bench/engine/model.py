@@ -55,6 +55,7 @@ class LanguageModel(Protocol):
         device: where tokens go in and logits come out.
         timer: seconds in forward passes.
         bytes_per_slot: bytes that one token's keys and values take.
+        hidden_size: D, the width of the hidden states.
     """
 
     vocab_size: int
@@ -63,6 +64,11 @@ class LanguageModel(Protocol):
     device: torch.device
     timer: ForwardTimer
     bytes_per_slot: int
+    hidden_size: int
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Input embeddings. tokens [...] -> [..., D]."""
+        ...
 
     def allocate(self, rows: int, slots: int) -> Any:
         """A cache for ``rows`` sequences of up to ``slots`` tokens."""
@@ -138,6 +144,7 @@ class HuggingFaceModel:
         self._run = capture(self.module, self.compile)
         self._layouts = self._probe()
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
+        self.hidden_size: int = config.hidden_size
 
     @torch.inference_mode()
     def _probe(self) -> list[LayerLayout]:
@@ -155,6 +162,11 @@ class HuggingFaceModel:
             )
             for layer in cache.layers
         ]
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tensor) -> Tensor:
+        table = self.module.get_input_embeddings()
+        return table(tokens.to(self.device)).to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
         return SlotCache(self._layouts, rows, slots)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.model import ForwardOutput, LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 
@@ -25,20 +25,27 @@ class Scorer(Protocol):
 
     Attributes:
         rows_per_sequence: cache rows that one sequence takes.
+        needs_hidden: whether hidden states are wanted.
     """
 
     rows_per_sequence: int
+    needs_hidden: bool
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
         ...
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> None:
-        """Runs a prompt without its last token."""
+    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
+        """Runs a prompt without its last token; its last hidden state [D], if wanted."""
         ...
 
-    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
-        """Logits [R, N, V] at every node; ``lengths``: [R] committed tokens in the cache."""
+    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
+        """Logits [R, N, V] at every node, and hidden states [R, N, D] if wanted.
+
+        Args:
+            tree: the trees.
+            lengths: [R] committed tokens in the cache.
+        """
         ...
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
@@ -60,19 +67,23 @@ class TreeScorer:
 
     rows_per_sequence = 1
 
-    def __init__(self, target: LanguageModel, pool: CachePool) -> None:
-        self._target, self._pool = target, pool
+    def __init__(
+        self, target: LanguageModel, pool: CachePool, *, needs_hidden: bool = False
+    ) -> None:
+        self._target, self._pool, self.needs_hidden = target, pool, needs_hidden
         self._cache: Any = None
 
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> None:
-        prefill(self._target, self._cache, row, tokens)
+    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
+        return prefill(self._target, self._cache, row, tokens, needs_hidden=self.needs_hidden)
 
-    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
+    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = slice(0, tree.shape.size)
-        return run_nodes(self._target, self._cache, tree, lengths, nodes).logits
+        return run_nodes(
+            self._target, self._cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
+        )
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
         self._cache.commit(row, length, nodes)
@@ -91,8 +102,16 @@ class PathScorer:
             paths of the leaves K i / n to K (i + 1) / n - 1.
     """
 
-    def __init__(self, target: LanguageModel, pool: CachePool, shape: TreeShape) -> None:
+    def __init__(
+        self,
+        target: LanguageModel,
+        pool: CachePool,
+        shape: TreeShape,
+        *,
+        needs_hidden: bool = False,
+    ) -> None:
         self._target, self._pool, self._shape = target, pool, shape
+        self.needs_hidden = needs_hidden
         self._paths = self.rows_per_sequence = shape.levels[-1] if shape.levels else 1
         self._cache: Any = None
         counts = (1, *shape.levels)
@@ -109,20 +128,33 @@ class PathScorer:
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> None:
+    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
         first = row * self._paths
-        prefill(self._target, self._cache, first, tokens)
+        hidden = prefill(self._target, self._cache, first, tokens, needs_hidden=self.needs_hidden)
         for copy in range(first + 1, first + self._paths):
             self._cache.move_row(first, copy, len(tokens))
+        return hidden
 
-    def score(self, tree: Tree, lengths: list[int]) -> Tensor:
+    def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = self._nodes.to(tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
         starts = [length for length in lengths for _ in range(self._paths)]
-        output = run_pending(self._target, self._cache, starts, tokens, logits_to_keep=0)
-        logits = output.logits.unflatten(0, (len(lengths), self._paths))
-        depth = torch.tensor(self._shape.node_depth, device=logits.device)
-        return logits[:, torch.tensor(self._first_path, device=logits.device), depth]
+        output = run_pending(
+            self._target,
+            self._cache,
+            starts,
+            tokens,
+            logits_to_keep=0,
+            needs_hidden=self.needs_hidden,
+        )
+        depth = torch.tensor(self._shape.node_depth, device=tokens.device)
+        path = torch.tensor(self._first_path, device=tokens.device)
+        by_row = (len(lengths), self._paths)
+        at_nodes = [
+            None if part is None else part.unflatten(0, by_row)[:, path, depth] for part in output
+        ]
+        assert at_nodes[0] is not None
+        return ForwardOutput(at_nodes[0], at_nodes[1])
 
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
         first = row * self._paths

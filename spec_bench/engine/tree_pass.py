@@ -17,7 +17,14 @@ from spec_bench.engine.model import ForwardOutput, LanguageModel
 PREFILL_CHUNK = 512
 
 
-def prefill(model: LanguageModel, cache: object, row: int, tokens: Sequence[int]) -> None:
+def prefill(
+    model: LanguageModel,
+    cache: object,
+    row: int,
+    tokens: Sequence[int],
+    *,
+    needs_hidden: bool = False,
+) -> Tensor | None:
     """Runs a prompt into one row's cache, in chunks. Rows are prefilled one by one, so that a
     row's numbers are the same in every batch.
 
@@ -26,13 +33,28 @@ def prefill(model: LanguageModel, cache: object, row: int, tokens: Sequence[int]
         cache: its cache.
         row: the row.
         tokens: the prompt without its last token; may be empty.
+        needs_hidden: whether the last hidden state is wanted.
+
+    Returns:
+        The hidden state [D] of the last token; None if not wanted or there is no token.
     """
+    hidden = None
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
         positions = start + torch.arange(chunk.shape[1], device=model.device).unsqueeze(0)
         visible = _causal(positions, start + chunk.shape[1])
         rows = slice(row, row + 1)
-        model.forward(cache, rows, [start], chunk, positions, visible, logits_to_keep=1)
+        hidden = model.forward(
+            cache,
+            rows,
+            [start],
+            chunk,
+            positions,
+            visible,
+            logits_to_keep=1,
+            needs_hidden=needs_hidden,
+        ).hidden
+    return None if hidden is None else hidden[0, -1]
 
 
 def run_pending(
@@ -42,6 +64,7 @@ def run_pending(
     tokens: Tensor,
     *,
     logits_to_keep: int = 1,
+    needs_hidden: bool = False,
 ) -> ForwardOutput:
     """Runs tokens that follow one another, under a causal mask: what a draft has not seen yet, or
     the paths of a tree one by one.
@@ -52,21 +75,35 @@ def run_pending(
         starts: [R] first slot = first position per row.
         tokens: [R, T].
         logits_to_keep: how many of the last logits, 0 for all.
+        needs_hidden: whether to return hidden states.
 
     Returns:
-        Logits [R, 1 or T, V].
+        Logits [R, 1 or T, V], and hidden states [R, T, D] if asked for.
     """
     offsets = torch.arange(tokens.shape[1], device=model.device)
     positions = torch.tensor(starts, device=model.device).unsqueeze(1) + offsets
     visible = _causal(positions, max(starts) + tokens.shape[1])
     rows = slice(0, len(starts))
     return model.forward(
-        cache, rows, starts, tokens, positions, visible, logits_to_keep=logits_to_keep
+        cache,
+        rows,
+        starts,
+        tokens,
+        positions,
+        visible,
+        logits_to_keep=logits_to_keep,
+        needs_hidden=needs_hidden,
     )
 
 
 def run_nodes(
-    model: LanguageModel, cache: object, tree: Tree, lengths: list[int], nodes: slice
+    model: LanguageModel,
+    cache: object,
+    tree: Tree,
+    lengths: list[int],
+    nodes: slice,
+    *,
+    needs_hidden: bool = False,
 ) -> ForwardOutput:
     """Runs a range of tree nodes with tree attention: each sees its row's committed tokens, its
     ancestors and itself.
@@ -77,16 +114,19 @@ def run_nodes(
         tree: the tree, grown at least to these nodes.
         lengths: [R] committed tokens in the cache.
         nodes: consecutive node indices, T of them.
+        needs_hidden: whether to return hidden states.
 
     Returns:
-        Logits [R, T, V].
+        Logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device, depth = model.device, tree.shape.node_depth[nodes]
     positions = torch.tensor([[n + d for d in depth] for n in lengths], device=device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
     starts = [n + nodes.start for n in lengths]
     tokens = tree.tokens[:, nodes].to(device)
-    return run_under_ancestors(model, cache, lengths, starts, tokens, positions, ancestors)
+    return run_under_ancestors(
+        model, cache, lengths, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
+    )
 
 
 def run_under_ancestors(
@@ -97,6 +137,8 @@ def run_under_ancestors(
     tokens: Tensor,
     positions: Tensor,
     ancestors: Tensor,
+    *,
+    needs_hidden: bool = False,
 ) -> ForwardOutput:
     """Runs nodes that see their row's first ``length`` slots and, of the slots behind, those that
     ``ancestors`` says.
@@ -109,9 +151,10 @@ def run_under_ancestors(
         tokens: [R, T].
         positions: [R, T].
         ancestors: [R, T, C]; entry c is about slot ``length + c``.
+        needs_hidden: whether to return hidden states.
 
     Returns:
-        Logits [R, T, V].
+        Logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
     device = model.device
     rows, count, columns = ancestors.shape
@@ -125,7 +168,9 @@ def run_under_ancestors(
         at = (length + torch.arange(columns, device=device)).unsqueeze(1)
         visible = committed.unsqueeze(1).expand(shape).clone()
         visible.scatter_(2, at.expand_as(ancestors), ancestors)
-    return model.forward(cache, slice(0, rows), starts, tokens, positions, visible)
+    return model.forward(
+        cache, slice(0, rows), starts, tokens, positions, visible, needs_hidden=needs_hidden
+    )
 
 
 def _causal(positions: Tensor, slots: int) -> Tensor:

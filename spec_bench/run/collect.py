@@ -77,7 +77,7 @@ def _complete(
         texts=prompts.texts(generations),
         references=prompts.references,
         scores=prompts.scores(),
-        draft_calls=decoder.depth,
+        draft_calls=decoder.draft_calls,
         parameter_ratio=decoder.speed_ratio,
     )
     metrics["peak_memory_bytes"] = run.memory.peak_bytes

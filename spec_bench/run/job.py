@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from spec_bench.decode.build import AnyDecoder, build_decoder
+from spec_bench.decode.build import AnyDecoder, build_decoder, heads_used
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.measure.memory import PeakMemory
@@ -23,7 +23,7 @@ from spec_bench.run.cell_run import CellRun
 from spec_bench.run.collect import collect
 from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering
-from spec_bench.run.models import models_of, tokenizer_of
+from spec_bench.run.models import heads_of, models_of, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
@@ -103,6 +103,7 @@ def _prepare(
                 settings.sampling,
                 settings.batch_size,
                 pool,
+                heads_of(settings.pair, heads_used(run.cell.decoder), target),
             )
         except Exception as error:
             run.fail(error)

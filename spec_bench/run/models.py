@@ -6,14 +6,20 @@ import logging
 from copy import copy
 from typing import Any
 
+import torch
+
+from spec_bench.draft.heads import load_heads
+from spec_bench.draft.heads.files import Heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds
 from spec_bench.run.pair import Pair
+from spec_bench.run.paths import fingerprint, model_path
 
 log = logging.getLogger(__name__)
 
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
+_heads: dict[tuple[str, str | None, str], Heads] = {}
 _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
 
@@ -35,6 +41,28 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
             )
         model.vocab_size = tokens
     return models
+
+
+def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
+    """The pair's draft heads of that kind, on the target's device and in its dtype.
+
+    Args:
+        pair: which.
+        kind: ``medusa`` or ``redrafter``; None for none.
+        target: what they look at.
+
+    Raises:
+        ValueError: there are no heads where the pair says, or they do not fit their config.
+    """
+    if kind is None:
+        return None
+    path = model_path(pair.heads[kind])
+    key = (path, fingerprint(pair.heads[kind]), str(target.device))
+    if key not in _heads:
+        log.info("loading %s", path)
+        dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
+        _heads[key] = load_heads(path, target.device, dtype)
+    return _heads[key]
 
 
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:

@@ -6,12 +6,13 @@ Knows the files of ``conf/pair`` and names of models; loads nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from spec_bench.decode.build import HEADS
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
@@ -30,6 +31,7 @@ class Pair:
         specs: what to load, the target first.
         revisions: hub revision or content hash of each, the target's first.
         chat_template: Jinja, in place of the tokenizer's own; None keeps that.
+        heads: draft heads on the target by kind, as the user wrote them.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Pair:
     specs: tuple[ModelSpec, ...]
     revisions: tuple[str | None, ...]
     chat_template: str | None = None
+    heads: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
         """What of the pair changes a number; part of a cell's run id."""
@@ -51,6 +54,11 @@ class Pair:
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         return settings
+
+    def heads_settings(self, kind: str) -> dict[str, Any]:
+        """What of the draft heads changes a number."""
+        name = self.heads[kind]
+        return {"kind": kind, "source": name, "revision": fingerprint(name)}
 
 
 def build_pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
@@ -93,7 +101,25 @@ def build_pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
         fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
     )
     label = pair.get("name") or "+".join(_short(name) for name in names)
-    return Pair(label, target, drafts, specs, revisions, template)
+    return Pair(label, target, drafts, specs, revisions, template, _heads(pair.get("heads")))
+
+
+def _heads(heads: Any) -> dict[str, str]:
+    """Draft heads by kind, those that are there.
+
+    Raises:
+        ValueError: an unknown kind, or a name that is none.
+    """
+    found = {}
+    for kind, name in (heads or {}).items():
+        if kind not in HEADS:
+            raise ValueError(f"pair.heads knows {', '.join(HEADS)}, got {kind!r}")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise ValueError(f"pair.heads.{kind} names a folder or hub id, got {name!r}")
+        if name is not None:
+            model_path(name)
+            found[kind] = name
+    return found
 
 
 def with_own_name(pair: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.engine.random_weights import architecture
 
 EMBEDDED = "embedded:"
+_HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
 
 
@@ -41,10 +42,13 @@ def model_path(name: str) -> str:
         architecture(name)
         return name
     if name.startswith(EMBEDDED):
-        root = Path(spec_bench.__file__).resolve().parent / "embedded" / "models"
-        folder = root / name.removeprefix(EMBEDDED)
+        root = Path(spec_bench.__file__).resolve().parent / "embedded"
+        inside = name.removeprefix(EMBEDDED)
+        folder = root / (inside if inside.startswith(_HEADS) else f"models/{inside}")
         if not (folder / "config.json").is_file():
-            known = sorted(f"{EMBEDDED}{found.parent.name}" for found in root.glob("*/config.json"))
+            models = [found.parent.name for found in root.glob("models/*/config.json")]
+            heads = [_HEADS + found.parent.name for found in root.glob(f"{_HEADS}*/config.json")]
+            known = sorted(f"{EMBEDDED}{found}" for found in (*models, *heads))
             raise ValueError(
                 f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
             )

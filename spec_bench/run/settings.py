@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import heads_used
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
@@ -52,8 +53,10 @@ class JobSettings:
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
+        kind = heads_used(cell.decoder)
+        heads = {} if kind is None else {"heads": self.pair.heads_settings(kind)}
         return {
-            "pair": self.pair.settings(),
+            "pair": {**self.pair.settings(), **heads},
             "task": {k: v for k, v in self.task_config.items() if k != "generation"},
             "examples": asked(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
@@ -74,7 +77,7 @@ class JobSettings:
         return {
             "pair": self.pair.name,
             "target": self.pair.target,
-            "draft": ",".join(self.pair.drafts[: cell.drafts]),
+            "draft": ",".join(self._drafting(cell)),
             "task": self.task.name,
             "decoder": cell.name,
             "spec": cell.spec,
@@ -86,6 +89,11 @@ class JobSettings:
             "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
             "simulated_acceptance": simulated_acceptance(cell.decoder),
         }
+
+    def _drafting(self, cell: Cell) -> tuple[str, ...]:
+        """Who drafts: draft models, or the target's heads."""
+        kind = heads_used(cell.decoder)
+        return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
 
 
 def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSettings:
@@ -119,6 +127,12 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         if cell.drafts > len(pair.drafts):
             raise ValueError(
                 f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+            )
+        kind = heads_used(cell.decoder)
+        if kind is not None and kind not in pair.heads:
+            raise ValueError(
+                f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
+                f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
             )
     return JobSettings(
         name=_name(config["name"]),

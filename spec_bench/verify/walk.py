@@ -66,7 +66,8 @@ def walk(
     accepted = torch.zeros_like(rows)
     path = [node]
     outcome = log_probs(logits[rows, node], settings).exp()
-    for level, width in enumerate(tree.shape.children):
+    for level, most in enumerate(tree.shape.children):
+        width = min(most, tree.shape.levels[level])
         order, valid = _candidates(tree, level, here, width)
         tokens = tree.tokens[:, tree.shape.level(level + 1)].gather(1, order)
         q = _draft_law(tree, level, order, rows)

@@ -1,0 +1,69 @@
+"""Beams of equal length as one tree: shared prefixes found and merged by tensor operations.
+
+ReDrafter (arXiv 2403.09919), Listing 1, with its axes mended. Letters: R rows, W beams, L tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.tree import Tree, TreeShape
+
+
+def prefix_match(beams: Tensor) -> Tensor:
+    """For each beam and length the first beam with the same prefix.
+
+    Args:
+        beams: [R, W, L].
+
+    Returns:
+        [R, W, L]; entry (w, l) is the smallest w' whose first l + 1 tokens are those of beam w.
+    """
+    same = beams.unsqueeze(2) == beams.unsqueeze(1)  # [R, W, W, L]
+    lengths = torch.arange(1, beams.shape[-1] + 1, device=beams.device)
+    return (same.cumsum(dim=-1) == lengths).byte().argmax(dim=2)
+
+
+def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
+    """A tree per row with one node for every distinct prefix.
+
+    Levels are as wide as the row with most prefixes needs, which the host has to know: one small
+    transfer. A row that needs fewer has absent nodes at the end of the level.
+
+    Args:
+        root: [R] the last committed tokens.
+        beams: [R, W, L] best first; so siblings stand best first too.
+
+    Returns:
+        The tree, proposals one-hot.
+    """
+    match = prefix_match(beams)
+    width, length = beams.shape[1:]
+    own = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
+    place = own.cumsum(dim=1) - 1  # among the distinct prefixes of its length
+    counts = own.sum(dim=1).amax(dim=0).tolist()
+    tree = Tree(TreeShape(tuple(counts), (width,) * length), root)
+    for level, count in enumerate(counts):
+        order = (~own[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]
+        valid = own[:, :, level].gather(1, order)
+        tokens = beams[:, :, level].gather(1, order)
+        if level == 0:
+            parent = torch.zeros_like(order)
+        else:
+            before = match[:, :, level - 1].gather(1, order)
+            parent = place[:, :, level - 1].gather(1, before)
+        tree.add_level(tokens, parent, valid, None, None)
+    return tree
+
+
+def beams_apart(root: Tensor, beams: Tensor) -> Tree:
+    """A tree per row with a chain for every beam, nothing merged."""
+    width, length = beams.shape[1:]
+    tree = Tree(TreeShape((width,) * length, (width,) * length), root)
+    chain = torch.arange(width, device=beams.device)
+    for level in range(length):
+        tokens = beams[:, :, level]
+        parent = chain if level else torch.zeros_like(chain)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None, None)
+    return tree

@@ -1,0 +1,87 @@
+"""Typical acceptance: a token stands if the target finds it likely enough. Approximate.
+
+Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second way (arXiv 2403.09919, section
+3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.verify.walk import WalkResult
+
+
+@dataclass(frozen=True)
+class TypicalAcceptance:
+    """Accept x where p(x) > min(epsilon, delta exp(-H(p))), H in nats.
+
+    Attributes:
+        epsilon: hard threshold; Medusa's value is 0.09.
+        delta: entropy-dependent threshold; Medusa's value is its square root, 0.3.
+
+    Raises:
+        ValueError: a threshold outside [0, 1] or that is no number.
+    """
+
+    epsilon: float = 0.09
+    delta: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ValueError(f"verifier.{name} must be a number in 0..1, got {value!r}")
+
+    def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
+        """Whether tokens are typical.
+
+        Args:
+            log_p: [..., V] the target's warped log-probabilities.
+            token: [...].
+
+        Returns:
+            [...] bool.
+        """
+        p = log_p.exp()
+        entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)
+        threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon)
+        return p.gather(-1, token.unsqueeze(-1)).squeeze(-1) > threshold
+
+
+def typical_walk(
+    tree: Tree, logits: Tensor, settings: SamplingSettings, rule: TypicalAcceptance, draws: Draws
+) -> WalkResult:
+    """The longest path of typical tokens, then one token of the target's.
+
+    Among equally long paths the first in the tree's order is taken, which is the best-ranked.
+
+    Args:
+        tree: fully grown, N nodes.
+        logits: [R, N, V] the target's logits at every node.
+        settings: the target's sampling settings.
+        rule: the thresholds.
+        draws: randomness.
+
+    Returns:
+        The path, its length and the last token.
+    """
+    rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
+    log_p = log_probs(logits, settings)
+    at_parent = log_p.gather(1, tree.parent.unsqueeze(-1).expand_as(log_p))
+    stands = rule.accepts(at_parent, tree.tokens) & tree.valid
+    stands[:, 0] = True
+    path_stands = ~(tree.ancestors & ~stands.unsqueeze(1)).any(dim=-1)
+    depth = torch.tensor(tree.shape.node_depth, device=rows.device)
+    reached = torch.where(path_stands, depth, -1)
+    last = reached.argmax(dim=1)  # argmax takes the first of equals
+    accepted = reached[rows, last]
+    own = tree.ancestors[rows, last]  # [R, N]
+    path = [(own & (depth == level)).byte().argmax(dim=1) for level in range(tree.shape.depth + 1)]
+    token = draws.verdict(tree.shape.children).token(log_p[rows, last].exp())
+    return WalkResult(torch.stack(path, dim=1), accepted, token)
