@@ -60,6 +60,18 @@ AUDIT_CASES = (
     ),
 )
 
+_SPARSE = {"policy": "node_list", "nodes": [[0], [1], [0, 0]]}
+_BEAMS = {"policy": "head_beams", "width": 2, "depth": 2}
+HEAD_CASES = (
+    _case("medusa", {"kind": "medusa"}, _SPARSE, _RRS),
+    _case("redrafter", {"kind": "redrafter"}, _BEAMS, _RRS),
+)
+# Not exact; the audit measures how far off they are.
+TYPICAL_CASES = (
+    _case("medusa_typical", {"kind": "medusa"}, _SPARSE, {"rule": "typical"}),
+    _case("redrafter_typical", {"kind": "redrafter"}, _BEAMS, {"rule": "typical"}),
+)
+
 SETTINGS = {
     "temperature 1": SamplingSettings(probability_dtype="float64"),
     "temperature 1.5, top-p 0.9": SamplingSettings(1.5, top_p=0.9, probability_dtype="float64"),

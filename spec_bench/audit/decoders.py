@@ -12,12 +12,17 @@ from scipy.stats import chisquare
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.build import build_decoder, heads_used
 from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.heads import MedusaHeads, RecurrentHead
+from spec_bench.draft.heads.files import Heads
+from spec_bench.draft.heads.medusa import MedusaShape
+from spec_bench.draft.heads.recurrent import RecurrentShape
 from spec_bench.records import Request
 
 FALSE_ALARM_RATE = 1e-6
 PROMPT = (1, 0)
+Tokens = tuple[int, ...]
 
 
 def markov_decoder(
@@ -45,9 +50,26 @@ def markov_decoder(
     for index in range(decoder["drafter"].get("drafts", 1)):
         noise = random_markov(vocab, 1000 + seed + index).logits
         drafts.append(MarkovModel(target.logits + noise))
-    built = build_decoder(decoder, target, drafts, settings, rows)
+    kind = heads_used(decoder)
+    heads = None if kind is None else _heads_on(target, kind, seed)
+    built = build_decoder(decoder, target, drafts, settings, rows, heads=heads)
     assert isinstance(built, Decoder), "beams have an audit of their own"
     return built, target
+
+
+def _heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
+    """Random draft heads on a chain, which prefer something in every state."""
+    generator = torch.Generator().manual_seed(seed)
+    size, vocab = target.hidden_size, target.vocab_size
+    heads: Heads = (
+        MedusaHeads(MedusaShape(size, vocab, heads=2))
+        if kind == "medusa"
+        else RecurrentHead(RecurrentShape(size, vocab, blocks=1))
+    )
+    with torch.no_grad():
+        for parameter in heads.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return heads.double().eval()
 
 
 def enumerated_error(
@@ -73,30 +95,54 @@ def enumerated_error(
     Returns:
         The largest |probability - chain's probability| and the number of outcomes enumerated.
     """
+    got, expected, count = _block_law(decoder, settings, vocab=vocab, seed=seed, alter=alter)
+    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
+
+
+def _block_law(
+    decoder: Mapping[str, Any],
+    settings: SamplingSettings,
+    *,
+    vocab: int,
+    seed: int,
+    alter: Callable[[Decoder], None] | None,
+) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
+    """Law of one block followed by the chain's own tokens, the chain's law, and the outcomes."""
     built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
     if alter:
         alter(built)
     request = Request("audit", PROMPT, built.depth + 1)
 
-    def block(draws: EnumeratedDraws) -> tuple[int, ...]:
+    def block(draws: EnumeratedDraws) -> Tokens:
         built.make_draws = lambda generators: draws
         rows = built.begin([request], seed=0)
         built.step(rows)
         return tuple(rows[0].tokens[len(PROMPT) :])
 
-    blocks: dict[tuple[int, ...], float] = defaultdict(float)
+    blocks: dict[Tokens, float] = defaultdict(float)
     count = 0
     for probability, tokens in outcomes(block):
         blocks[tokens] += probability
         count += 1
     length = built.depth + 1
-    got: dict[tuple[int, ...], float] = defaultdict(float)
+    got: dict[Tokens, float] = defaultdict(float)
     for tokens, probability in blocks.items():
         rest = target.law((*PROMPT, *tokens), length - len(tokens), settings)
         for continuation, chance in rest.items():
             got[tokens + continuation] += probability * chance
     expected = target.law(PROMPT, length, settings)
-    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
+    return got, expected, count
+
+
+def total_variation(
+    decoder: Mapping[str, Any], settings: SamplingSettings, *, vocab: int = 3, seed: int = 0
+) -> float:
+    """Distance of one iteration's output law from the chain's: half the sum of differences.
+
+    Arguments as ``enumerated_error``'s.
+    """
+    got, expected, _ = _block_law(decoder, settings, vocab=vocab, seed=seed, alter=None)
+    return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
 
 
 def chi_square(

@@ -6,8 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec_bench.audit.catalogue import AUDIT_CASES, SETTINGS, AuditCase
-from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
+from spec_bench.audit.catalogue import (
+    AUDIT_CASES,
+    HEAD_CASES,
+    SETTINGS,
+    TYPICAL_CASES,
+    AuditCase,
+)
+from spec_bench.audit.decoders import (
+    FALSE_ALARM_RATE,
+    chi_square,
+    enumerated_error,
+    total_variation,
+)
 from spec_bench.audit.enumeration import outcomes
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import Draws
@@ -42,6 +53,24 @@ def test_one_iteration_has_exactly_the_chains_law(case: AuditCase, label: str) -
 @pytest.mark.parametrize("case", AUDIT_CASES, ids=lambda case: case.decoder["name"])
 def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
     assert chi_square(case.decoder, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize("label", SETTINGS)
+@pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.decoder["name"])
+def test_draft_heads_have_exactly_the_chains_law(case: AuditCase, label: str) -> None:
+    error, count = enumerated_error(case.decoder, SETTINGS[label])
+    assert error <= TOLERANCE
+    assert count > 1
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.decoder["name"])
+def test_draft_heads_follow_the_chain_over_several_iterations(case: AuditCase) -> None:
+    assert chi_square(case.decoder, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize("case", TYPICAL_CASES, ids=lambda case: case.decoder["name"])
+def test_typical_acceptance_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
+    assert 0.01 < total_variation(case.decoder, WARM) < 1
 
 
 @pytest.mark.parametrize("label", SETTINGS)

@@ -97,11 +97,15 @@ def test_merging_prefixes_saves_nodes_and_changes_no_greedy_token() -> None:
     merged, apart = (
         decoder_of(name, greedy, dtype=torch.float64) for name in ("redrafter", "redrafter apart")
     )
+    saved = 0
     for request in random_requests(6, 20):
         (one,), (other,) = merged.generate([request], 1), apart.generate([request], 1)
         assert one.tokens == other.tokens
-        assert [s.accepted for s in one.steps] == [s.accepted for s in other.steps]
-        assert sum(s.nodes for s in one.steps) < sum(s.nodes for s in other.steps)
+        for ours, theirs in zip(one.steps, other.steps, strict=True):
+            assert ours.accepted == theirs.accepted
+            assert ours.nodes <= theirs.nodes
+            saved += theirs.nodes - ours.nodes
+    assert saved > 0
 
 
 def test_heads_see_the_state_from_which_the_target_chose_the_root() -> None:
