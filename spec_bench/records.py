@@ -101,6 +101,8 @@ class Generation:
         energy_note: why there is no energy, or what to mind about it; "" where there is nothing.
         log_likelihood: natural log of the probability of ``tokens`` under the target at temperature
             1, nothing truncated; None in records from before it was kept.
+        latency_s: seconds from the start of the prompt's prefill to its last token, whatever else
+            was decoded meanwhile; None in records from before it was kept.
     """
 
     prompt_id: str
@@ -115,6 +117,7 @@ class Generation:
     log_likelihood: float | None = None
     energy_check_j: float | None = None
     energy_note: str = ""
+    latency_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""

@@ -88,14 +88,12 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             for role, model in zip(roles, models, strict=True)
         ]
 
-    def begin(self, requests: Sequence[Request], seed: int) -> list[BeamRow]:
-        self.admit(requests)
-        device = self.target.device
-        rows = [self.row_type.start(r, row_generator(seed, r.prompt_id, device)) for r in requests]
+    def join(self, index: int, request: Request, seed: int) -> BeamRow:
+        generator = row_generator(seed, request.prompt_id, self.target.device)
+        row = self.row_type.start(request, generator)
         for model, cache in zip((self.target, *self.drafts), self._caches, strict=True):
-            for index, row in enumerate(rows):
-                prefill(model, cache, index, row.trunk)
-        return rows
+            prefill(model, cache, index, row.trunk)
+        return row
 
     def step(self, active: Sequence[BeamRow]) -> int:
         draws = self.make_draws([row.generator for row in active])

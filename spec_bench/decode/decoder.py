@@ -138,18 +138,14 @@ class Decoder(DecodingLoop[Row]):
         drafter = RecurrentDrafter(heads, self.target.embed, self.rows, vocab)
         return BeamProposer(drafter, self.policy), drafter.hidden
 
-    def begin(self, requests: Sequence[Request], seed: int) -> list[Row]:
-        self.admit(requests)
-        device = self.target.device
-        rows = [
-            Row(r, row_generator(seed, r.prompt_id, device), list(r.prompt_ids)) for r in requests
-        ]
-        for index, row in enumerate(rows):
-            hidden = self._scorer.prefill(index, row.tokens[:-1])
-            self._proposer.start(index, row.tokens)
-            if self._hidden:
-                self._hidden.put_row(index, hidden)
-        return rows
+    def join(self, index: int, request: Request, seed: int) -> Row:
+        generator = row_generator(seed, request.prompt_id, self.target.device)
+        row = Row(request, generator, list(request.prompt_ids))
+        hidden = self._scorer.prefill(index, row.tokens[:-1])
+        self._proposer.start(index, row.tokens)
+        if self._hidden:
+            self._hidden.put_row(index, hidden)
+        return row
 
     def step(self, active: Sequence[Row]) -> int:
         """One iteration over the active rows: grow, one target pass, verdict, commit, record.

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from spec_bench.decode.clock import BatchClock
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.records import Generation, Lossless, Request
+from spec_bench.records import Finish, Generation, Lossless, Request
 
 Progress = Callable[[int, int], None]
 
@@ -31,8 +34,14 @@ class Meter(Protocol):
         ...
 
 
-class FinishedRow(Protocol):
-    """What the loop needs of a row once it is done."""
+class DecodingRow(Protocol):
+    """What the loop needs of a row.
+
+    Attributes:
+        finish: why it ended, None while it runs.
+    """
+
+    finish: Finish | None
 
     def generation(
         self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
@@ -41,7 +50,7 @@ class FinishedRow(Protocol):
         ...
 
 
-RowType = TypeVar("RowType", bound=FinishedRow)
+RowType = TypeVar("RowType", bound=DecodingRow)
 
 
 class DecodingLoop(ABC, Generic[RowType]):
@@ -90,12 +99,8 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Makes sure the caches have that many slots per row; done once, it serves all requests."""
 
     @abstractmethod
-    def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
-        """Checks the requests, makes room and prefills one row for each.
-
-        Raises:
-            ValueError: if a request does not fit, or there are too many.
-        """
+    def join(self, index: int, request: Request, seed: int) -> RowType:
+        """Prefills one request, admitted before, into the caches' row ``index``."""
 
     @abstractmethod
     def step(self, active: Sequence[RowType]) -> int:
@@ -122,38 +127,63 @@ class DecodingLoop(ABC, Generic[RowType]):
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> list[Generation]:
-        """Decodes up to ``rows`` requests as one batch.
+        """Decodes requests, up to ``rows`` at a time.
+
+        With more requests than rows the batch is continuous: whenever a row finishes, the next
+        request takes its place.
 
         Args:
-            requests: at most ``rows`` of them.
+            requests: any number.
             seed: with a request's id it fixes that request's randomness.
             progress: called after every iteration with (target calls, emitted tokens) of it.
-            meter: begun after the prefill and ended after the last token, outside ``decode_s``.
+            meter: begun after the first prefills and ended after the last token, outside
+                ``decode_s``; it measures the prefills of requests that join later too.
 
         Returns:
             One generation per request, in the order asked.
 
         Raises:
-            ValueError: if a request does not fit, or there are too many.
+            ValueError: if a request does not fit.
         """
-        start_s = self._now_s()
-        rows = self.begin(requests, seed)
-        prefilled_s = self._now_s()
-        self.take_forward_s()
-        active = list(rows)
+        if not requests:
+            return []
+        clock = BatchClock(self._now_s, self.take_forward_s)
+        self.admit(requests)
+        rows = [self.join(index, r, seed) for index, r in enumerate(requests[: self.rows])]
+        active, waiting = list(rows), deque(requests[self.rows :])
+        clock.joined(active)
         if meter:
             meter.begin()
-        began_s = self._now_s() if meter else prefilled_s
+        clock.start()
         while active:
             emitted = self.step(active)
+            clock.stepped(active)
             if progress:
                 progress(len(active), emitted)
             self.retire(active)
-        decode_s = self._now_s() - began_s
+            while waiting and len(active) < self.rows:
+                clock.pause()
+                rows.append(self.join(len(active), waiting.popleft(), seed))
+                active.append(rows[-1])
+                clock.joined(active[-1:])
+        clock.stop()
         if meter:
             meter.end()
-        seconds = (prefilled_s - start_s, decode_s, *self.take_forward_s())
-        return [row.generation(*(value / len(rows) for value in seconds)) for row in rows]
+        return [
+            replace(row.generation(*clock.seconds(row)), latency_s=clock.latency_s(row))
+            for row in rows
+        ]
+
+    def begin(self, requests: Sequence[Request], seed: int) -> list[RowType]:
+        """Checks the requests, makes room and prefills one row for each.
+
+        Raises:
+            ValueError: if a request does not fit, or there are too many.
+        """
+        if len(requests) > self.rows:
+            raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
+        self.admit(requests)
+        return [self.join(index, request, seed) for index, request in enumerate(requests)]
 
     def preflight(self, requests: Sequence[Request]) -> None:
         """Checks that the longest request and its tree fit the models' context.
@@ -177,13 +207,11 @@ class DecodingLoop(ABC, Generic[RowType]):
                     )
 
     def admit(self, requests: Sequence[Request]) -> None:
-        """Checks a batch and makes room for it.
+        """Checks requests and makes room for the longest of them.
 
         Raises:
-            ValueError: if a request does not fit, or there are too many.
+            ValueError: if a request does not fit.
         """
-        if len(requests) > self.rows:
-            raise ValueError(f"{len(requests)} requests for a decoder of {self.rows} rows")
         self.preflight(requests)
         self.reserve(max(self.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests))
 

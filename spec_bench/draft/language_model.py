@@ -51,14 +51,21 @@ class LanguageModelDrafter:
             [R, 1, D, V] logits.
         """
         pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
-        # A row with fewer pending tokens runs some again that it has: same tokens, same slots.
-        tokens = [list(c[-pending:]) for c in committed]
-        starts = [len(c) - pending for c in committed]
-        outputs = [
-            run_pending(model, cache, starts, torch.tensor(tokens, device=model.device))
-            for model, cache in zip(self.models, self._caches, strict=True)
-        ]
-        return torch.stack([output.logits for output in outputs], dim=2)
+        # A row with fewer pending tokens runs some again that it has: same tokens, same slots. One
+        # that is too short for that runs stand-ins behind its root, where the tree is written next.
+        tokens = [[*c[-pending:], *c[-1:] * (pending - len(c))] for c in committed]
+        starts = [max(len(c) - pending, 0) for c in committed]
+        last = [min(len(c), pending) - 1 for c in committed]
+        keep = 1 if min(last) == pending - 1 else 0
+        logits = []
+        for model, cache in zip(self.models, self._caches, strict=True):
+            ids = torch.tensor(tokens, device=model.device)
+            output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
+            if not keep:
+                rows = torch.arange(len(last), device=output.device).unsqueeze(1)
+                output = output[rows, torch.tensor(last, device=output.device).unsqueeze(1)]
+            logits.append(output)
+        return torch.stack(logits, dim=2)
 
     def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
         """Runs the tree's frontier and proposes below it.

@@ -218,6 +218,22 @@ def surprise_per_token(generations: Sequence[Generation]) -> Sums | None:
     return Sums(tuple(known), tuple(float(len(g.tokens)) for g in generations))
 
 
+def latency_per_request(generations: Sequence[Generation]) -> Sums | None:
+    """Seconds from the start of a request's prefill to its last token, over requests."""
+    known = [g.latency_s for g in generations if g.latency_s is not None]
+    if len(known) < len(generations):
+        return None
+    return Sums(tuple(known), tuple(1.0 for _ in known))
+
+
+def tokens_per_latency_s(generations: Sequence[Generation]) -> Sums | None:
+    """Delivered tokens over the seconds that their requests took: the speed that one user sees."""
+    latency = latency_per_request(generations)
+    if latency is None:
+        return None
+    return Sums(tuple(float(len(g.tokens)) for g in generations), latency.numerators)
+
+
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     """Beams of all layers over layers; None where single sequences were decoded."""
     widths = [[width for step in g.steps for width in step.widths] for g in generations]

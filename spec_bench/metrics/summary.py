@@ -31,6 +31,8 @@ DEFINITIONS: dict[str, str] = {
     "acceptance_rate_by_depth": "the same, not pooled: children at depth 1, 2, ...; a JSON list",
     "token_rate": "delivered tokens / s of decoding (prefill left out)",
     "token_rate_end_to_end": "delivered tokens / s of prefill and decoding",
+    "latency_s": "mean s from the start of a request's prefill to its last token",
+    "token_rate_per_request": "delivered tokens / s of latency: what one user of a batch sees",
     "speedup": "token_rate / autoregressive token_rate of the same job and prompts",
     "host_overhead": "1 - s inside model forward passes / s of decoding",
     "prefill_s": "s of prefill, all prompts",
@@ -63,6 +65,8 @@ WITH_INTERVAL = frozenset(
         "energy_j_per_token",
         "beam_width",
         "perplexity",
+        "latency_s",
+        "token_rate_per_request",
         *METRICS,
     }
 )
@@ -189,6 +193,8 @@ def _efficiency(generations: Sequence[Generation]) -> dict[str, Interval | None]
         "energy_j_per_token": efficiency.energy_per_token(generations),
         "beam_width": efficiency.beams_per_layer(generations),
         "perplexity": efficiency.surprise_per_token(generations),
+        "latency_s": efficiency.latency_per_request(generations),
+        "token_rate_per_request": efficiency.tokens_per_latency_s(generations),
     }
     found = {
         name: None if ratio is None else ratio_interval(ratio.numerators, ratio.denominators)

@@ -30,6 +30,7 @@ from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import Progress
 
 log = logging.getLogger(__name__)
+_QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
 _WARMUP_TOKENS = 16  # enough for every shape of forward pass to have run
 
 
@@ -137,7 +138,7 @@ def _decode(
     missing = sum(len(run.missing(requests)) for run in runs)
     progress = Progress(missing, enabled=bool(settings.sink["progress"]))
     try:
-        for turn, batch in enumerate(_batches(requests, settings.batch_size)):
+        for turn, batch in enumerate(_batches(requests, _turn(settings))):
             first = turn % len(runs)
             for run in (*runs[first:], *runs[:first]):
                 if todo := run.missing(batch):
@@ -167,6 +168,12 @@ def _decode_batch(
     else:
         run.done.update({generation.prompt_id: generation for generation in generations})
     progress.finish(len(batch))
+
+
+def _turn(settings: JobSettings) -> int:
+    """Prompts that a cell decodes before it is the next cell's turn."""
+    turns = _QUEUE if settings.batching == "continuous" else 1
+    return settings.batch_size * turns
 
 
 def _release_memory(device: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from spec_bench.tasks.schema import databases_digest
 _SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
 _DEFAULTS = SamplingSettings()
 _MAX_NEW_TOKENS = 128
+# static: a batch ends with its longest answer. continuous: the next prompt takes a finished row.
+BATCHING = ("static", "continuous")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class JobSettings:
     seed: int
     warmup: int
     batch_size: int
+    batching: str
     threads: int | None
     device: str
     pair: Pair
@@ -65,6 +68,7 @@ class JobSettings:
                 "batch_size": self.batch_size,
                 "threads": self.threads,
                 "compile": self.pair.specs[0].compile,
+                **({} if self.batching == "static" else {"batching": self.batching}),
             },
             "decoder": cell.decoder,
             "energy": self.energy.identity(),
@@ -86,6 +90,7 @@ class JobSettings:
             "top_p": self.sampling.top_p,
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "batching": self.batching,
             "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
             "simulated_acceptance": simulated_acceptance(cell.decoder),
         }
@@ -111,6 +116,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         "seed": _whole("seed", config["seed"], 0),
         "warmup": _whole("warmup", config["warmup"], 0),
         "batch_size": _whole("engine.batch_size", engine["batch_size"], 1),
+        "batching": _choice("engine.batching", engine["batching"], BATCHING),
         "threads": _whole("engine.threads", engine["threads"], 1, optional=True),
     }
     prompts = _whole("prompts", config["prompts"], 1, optional=True)
@@ -195,6 +201,13 @@ def _name(value: Any) -> str:
     if value == "runs":
         raise ValueError("name 'runs' is taken: results/runs holds what the cells measured")
     return value
+
+
+def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """One of some words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return str(value)
 
 
 def _whole(name: str, value: Any, least: int, optional: bool = False) -> Any:

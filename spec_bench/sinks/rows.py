@@ -42,6 +42,8 @@ EFFICIENCY = frozenset(
         "energy_j_per_token",
         "beam_width",
         "perplexity",
+        "latency_s",
+        "token_rate_per_request",
     }
 )
 

@@ -80,7 +80,7 @@ def altered(name: str, block: str, **values: object) -> dict:
             "'without_replacement', but rule 'recursive_rejection with replacement'",
         ),
         (altered("rsd_s", "verifier", rule="k_seq"), "'without_replacement', but rule 'k_seq'"),
-        (altered("rsd_s", "verifier", rule="typical"), "recursive_rejection, k_seq, naive"),
+        (altered("rsd_s", "verifier", rule="coin"), "recursive_rejection, k_seq, naive"),
         (altered("rsd_s", "tree", policy="bush"), "root, chain, widths, iid_paths"),
         (altered("rsd_s", "tree", paths=3), "tree.paths does not belong"),
         (altered("sd", "drafter", kind="none"), "drafter.kind 'none' goes with"),

@@ -1,0 +1,90 @@
+"""Batches: rows come and go, tokens stay; seconds add up and latencies are each request's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.build import build_decoder
+from spec_bench.records import Generation, Request
+from tests.decode.test_heads import decoder_of
+from tests.families import decoder_settings, random_requests, tiny_pair
+
+WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
+SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s")
+BEAMS = ("beam_sampling", "dsbd", "beam_search")
+HEADS = ("medusa", "redrafter", "redrafter apart")
+REQUESTS = [
+    Request(r.prompt_id, r.prompt_ids, 4 + 7 * (index % 4))
+    for index, r in enumerate(random_requests(14, 1))
+]
+
+
+def answers(name: str, rows: int, queue: int) -> list[Generation]:
+    """Decodes in batches of ``queue`` requests, ``rows`` at a time."""
+    import torch
+
+    if name in HEADS:
+        decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
+    else:
+        target, draft = tiny_pair("llama", torch.float64)
+        decoder = build_decoder(decoder_settings(name), target, [draft], WARM, rows)
+    return [
+        generation
+        for start in range(0, len(REQUESTS), queue)
+        for generation in decoder.generate(REQUESTS[start : start + queue], 3)
+    ]
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *BEAMS, *HEADS])
+def test_a_continuous_batch_decodes_every_prompt_as_alone(name: str) -> None:
+    alone = answers(name, 1, 1)
+    continuous = answers(name, 3, len(REQUESTS))
+    assert [g.prompt_id for g in continuous] == [r.prompt_id for r in REQUESTS]
+    assert [g.tokens for g in continuous] == [g.tokens for g in alone]
+    assert [[s.accepted for s in g.steps] for g in continuous] == [
+        [s.accepted for s in g.steps] for g in alone
+    ]
+
+
+def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one() -> None:
+    """A static batch waits for its longest answer; rows of a continuous one are never idle."""
+    passes = {}
+    for label, queue in (("static", 3), ("continuous", len(REQUESTS))):
+        target, _ = tiny_pair("llama")
+        decoder = build_decoder(decoder_settings("ar"), target, [], WARM, 3)
+        count = 0
+
+        def progress(calls: int, tokens: int) -> None:
+            nonlocal count
+            count += 1
+
+        for start in range(0, len(REQUESTS), queue):
+            decoder.generate(REQUESTS[start : start + queue], 3, progress)
+        passes[label] = count
+    assert passes["continuous"] < 0.8 * passes["static"]
+
+
+@pytest.mark.parametrize("queue", [4, 14])
+def test_seconds_add_up_and_no_request_is_faster_than_its_own_share(queue: int) -> None:
+    generations = answers("sd", 4, queue)
+    for generation in generations:
+        assert generation.latency_s is not None
+        own = generation.prefill_s + generation.decode_s
+        assert generation.latency_s >= 0.9 * own, "a row shares the seconds, it waits for all"
+        assert generation.draft_s + generation.target_s <= generation.decode_s * 1.001
+    longest = max(generations, key=lambda g: len(g.steps))
+    assert longest.latency_s > min(g.latency_s for g in generations)  # type: ignore[type-var, operator]
+
+
+def test_no_requests_are_no_generations() -> None:
+    target, _ = tiny_pair("llama")
+    assert build_decoder(decoder_settings("ar"), target, [], WARM, 2).generate([], 0) == []
+
+
+def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded() -> None:
+    target, _ = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings("ar"), target, [], WARM, 2)
+    long = Request("long", tuple(range(50)) * 3, 10)
+    with pytest.raises(ValueError, match="'long' needs 160 positions"):
+        decoder.generate([REQUESTS[0], REQUESTS[1], long], 0)
