@@ -31,7 +31,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,launchers]'
 	touch $@
 
 env: $(STAMP)
@@ -63,6 +63,8 @@ embedded: $(STAMP)
 	$(RUN) mcsd=ablation experiment=embedded
 	$(RUN) mcsd=search_monotone experiment=embedded prompts=12
 	$(RUN) mcsd=search experiment=embedded prompts=5
+	$(RUN) dsbd=fronts experiment=embedded prompts=100
+	$(RUN) dsbd=one_cache experiment=embedded prompts=100
 	$(REPORT) all --results results/embedded
 
 list: $(STAMP)

@@ -60,6 +60,15 @@ def read_results(path: Path) -> pd.DataFrame:
     return rows
 
 
+def reason_of(row: Row | pd.Series, column: str) -> str:
+    """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
+    for reason in str(row.get("reason", "")).split("; "):
+        name, _, why = reason.partition(": ")
+        if name == column:
+            return why
+    return ""
+
+
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """A frame's rows, top to bottom."""
     return cast("list[Row]", frame.to_dict("records"))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from spec_bench.metrics import quality_names
 from spec_bench.report.load import Group, provenance_of
+from spec_bench.report.papers.titles import MARKS, MEANINGS
 
 # (header, column, digits, factor)
 _COLUMNS: tuple[tuple[str, str, int, float], ...] = (
@@ -25,7 +26,6 @@ _COLUMNS: tuple[tuple[str, str, int, float], ...] = (
     ("perplexity", "perplexity", 2, 1.0),
 )
 _COUNTS = ("execution_errors", "execution_timeouts")  # shown where there are any
-_MARKS = {"exact": "", "approximate": " (approximate)", "simulated": " (simulated)"}
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:
@@ -56,7 +56,8 @@ def _group_table(group: Group) -> str:
         "| " + " | ".join(["---", "---", *("---:" for _ in columns)]) + " |",
     ]
     for _, row in group.rows.iterrows():
-        name = f"{row.decoder}{_MARKS.get(str(row.lossless), '')}"
+        mark = MARKS.get(str(row.lossless))
+        name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
         cells = [formatted(row, name, digits, factor) for _, name, digits, factor in columns]
         if row.status == "failed":
             cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(columns) - 1)]
@@ -89,6 +90,8 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
         ]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
+    found = {str(mark) for group in groups for mark in group.rows.lossless}
+    facts += [text for mark, text in MEANINGS.items() if mark in found]
     return "\n".join([intervals, "", *(f"- {fact}" for fact in facts)])
 
 

@@ -195,7 +195,7 @@ def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
     [
         ("rsd", "3", "rsd has no figure '3' to draw; it has: 1, 4, 5, 6, 7, 8, 9"),
         ("mcsd", "1", "mcsd has no figure '1' to draw; it has: 3, 4, 5"),
-        ("nothing", "1", "no figures of paper 'nothing'; there are: rsd, mcsd"),
+        ("nothing", "1", "no figures of paper 'nothing'; there are: rsd, mcsd, dsbd"),
         ("rsd", "5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
         ("rsd", "1", "nothing measured for figure rsd/1; .*spec_bench.audit.bernoulli"),
         ("mcsd", "3", "nothing measured for figure mcsd/3; .*mcsd=acceptance"),

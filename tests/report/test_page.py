@@ -167,3 +167,31 @@ def test_all_without_results_is_one_line(
 ) -> None:
     assert main(["all", "--results", str(tmp_path)]) == 2
     assert "no experiment below" in capsys.readouterr().err
+
+
+def test_rows_that_follow_the_law_of_beams_are_marked_explained_and_no_headline(
+    tmp_path: Path,
+) -> None:
+    write(
+        tmp_path,
+        "rsd-exp1",
+        row("sd", "2", speedup=(1.4, 1.3, 1.5)),
+        row("rsd_c", "2-1", speedup=(1.2, 1.1, 1.25)),
+        row("dsbd", "4x2@0.9", lossless="exact_beam", speedup=(1.9, 1.8, 2.0)),
+    )
+    text = page_of(tmp_path)
+    assert '<span class="mark quiet">beam law</span>' in table_rows(text)[2]
+    assert "beam law: exact for the law of beam decoding" in text
+    card = text.split('<article class="card"')[1].split("</article>")[0]
+    assert "SD 2" in card and "1.40×" in card
+    assert 'class="number best"' in table_rows(text)[0]
+    assert 'class="number best"' not in table_rows(text)[2]
+
+
+def test_an_experiment_without_tables_counts_its_figures_cells(tmp_path: Path) -> None:
+    own = {"pair": "opt_13b", "task": "squad", "temperature": 1.0, "top_k": 10, "top_p": 0.8}
+    write(tmp_path, "dsbd-fronts", row("sd", "3", token_rate=30.0, **own))
+    assert main(["page", "dsbd-fronts", "--results", str(tmp_path)]) == 0
+    text = (tmp_path / "dsbd-fronts" / "page.html").read_text()
+    assert "25 of 26" in text
+    assert "python -m spec_bench -m dsbd=fronts pair=opt_13b task=squad,spider" in text

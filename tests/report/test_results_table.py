@@ -51,3 +51,16 @@ def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path
     header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
     assert header[2:] == ["beam width", "perplexity"]
     assert line[2:] == ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"]
+
+
+def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(
+    tmp_path: Path,
+) -> None:
+    beams = row("dsbd", "4x2@0.9", run_id="a", lossless="exact_beam", beam_width=3.0)
+    file = write(tmp_path, "mine", row("sd", "2", run_id="b"), beams) / "mine" / "results.csv"
+    text = markdown(groups_of(read_results(file)), file)
+    assert "| dsbd (beam law) | 4x2@0.9 |" in text
+    assert "| sd | 2 |" in text
+    assert "- beam law: exact for the law of beam decoding" in text
+    plain = write(tmp_path, "plain", row("sd", "2", run_id="b")) / "plain" / "results.csv"
+    assert "beam law" not in markdown(groups_of(read_results(plain)), plain)

@@ -1,6 +1,7 @@
 """How much one set of cells is ahead of another, with a 95% interval.
 
-A contrast has a left and a right side, each one or several cells of which the best counts; the
+A contrast has a left and a right side, each one or several cells of which the best counts, or of
+the right side a mean with given weights; the
 difference of several contrasts is their mean. With records it is a bootstrap over prompts, paired
 by prompt and between contrasts, and the best cell is picked anew in each resample, so that the
 interval knows of the picking. The point value stays that of cells picked on the prompts on which
@@ -19,10 +20,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench.metrics.intervals import bootstrap_sums
-from spec_bench.report.claims.records import Counts, Records, factor
+from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.load import Row
 
-RELATIVE = frozenset({"token_rate"})  # compared as left / right - 1, the others as left - right
+# Compared as left / right - 1, the others as left - right.
+RELATIVE = frozenset({"token_rate", "perplexity", "energy_j_per_token"})
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,12 @@ class Contrast:
     Attributes:
         left: cells, of which the best counts.
         right: cells, of which the best counts.
+        weights: one for each cell on the right, whose mean with them counts instead.
     """
 
     left: tuple[Row, ...]
     right: tuple[Row, ...]
+    weights: tuple[float, ...] | None = None
 
     @property
     def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -48,7 +52,7 @@ class Contrast:
     @property
     def picks(self) -> bool:
         """Whether some side has a choice."""
-        return len(self.left) > 1 or len(self.right) > 1
+        return len(self.left) > 1 or (len(self.right) > 1 and self.weights is None)
 
 
 @dataclass(frozen=True)
@@ -131,12 +135,12 @@ def _mean_difference(
     at, total = 0, np.zeros(sums.shape[1])
     for contrast in contrasts:
         best = []
-        for side in (contrast.left, contrast.right):
+        for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
             rates = []
             for row in side:
-                rates.append(sums[at] / sums[at + 1] * factor(row, metric))
+                rates.append(value_of(sums[at] / sums[at + 1], row, metric))
                 at += 2
-            best.append(np.max(rates, axis=0))
+            best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
         total += best[0] / best[1] - 1 if metric in RELATIVE else best[0] - best[1]
     return total / len(contrasts)
 
@@ -149,7 +153,7 @@ def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
     """
     relative, values, halves = metric in RELATIVE, [], []
     for contrast in contrasts:
-        sides = [_best(side, metric) for side in (contrast.left, contrast.right)]
+        sides = [_best(contrast.left, metric), _right(contrast, metric)]
         if sides[0] is None or sides[1] is None:
             return None
         (left, left_half), (right, right_half) = sides[0], sides[1]
@@ -163,6 +167,18 @@ def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
     if np.isnan(half):
         return Difference(value, None, None, False, relative)
     return Difference(value, value - half, value + half, False, relative)
+
+
+def _right(contrast: Contrast, metric: str) -> tuple[float, float] | None:
+    """Value and half width of the right side; half widths of a weighted mean are not squared."""
+    if contrast.weights is None:
+        return _best(contrast.right, metric)
+    cells = [_best((row,), metric) for row in contrast.right]
+    known = [cell for cell in cells if cell is not None]
+    if len(known) < len(cells):
+        return None
+    values, halves = zip(*known, strict=True)
+    return float(np.dot(contrast.weights, values)), float(np.dot(contrast.weights, halves))
 
 
 def _best(side: Sequence[Row], metric: str) -> tuple[float, float] | None:

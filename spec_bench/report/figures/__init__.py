@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.figures import acceptance, bernoulli, best_trees, configurations
+from spec_bench.report.figures import (
+    acceptance,
+    accepted_width,
+    beam_effects,
+    bernoulli,
+    best_trees,
+    configurations,
+    fronts,
+)
 from spec_bench.report.figures.style import FORMATS
 from spec_bench.report.papers.index import Item, find_item
 
@@ -19,6 +27,11 @@ _Drawer = Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path]]
 _DRAWERS: dict[str, dict[str, _Drawer]] = {
     "rsd": {"1": bernoulli.draw, **dict.fromkeys("456789", best_trees.draw)},
     "mcsd": {"3": acceptance.draw, "4": configurations.draw, "5": acceptance.draw},
+    "dsbd": {
+        **dict.fromkeys("456", fronts.draw),
+        "7": accepted_width.draw,
+        **dict.fromkeys("89", beam_effects.draw),
+    },
 }
 
 FIGURES: dict[str, tuple[str, ...]] = {paper: tuple(drawers) for paper, drawers in _DRAWERS.items()}
@@ -45,7 +58,7 @@ def draw(
         formats: endings of the files to write, of ``png`` and ``pdf``.
 
     Returns:
-        The files, one of each format; RSD's figures have one of each per pair.
+        The files, one of each format; RSD's and DSBD's figures have one of each per pair.
 
     Raises:
         ValueError: unknown figure, or nothing measured for it.

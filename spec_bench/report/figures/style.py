@@ -12,11 +12,16 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from spec_bench.report.papers.titles import MARKS
+
 # Okabe & Ito: distinguishable with any colour vision.
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-DECODER_COLOURS = {"sd": BLUE, "spectr": ORANGE, "rsd_c": GREEN, "rsd_s": VERMILLION}  # as on pages
+DECODER_COLOURS = {  # as on pages
+    **{"sd": BLUE, "spectr": ORANGE, "rsd_c": GREEN, "rsd_s": VERMILLION},
+    **{"specinfer": ORANGE, "beam_sampling": GREEN, "dsbd": VERMILLION},
+}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "pdf")
 _DPI = 200
@@ -32,6 +37,11 @@ NAMES = {
     "wmt14_ende": "WMT14 En-De",
     "dolly": "Dolly",
     "alpaca": "Alpaca",
+    "squad": "SQuAD",
+    "spider": "Spider",
+    "specinfer": "SpecInfer",
+    "beam_sampling": "beam sampling",
+    "dsbd": "DSBD",
 }
 _SETTINGS = {
     "font.size": 8,
@@ -64,7 +74,7 @@ def marks(rows: pd.DataFrame) -> str:
     """What sets these rows apart from exact ones, for a title; "" where nothing does."""
     if "lossless" not in rows:
         return ""
-    found = [mark for mark in ("simulated", "approximate") if (rows.lossless == mark).any()]
+    found = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
     return f" ({', '.join(found)})" if found else ""
 
 

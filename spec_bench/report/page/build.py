@@ -11,7 +11,7 @@ from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import COLUMNS, results_table
 from spec_bench.report.papers import html
-from spec_bench.report.papers.titles import TASKS, titled
+from spec_bench.report.papers.titles import MEANINGS, TASKS, titled
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
 
@@ -110,8 +110,11 @@ def _results(data: PageData) -> str:
     ]
     hint = (
         '<p class="hint">A click on a heading sorts. Small: 95% intervals over prompts. Shaded: '
-        "the interval lies above those of all other exact decoders.</p>"
+        "the interval lies above those of all other exact decoders."
     )
+    found = set(map(str, data.rows.lossless))
+    meanings = [escape(text) for mark, text in MEANINGS.items() if mark in found]
+    hint = "<br>".join([hint, *meanings]) + "</p>"
     return hint + "".join(tables)
 
 

@@ -136,12 +136,13 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
 def _progress(
     paper: Paper | None, items: Sequence[Item], measured: Measured
 ) -> list[tuple[Item, Progress]]:
-    """What of each table is measured on the pairs that the results have; equal needs once."""
+    """What of each table, or figure where none is a table's, is measured on the results' pairs."""
     found: list[tuple[Item, Progress]] = []
     seen: set[tuple[Wanted, ...]] = set()
     pairs = measured.pairs()
+    kind = "table" if any(item.kind == "table" for item in items) else "figure"
     for item in items:
-        if paper is None or item.kind != "table":
+        if paper is None or item.kind != kind:
             continue
         for part in progress_of(paper, item, measured):
             if part.pair not in pairs:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench.report.load import Group
-from spec_bench.report.papers.titles import DECODERS, METRICS, TASKS, titled
+from spec_bench.report.papers.titles import DECODERS, MARKS, METRICS, TASKS, titled
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 
@@ -56,7 +56,8 @@ def headline(group: Group) -> Headline | None:
         value=f"{best[by]:.{digits}f}{unit}"
         + ("" if by == "speedup" else f" {titled(METRICS, by)}"),
         interval=f"{low:.{digits}f} to {high:.{digits}f}" if known else "",
-        sure=_sure(rows, best, by) + ("" if not exact.empty else f" ({best.lossless})"),
+        sure=_sure(rows, best, by)
+        + ("" if not exact.empty else f" ({titled(MARKS, str(best.lossless))})"),
     )
 
 

@@ -15,7 +15,7 @@ from spec_bench.report.papers.index import Item, Paper
 from spec_bench.report.papers.measured import Measured
 from spec_bench.report.papers.progress import wanted_of
 
-_PICTURES = 2  # drawing takes a second each; the page has commands for the rest
+_PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 _TOGETHER = ("mcsd",)  # papers whose figures show several pairs side by side
 
 
@@ -56,7 +56,8 @@ class Drawing:
 
 
 def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
-    """Which figures there are, of which pairs: pairs that no figure has get the first one.
+    """Which figures there are, of which pairs: pairs that no figure has get
+    those that are for any pair, or else the first one.
 
     Args:
         paper: whose figures.
@@ -76,7 +77,8 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     if not figures or not others:
         return found
     groups = [others] if paper.name in _TOGETHER else [(pair,) for pair in others]
-    return [*found, *(Drawing(figures[0], group, False) for group in groups)]
+    fitting = [item for item in figures if item.settings.get("any_pair")] or figures[:1]
+    return [*found, *(Drawing(item, group, False) for group in groups for item in fitting)]
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:

@@ -10,7 +10,7 @@ import pandas as pd
 from spec_bench.metrics import METRICS
 from spec_bench.metrics.summary import DEFINITIONS
 from spec_bench.report.load import Group, Row, rows_of
-from spec_bench.report.papers.titles import DECODERS, titled
+from spec_bench.report.papers.titles import DECODERS, MARKS, titled
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _WIDTH = 96  # of a drawn interval, in pixels
@@ -43,6 +43,8 @@ COLUMNS = (
         Shown(name, titled({"rouge2": "ROUGE-2", "bleu": "BLEU"}, name).replace("_", " "), 3)
         for name in METRICS
     ),
+    Shown("perplexity", "perplexity", 3),
+    Shown("beam_width", "beam width", 2),
     Shown("energy_j_per_token", "J/token", 3),
     Shown("host_overhead", "host overhead", 2),
 )
@@ -86,8 +88,9 @@ def _line(
     decoder = str(row["decoder"])
     lossless = str(row["lossless"])
     mark = (
-        f' <span class="mark">{escape(lossless)}</span>'
-        if lossless in ("approximate", "simulated")
+        f' <span class="mark{" quiet" if lossless == "exact_beam" else ""}">'
+        f"{escape(MARKS[lossless])}</span>"
+        if lossless in MARKS
         else ""
     )
     if "tree_attention" in row and str(row["tree_attention"]).lower() == "false":

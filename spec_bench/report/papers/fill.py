@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.report.load import reason_of
 from spec_bench.report.papers.grid import Cell, Column, Estimate, Grid, Line, Wanted
 from spec_bench.report.papers.measured import Measured, Row
 
@@ -72,18 +73,9 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
     estimates = [_estimate(row, cell.column, cell.scale) for row in there]
     for row, estimate in zip(there, estimates, strict=True):
         if estimate is None:
-            return replace(cell, state=_why(row, cell.column))
+            return replace(cell, state=reason_of(row, cell.column) or NO_VALUE)
     known = [each for each in estimates if each is not None]
     return replace(cell, ours=known[0] if len(known) == 1 else _less(*known))
-
-
-def _why(row: Row, column: str) -> str:
-    """Why a column of a row is empty, as the row tells it: ``column: why; column: why``."""
-    for reason in str(row.get("reason", "")).split("; "):
-        name, _, why = reason.partition(": ")
-        if name == column and why:
-            return why
-    return NO_VALUE
 
 
 def _estimate(row: Row, column: str, scale: float) -> Estimate | None:

@@ -1,0 +1,35 @@
+"""How DSBD's settings are written: ``4x2@0.9`` is W_S x gamma @ t (arXiv:2409.16560, 4.2)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DSBD, BEAM_SAMPLING = "dsbd", "beam_sampling"
+
+
+@dataclass(frozen=True)
+class DraftBeams:
+    """A setting of DSBD.
+
+    Attributes:
+        width: W_S, draft beams.
+        depth: gamma, layers of the draft forest.
+        threshold: t, of the dynamic width.
+    """
+
+    width: int
+    depth: int
+    threshold: float
+
+
+def draft_beams(spec: str) -> DraftBeams:
+    """Reads DSBD's shorthand.
+
+    Raises:
+        ValueError: it is written in another way.
+    """
+    found = re.fullmatch(r"(\d+)x(\d+)@(\d*\.?\d+)", spec)
+    if found is None:
+        raise ValueError(f"dsbd has no setting {spec!r}: they are written like 4x2@0.9")
+    return DraftBeams(int(found[1]), int(found[2]), float(found[3]))

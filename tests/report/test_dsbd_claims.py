@@ -1,0 +1,267 @@
+"""What DSBD claims, on rows whose answer is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spec_bench.records import Generation, StepRecord
+from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.check import Check
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.records import Records
+from spec_bench.report.claims.same_width import at_same_width
+from spec_bench.report.claims.scores import Score
+from spec_bench.report.load import groups_of, rows_of
+from tests.report.dsbd_rows import around, cell, fronts
+from tests.report.frames import frame
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "dsbd-fronts" / "results.csv"
+
+
+def only(checks: list[Check], *words: str) -> Check:
+    (check,) = [check for check in checks if all(word in check.claim for word in words)]
+    return check
+
+
+def beams(*widths: int) -> list[dict[str, object]]:
+    return [cell("beam_sampling", str(width)) for width in widths]
+
+
+def setting(width: float) -> dict[str, object]:
+    return cell("dsbd", "6x2@0.9", beam_width=width)
+
+
+def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[int, ...]]]) -> None:
+    """Records of prompts of 2 tokens each: (seconds, log-likelihood, widths)."""
+    path = results.parent.parent / "runs" / run_id / "generations.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        for number, (seconds, surprise, widths) in enumerate(prompts):
+            steps = (StepRecord(2, 1, 1, 2, widths),)
+            generation = Generation(
+                str(number), (5, 6), "length", steps, 0.0, seconds, 0.0, 0.0, None, surprise
+            )
+            stream.write(json.dumps(generation.to_json()) + "\n")
+
+
+def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours() -> None:
+    ((contrast,), _) = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
+    assert [row["spec"] for row in contrast.right] == ["2", "3"]
+    assert contrast.weights == (0.75, 0.25)
+    assert not contrast.picks
+
+
+def test_order_and_gaps_of_the_measured_widths_do_not_matter() -> None:
+    ((contrast,), _) = at_same_width([setting(3.0)], beams(4, 1))
+    assert [row["spec"] for row in contrast.right] == ["1", "4"]
+    assert contrast.weights == pytest.approx((1 / 3, 2 / 3))
+
+
+@pytest.mark.parametrize(("width", "compared"), [(4.2, True), (4.3, False), (0.8, True)])
+def test_a_setting_far_outside_the_measured_widths_is_left_out(
+    width: float, compared: bool
+) -> None:
+    contrasts, rule = at_same_width([setting(width)], beams(1, 4))
+    assert bool(contrasts) == compared
+    assert ("1 settings outside its widths left out" in rule) == (not compared)
+
+
+def test_without_beam_sampling_or_widths_nothing_is_compared() -> None:
+    assert at_same_width([setting(2.0)], [])[0] == []
+    assert at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2))[0] == []
+
+
+def test_quality_and_speed_are_compared_at_the_same_width(results: Path) -> None:
+    checks = check_claims("dsbd", fronts(), results)
+    # Widths 1.5, 2.5, 2.75: interpolated scores 0.55, 0.65, 0.675; speeds 25, 15, 12.5.
+    near = only(checks, "exact match within 0.05")
+    assert near.evidence.startswith(f"{(0.09 + 0.05 + 0.045) / 3:+.3f}")
+    speed = only(checks, "faster than beam sampling of its average width")
+    assert speed.evidence.startswith(f"{(0.44 + 1.0 + 0.92) / 3:+.1%}")
+    assert "one by one 1.44 to 2.00 times as fast" in speed.evidence
+    assert speed.verdict == "holds"
+    assert only(checks, "1.5 times as fast", "average width").verdict == "holds"
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.5, "does not hold"), (0.95, "within noise")])
+def test_a_slower_dsbd_does_not_pass(factor: float, verdict: str, results: Path) -> None:
+    rows = fronts()
+    slow = rows.decoder == "dsbd"
+    for name in ("token_rate", "token_rate_low", "token_rate_high"):
+        rows.loc[slow, name] = factor * 15.0 + (rows.loc[slow, name] - rows.loc[slow, "token_rate"])
+    rows.loc[slow, "beam_width"] = 2.5
+    checks = check_claims("dsbd", rows, results)
+    assert only(checks, "faster than beam sampling of its average width").verdict == verdict
+
+
+def test_being_at_or_above_single_samples_needs_the_whole_interval(results: Path) -> None:
+    check = only(check_claims("dsbd", fronts(), results), "at or above ar in exact match")
+    assert check.evidence.startswith(f"{(0.14 + 0.2 + 0.22) / 3:+.3f} [")
+    assert "one by one 3 ahead, 0 behind" in check.evidence
+    assert check.verdict == "holds"
+    level = fronts().assign(exact_match=0.5, exact_match_low=0.47, exact_match_high=0.53)
+    check = only(check_claims("dsbd", level, results), "at or above ar in exact match")
+    assert check.verdict == "within noise"
+
+
+def test_of_perplexity_less_is_ahead(results: Path) -> None:
+    check = only(check_claims("dsbd", fronts(), results), "at or below ar in perplexity")
+    assert check.verdict == "holds"
+    assert check.evidence.startswith("-")
+
+
+def test_the_front_is_compared_with_each_point_of_the_curve(results: Path) -> None:
+    rows = fronts()
+    check = only(check_claims("dsbd", rows, results), "front above", "exact match")
+    assert "width 1: 3x2@0.9 +0.140" in check.evidence  # the others are no faster than 30
+    assert "width 3: 4x2@0.7 +0.020" in check.evidence
+    assert check.verdict == "within noise"
+    rows.loc[rows.decoder == "dsbd", "token_rate"] = 15.0
+    check = only(check_claims("dsbd", rows, results), "front above", "exact match")
+    assert "width 2: no setting is faster" in check.evidence
+    assert check.verdict == "does not hold"
+
+
+def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_it(
+    results: Path,
+) -> None:
+    check = only(check_claims("dsbd", fronts(), results), "1.5 times", "no worse exact match")
+    assert "width 2: 3x2@0.9 1.80 times as fast" in check.evidence
+    assert "width 3: 4x2@0.9 3.00 times as fast" in check.evidence
+    assert check.evidence.startswith(f"{(0.8 + 2.0) / 2:+.1%}")
+    assert check.verdict == "holds"
+    rows = fronts()
+    rows.loc[rows.spec == "3", "exact_match"] = 0.9
+    check = only(check_claims("dsbd", rows, results), "1.5 times", "no worse exact match")
+    assert "no setting scores that of width 3" in check.evidence
+    assert check.verdict == "within noise"
+
+
+def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results: Path) -> None:
+    checks = check_claims("dsbd", fronts(), results)
+    smaller_t = only(checks, "width grows as t falls")
+    assert smaller_t.evidence.startswith("+0.250")  # 4x2: 2.75 at 0.7, 2.5 at 0.9
+    assert smaller_t.verdict == "holds"
+    wider = only(checks, "width grows as W_S grows")
+    assert wider.evidence.startswith("+1.000")  # @0.9: 2.5 at 4x2, 1.5 at 3x2
+    assert only(checks, "speed falls as W_S grows").verdict == "holds"
+    reversed_ = fronts()
+    reversed_["spec"] = reversed_.spec.replace({"4x2@0.7": "4x2@0.9", "4x2@0.9": "4x2@0.7"})
+    checks = check_claims("dsbd", reversed_, results)
+    assert only(checks, "width grows as t falls").verdict == "does not hold"
+    assert only(checks, "speed falls as t falls").verdict == "does not hold"
+
+
+def test_widths_perplexity_and_speed_are_paired_by_prompt(results: Path) -> None:
+    rows = frame(
+        cell("dsbd", "4x2@0.7", run_id="wide", beam_width=3.0),
+        cell("dsbd", "4x2@0.9", run_id="narrow", beam_width=2.0),
+    )
+    write(results, "wide", [(2.0, -1.0, (3, 4)), (4.0, -2.0, (3, 4))])
+    write(results, "narrow", [(1.0, -1.0, (2, 3)), (2.0, -2.0, (2, 3))])
+    left, right = ((row,) for row in rows_of(rows))
+    gaps = {
+        name: difference([[Contrast(left, right)]], name, Records(results))
+        for name in ("beam_width", "token_rate", "perplexity")
+    }
+    assert str(gaps["beam_width"]) == "+1.000 [+1.000, +1.000]"
+    assert str(gaps["token_rate"]) == "-50.0% [-50.0%, -50.0%]"
+    assert str(gaps["perplexity"]) == "+0.0% [+0.0%, +0.0%]"
+
+
+def test_perplexity_is_the_exponential_of_the_surprise_per_token(results: Path) -> None:
+    write(results, "a", [(1.0, -2.0, ()), (1.0, -2.0, ())])
+    write(results, "b", [(1.0, -4.0, ()), (1.0, -4.0, ())])
+    sides = [(cell("dsbd", "4x2@0.9", run_id=name),) for name in "ab"]
+    gap = difference([[Contrast(*sides)]], "perplexity", Records(results))
+    assert gap is not None
+    assert gap.value == pytest.approx(2.718281828 ** (1 - 2) - 1)
+
+
+def test_records_without_beams_have_no_width(results: Path) -> None:
+    write(results, "a", [(1.0, -2.0, ())])
+    assert Records(results).counts({"run_id": "a"}, "beam_width") is None
+    assert Records(results).counts({"run_id": "a"}, "exact_match") is None
+    assert Records(results).counts({"run_id": "a"}, "perplexity") == {"0": (2.0, 2.0)}
+
+
+def one_cache(speed: float, cache: float) -> pd.DataFrame:
+    same = {"exact_match": around(0.5, 0.01), "perplexity": around(1.5, 0.01)}
+    return frame(
+        cell("ar", **same),
+        cell("sd", "3", token_rate=around(40.0, 0.5), cache_bytes=1000.0, **same),
+        cell(
+            "dsbd_one_cache",
+            "4x3@0.9",
+            token_rate=around(speed, 0.5),
+            cache_bytes=cache,
+            exact_match=around(0.6, 0.01),
+            perplexity=around(1.4, 0.01),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("speed", "cache", "speed_verdict", "cache_verdict"),
+    [
+        (39.0, 1040.0, "holds", "holds"),
+        (36.0, 1050.0, "within noise", "holds"),
+        (30.0, 1060.0, "does not hold", "does not hold"),
+    ],
+)
+def test_the_one_cache_variant_is_close_to_sd_in_speed_and_memory(
+    speed: float, cache: float, speed_verdict: str, cache_verdict: str, results: Path
+) -> None:
+    checks = check_claims("dsbd", one_cache(speed, cache), results)
+    assert only(checks, "slower than sd 3").verdict == speed_verdict
+    memory = only(checks, "takes the cache of sd 3")
+    assert memory.verdict == cache_verdict
+    assert f"{cache / 1000 - 1:+.1%}" in memory.evidence
+
+
+def test_the_one_cache_variant_is_above_sd_and_ar_in_quality(results: Path) -> None:
+    checks = check_claims("dsbd", one_cache(39.0, 1000.0), results)
+    for other in ("sd 3", "ar"):
+        assert only(checks, f"above {other} in exact match").verdict == "holds"
+        assert only(checks, f"below {other} in perplexity").verdict == "holds"
+
+
+def test_energy_is_compared_where_it_was_metered(results: Path) -> None:
+    rows = fronts()
+    assert not [c for c in check_claims("dsbd", rows, results) if "J/token" in c.claim]
+    rows["energy_j_per_token"] = [9.0, 5.0, 9.0, 10.0, 12.0, 4.0, 5.0, 6.0]
+    rows["energy_j_per_token_low"] = rows.energy_j_per_token - 0.1
+    rows["energy_j_per_token_high"] = rows.energy_j_per_token + 0.1
+    check = only(check_claims("dsbd", rows, results), "fewer J/token")
+    # At widths 1.5, 2.5, 2.75 beam sampling takes 9.5, 11 and 11.5 J/token.
+    assert check.evidence.startswith(f"{(4 / 9.5 + 5 / 11 + 6 / 11.5) / 3 - 1:+.1%}")
+    assert check.verdict == "holds"
+
+
+def test_beams_are_no_decoders_whose_score_must_be_that_of_ar(results: Path) -> None:
+    check = only(check_claims("dsbd", fronts(), results), "exact decoders equals ar's")
+    assert check.evidence.startswith("1 of 1 decoders")  # SD; the beams are up to 0.22 off
+    assert check.verdict == "holds"
+
+
+def test_failed_cells_claim_nothing(results: Path) -> None:
+    assert check_claims("dsbd", fronts().assign(status="failed"), results) == []
+
+
+def test_a_score_knows_its_direction() -> None:
+    accuracy, perplexity = Score("exact_match", True), Score("perplexity", False)
+    (group,) = groups_of(fronts())
+    rows = [row for row in rows_of(group.rows) if row["decoder"] == "dsbd"]
+    best = [score.best(rows) for score in (accuracy, perplexity)]
+    assert [row and row["spec"] for row in best] == ["4x2@0.7", "4x2@0.7"]
+    assert accuracy.no_worse(rows[2], rows[1])
+    assert perplexity.no_worse(rows[2], rows[1])
+    assert not perplexity.no_worse(rows[1], rows[2])
+    assert not accuracy.no_worse(cell("dsbd", "4x2@0.9"), rows[0])
