@@ -25,15 +25,19 @@ ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
 DECODERS = sorted([*SINGLE, *BEAMS, *ON_HEADS])
 
 
-def composed(*overrides: str) -> DictConfig:
+TRAINING = {"head", "training"}  # groups of conf/train.yaml
+
+
+def composed(*overrides: str, config: str = "config") -> DictConfig:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=list(overrides))
+        return compose(config, overrides=list(overrides))
 
 
 @pytest.mark.parametrize("path", CHOICES, ids=str)
 def test_every_choice_of_every_group_composes(path: Path) -> None:
-    config = composed(f"{path.parent}={path.stem}")
+    application = "train" if str(path.parent) in TRAINING else "config"
+    config = composed(f"{path.parent}={path.stem}", config=application)
     assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
 

@@ -27,7 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sinks": {"records"},
     "report": {"records", "metrics"},
     "audit": {"records", "core", "engine", "draft", "policy", "verify", "decode", "tasks"},
-    "train": {"records", "core", "engine", "draft", "tasks"},
+    # train stands beside run: an application of its own that shares run's pairs and folders
+    "train": {"records", "core", "engine", "draft", "tasks", "measure", "sinks", "run"},
     "embedded": set(),
     "run": {
         *("records", "core", "engine", "draft", "policy", "verify", "decode"),
@@ -37,8 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"run"},
 }
 ONLY_IN: dict[str, set[str]] = {
-    "hydra": {"run"},
-    "omegaconf": {"run"},
+    "hydra": {"run", "train"},
+    "omegaconf": {"run", "train"},
+    "accelerate": {"train"},
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
     "matplotlib": {"report"},

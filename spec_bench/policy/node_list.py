@@ -42,7 +42,9 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
                 raise ValueError(f"accuracies are shares between 0 and 1, got {accuracy}")
     chosen: list[tuple[int, ...]] = []
     # Of equal worth the shallower node is taken, then the better ranked one.
-    waiting = [(-accuracy, 1, (rank,)) for rank, accuracy in enumerate(accuracies[0])]
+    waiting: list[tuple[float, int, tuple[int, ...]]] = [
+        (-accuracy, 1, (rank,)) for rank, accuracy in enumerate(accuracies[0])
+    ]
     heapq.heapify(waiting)
     while len(chosen) < nodes:
         worth, depth, path = heapq.heappop(waiting)

@@ -119,7 +119,7 @@ def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str
             log_cell(sink, cell)
         if rows:
             log_table(sink, rows)
-    except _errors() as error:
+    except failures() as error:
         reason = " ".join(str(error).split())
         log.error("W&B: %s: %s; the same command logs the rest", type(error).__name__, reason)
 
@@ -140,7 +140,7 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
         config = {**cell.settings, "run_id": result.run_id, "labels": dict(result.labels)}
         name = f"{labels['decoder']} {labels['spec']}"
         lines, failed = prompt_lines(cell.generations), result.status == "failed"
-        with _run(sink, result.run_id, name, str(labels["task"]), own, config, failed) as run:
+        with open_run(sink, result.run_id, name, str(labels["task"]), own, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
             for step in range(note.steps, len(lines)):
                 run.log(with_histogram(lines[step]), step=step)
@@ -189,7 +189,7 @@ def log_curves(
         note = recall(folder, sink.note(run_id))
         if note.content == content:
             return False
-        with _run(sink, run_id, title, job_type, [*tags, job_type], config) as run:
+        with open_run(sink, run_id, title, job_type, [*tags, job_type], config) as run:
             for axis in AXES:
                 run.define_metric(axis, summary="none")
                 run.define_metric(f"{axis}/*", step_metric=axis, summary="max")
@@ -206,7 +206,7 @@ def table_id(experiment: str, pair: str, task: str) -> str:
 
 
 @contextmanager
-def _run(
+def open_run(
     sink: Wandb,
     run_id: str,
     name: str,
@@ -273,7 +273,7 @@ def _log_in() -> None:
         raise ValueError(f"sink.wandb.mode=online: {reason} Offline needs no account.")
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def failures() -> tuple[type[Exception], ...]:
     """What W&B raises when it cannot take a run."""
     import wandb
 

@@ -1,0 +1,163 @@
+"""The Hydra application of ``python -m spec_bench.train``: a composed config in, heads out.
+
+Exit status: 0 heads are written, 2 the settings or the data cannot be right (one line says why),
+130 interrupted; the same command goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+import torch
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_bench.engine.loading import load_model
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.run.identity import digest
+from spec_bench.run.models import tokenizer_of
+from spec_bench.run.paths import config_dir
+from spec_bench.run.search_path import register
+from spec_bench.sinks.training import build_training_sink, log_training
+from spec_bench.train.data import Batches, read_dialogues, steps_of
+from spec_bench.train.dialogues import Dialogue, split
+from spec_bench.train.dialogues import digest as digest_of
+from spec_bench.train.finish import finish
+from spec_bench.train.hidden import Cached, Computed, HiddenStates
+from spec_bench.train.loop import Training, run_training
+from spec_bench.train.processes import Accelerated, OneProcess, Processes
+from spec_bench.train.settings import TrainSettings, build_train_settings
+from spec_bench.train.start import fresh_heads
+
+log = logging.getLogger(__name__)
+FULL_ERROR = "HYDRA_FULL_ERROR"
+_wants_trace = os.environ.get(FULL_ERROR) == "1"
+_statuses: list[int] = []  # of this process's trainings: Hydra hands no value back to main
+
+
+def main() -> None:
+    """Runs the application and exits with its status."""
+    _statuses.clear()
+    register()
+    # Hydra would print its errors over several lines and exit with 1; we want them raised.
+    os.environ[FULL_ERROR] = "1"
+    application = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")
+    try:
+        application(_job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if _wants_trace:
+            raise
+        _complain(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(max(_statuses, default=0))
+
+
+def _job(config: DictConfig) -> None:
+    """One training; its status is kept for ``main``."""
+    for chatty in ("httpx", "wandb"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        train_heads(build_train_settings(plain))
+        _statuses.append(0)
+    except (ValueError, OmegaConfBaseException) as error:
+        if _wants_trace:
+            raise
+        _complain(error)
+
+
+def train_heads(settings: TrainSettings) -> dict[str, Any]:
+    """Trains heads as the settings say and writes them.
+
+    Returns:
+        What ``training.json`` holds; empty in all processes but the first.
+
+    Raises:
+        ValueError: data, target or checkpoint cannot be right.
+    """
+    sink = build_training_sink(settings.sink["wandb"], settings.folder)
+    processes = _processes(settings)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    training = _prepare(settings, processes)
+    progress = run_training(training)
+    if processes.rank != 0:
+        return {}
+    facts = finish(training, progress)
+    if sink is not None:
+        log_training(sink, settings.name, facts, settings.folder / "log.csv")
+    accuracy = facts["accuracy"]["validation"] or facts["accuracy"]["train"]
+    print(f"{settings.name}: {facts['parameters']:,} parameters, right at {accuracy}")
+    print(f"heads: {settings.out}")
+    return facts
+
+
+def _processes(settings: TrainSettings) -> Processes:
+    device = settings.pair.specs[0].device
+    if settings.accelerate or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return Accelerated(device)
+    return OneProcess(torch.device(device))
+
+
+def _prepare(settings: TrainSettings, processes: Processes) -> Training:
+    """Loads the target, reads the data, computes hidden states where they are to be kept."""
+    tokenizer, _ = tokenizer_of(settings.pair)
+    spec = settings.pair.specs[0]
+    model = load_model(spec)
+    if spec.device_map is None:
+        model.module.to(processes.device)
+        model.device = processes.device
+    for parameter in model.module.parameters():
+        parameter.requires_grad_(False)
+    if processes.rank:
+        processes.wait()  # for the first to write what it computes
+    dialogues = read_dialogues(settings, model, tokenizer)
+    train, validation = split(dialogues, settings.data.validation, settings.seed)
+    if not train:
+        raise ValueError(f"data.validation={settings.data.validation} leaves nothing to train on")
+    sides = [_batches(settings, model, side) for side in (train, validation)]
+    if not processes.rank:
+        processes.wait()
+    optimiser = settings.optimiser
+    batch = min(optimiser.batch, len(train))
+    if batch < processes.count * optimiser.accumulate:
+        raise ValueError(
+            f"a step's {batch} dialogues cannot be shared by {processes.count} processes with "
+            f"optimiser.accumulate={optimiser.accumulate}"
+        )
+    steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
+    log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
+    trainee = fresh_heads(settings.head, model, settings.seed)
+    trainee.to(processes.device)
+    return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
+
+
+def _batches(
+    settings: TrainSettings, model: HuggingFaceModel, dialogues: Sequence[Dialogue]
+) -> Batches:
+    """One side's dialogues with their hidden states."""
+    data = settings.data
+    hidden: HiddenStates
+    if data.hidden == "computed" or not dialogues:
+        hidden = Computed(model, dialogues, data.hidden_batch)
+    else:
+        told = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
+        folder = settings.results / "cache" / f"hidden-{digest(told)}"
+        shown = settings.sink["progress"]
+        hidden = Cached(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown)
+    return Batches(dialogues, hidden, model, settings.head.guesses)
+
+
+def _complain(error: Exception) -> None:
+    """One line on what cannot be right."""
+    message = " ".join(str(error).split("Config search path:")[0].split())
+    print(f"spec_bench.train: {message}", file=sys.stderr)
+    _statuses.append(2)

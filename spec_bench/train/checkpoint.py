@@ -1,0 +1,120 @@
+"""Checkpoints that a training goes on from exactly, and the log beside them.
+
+What follows from the step is not stored: the learning rate, and which dialogues come next.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spec_bench.run.identity import digest
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    Attributes:
+        step: optimiser steps done.
+        tokens: positions trained on.
+        seconds: spent training, validation included.
+        window: sums since the last line of the log, by name.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    window: dict[str, Any] | None = None
+
+
+class Checkpoint:
+    """One file, replaced as a whole.
+
+    Args:
+        folder: of the training.
+        settings: what the numbers follow from; another training's checkpoint is refused.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.file = folder / "checkpoint.pt"
+        self.settings = digest(settings)
+
+    def save(
+        self, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
+    ) -> None:
+        """Writes everything, atomically."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        state = {
+            "settings": self.settings,
+            "module": module.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "progress": vars(progress),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        part = self.file.with_suffix(".part")
+        torch.save(state, part)
+        os.replace(part, self.file)
+
+    def load(self, module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
+        """Goes back to the last checkpoint; without one nothing changes.
+
+        Raises:
+            ValueError: the checkpoint is of other settings.
+        """
+        if not self.file.is_file():
+            return Progress()
+        state = torch.load(self.file, map_location="cpu", weights_only=True)
+        if state["settings"] != self.settings:
+            raise ValueError(
+                f"{self.file.parent} holds a training with other settings; give this one another "
+                "name=..., or remove that folder"
+            )
+        module.load_state_dict(state["module"])
+        optimiser.load_state_dict(state["optimiser"])
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["random_cuda"])
+        return Progress(**state["progress"])
+
+
+class TrainingLog:
+    """``log.csv``: a line every so many steps.
+
+    Args:
+        file: the CSV.
+        columns: its columns, the step first.
+    """
+
+    def __init__(self, file: Path, columns: Sequence[str]) -> None:
+        self.file, self.columns = file, list(columns)
+
+    def rewind(self, step: int) -> None:
+        """Drops the lines of steps after ``step``, which are about to be done again."""
+        rows = [row for row in self.rows() if int(row["step"]) <= step]
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        part = self.file.with_suffix(".part")
+        with part.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, self.columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(part, self.file)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Appends a line; what the row does not name stays empty."""
+        with self.file.open("a", encoding="utf-8", newline="") as stream:
+            csv.DictWriter(stream, self.columns).writerow(row)
+
+    def rows(self) -> list[dict[str, str]]:
+        """All lines, as text."""
+        if not self.file.is_file():
+            return []
+        with self.file.open(encoding="utf-8", newline="") as stream:
+            return [row for row in csv.DictReader(stream) if row.get(self.columns[-1]) is not None]

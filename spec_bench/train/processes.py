@@ -1,0 +1,109 @@
+"""One process, or several of Hugging Face accelerate that share each step's dialogues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Processes(Protocol):
+    """How a step is shared out.
+
+    Attributes:
+        rank: of this process.
+        count: of processes.
+        device: this process's.
+    """
+
+    rank: int
+    count: int
+    device: torch.device
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module, its gradients averaged over all processes."""
+        ...
+
+    def alone(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """Within it gradients are summed up here and not exchanged."""
+        ...
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        ...
+
+    def wait(self) -> None:
+        """Until all are here."""
+        ...
+
+
+class OneProcess:
+    """No sharing.
+
+    Args:
+        device: where the heads are.
+    """
+
+    rank, count = 0, 1
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        return module
+
+    def alone(self, module: nn.Module) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def total(self, values: Tensor) -> Tensor:
+        return values
+
+    def wait(self) -> None:
+        return
+
+
+class Accelerated:
+    """The processes that ``accelerate launch`` or ``torchrun`` started.
+
+    Args:
+        device: ``cpu`` keeps accelerate off the GPUs.
+
+    Raises:
+        ValueError: accelerate is not installed.
+    """
+
+    def __init__(self, device: str) -> None:
+        try:
+            from accelerate import Accelerator
+        except ImportError:
+            raise ValueError(
+                "accelerate=true needs the package accelerate: pip install 'spec-bench[train]'"
+            ) from None
+        self._accelerator = Accelerator(cpu=device == "cpu")
+        self.rank: int = self._accelerator.process_index
+        self.count: int = self._accelerator.num_processes
+        self.device: torch.device = self._accelerator.device
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        wrapped: nn.Module = self._accelerator.prepare_model(module)
+        return wrapped
+
+    def alone(self, module: nn.Module) -> AbstractContextManager[Any]:
+        exchange: AbstractContextManager[Any] = self._accelerator.no_sync(module)
+        return exchange
+
+    def total(self, values: Tensor) -> Tensor:
+        summed: Tensor = self._accelerator.reduce(values, reduction="sum")
+        return summed
+
+    def wait(self) -> None:
+        self._accelerator.wait_for_everyone()
+
+
+def share(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
+    """This process's dialogues of a step, in ``parts`` pieces; pieces may be empty."""
+    own = list(indices[rank::count])
+    return [own[part::parts] for part in range(parts)]

@@ -1,0 +1,102 @@
+"""What heads guess during training, and the loss of it.
+
+Letters: N positions, D the target's width, K guesses, V tokens. Knows tensors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spec_bench.draft.heads import MedusaHeads, RecurrentHead
+from spec_bench.train.dialogues import IGNORED
+
+
+class Losses(NamedTuple):
+    """Sums over positions, per guess.
+
+    Attributes:
+        loss: [K] cross-entropy in nats.
+        right: [K] how often the best guess was the right token.
+    """
+
+    loss: Tensor
+    right: Tensor
+
+
+class Trainee(nn.Module):
+    """Heads of either kind behind one call.
+
+    Args:
+        heads: the heads.
+        guesses: K; for Medusa the number of its heads.
+    """
+
+    def __init__(self, heads: MedusaHeads | RecurrentHead, guesses: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.guesses = guesses
+
+    def logits(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Logits of guess 1, 2, ..., K, each [N, V].
+
+        Args:
+            x: [N, D] the target's last hidden states.
+            embedded: [N, K, D] the target's embeddings of the tokens t + 1..t + K. The recurrent
+                head takes them in one by one, the right tokens and not its own guesses (teacher
+                forcing); Medusa's heads do not look at them.
+        """
+        if isinstance(self.heads, MedusaHeads):
+            for head in self.heads.heads:
+                yield head(x)
+            return
+        state = torch.zeros_like(x)
+        for guess in range(self.guesses):
+            state = self.heads.advance(state, embedded[:, guess])
+            yield self.heads(x, state)
+
+    def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
+        """Summed losses.
+
+        Args:
+            x: [N, D].
+            embedded: [N, K, D].
+            guessed: [N, K] the right tokens, IGNORED where there is nothing to guess.
+        """
+        losses, right = [], []
+        for guess, logits in enumerate(self.logits(x, embedded)):
+            tokens = guessed[:, guess]
+            losses.append(
+                nn.functional.cross_entropy(
+                    logits.float(), tokens, ignore_index=IGNORED, reduction="sum"
+                )
+            )
+            right.append((logits.detach().argmax(-1) == tokens).sum())
+        return Losses(torch.stack(losses), torch.stack(right))
+
+
+def weights_of(decay: float, guesses: int) -> Tensor:
+    """The weight of each guess in the loss: decay^k.
+
+    0.8 for Medusa (arXiv 2401.10774, section 2.2.1); 1 for ReDrafter, whose authors' code adds up
+    the guesses' mean losses as they are.
+
+    Returns:
+        [K].
+    """
+    return decay ** torch.arange(1, guesses + 1)
+
+
+def weighted(losses: Tensor, counts: Sequence[int], weights: Tensor) -> Tensor:
+    """The loss that is minimised: sum over guesses of weight times mean cross-entropy.
+
+    Args:
+        losses: [K] sums over some of a step's positions.
+        counts: K numbers of positions with something to guess, over all of the step.
+        weights: [K].
+    """
+    means = losses / torch.tensor(counts, device=losses.device).clamp(min=1)
+    return (means * weights.to(losses.device)).sum()

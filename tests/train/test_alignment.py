@@ -1,0 +1,87 @@
+"""Heads learn to guess the very tokens that decoding asks them for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_bench.train.accuracy import measure
+from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
+from spec_bench.train.hidden import hidden_states
+from spec_bench.train.loop import run_training
+
+from .tiny import VOCAB, forgetful_target, random_text, settled_streams, training
+
+CHANCE = 1 / VOCAB
+
+
+def learned(folder: Path, kind: str, dialogues: list[Dialogue]) -> tuple[float, ...]:
+    """Validation accuracy of three guesses."""
+    plan = training(folder, kind, dialogues, steps=100)
+    run_training(plan)
+    held_out = range(len(plan.validation.dialogues))
+    accuracy = measure(plan.trainee, plan.validation, held_out, 1)
+    assert accuracy is not None
+    return accuracy.best
+
+
+def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path: Path) -> None:
+    # Token t settles t + 2 and t + 4, guesses 1 and 3. Shifted by one, these would be t + 1 and
+    # t + 3, which it says nothing about.
+    first, second, third = learned(tmp_path, "medusa", settled_streams(160, 24))
+    assert first == third == 1
+    assert second < 3 * CHANCE
+
+
+@pytest.mark.parametrize("kind", ["redrafter", "redrafter_no_rnn"])
+def test_redrafter_sees_token_t_plus_1_as_well(kind: str, tmp_path: Path) -> None:
+    # Guess 2 is token t + 3, which t + 1 settles and t does not.
+    first, second, third = learned(tmp_path, kind, settled_streams(160, 24))
+    # Without the recurrence the head gets a sum of embeddings and has to take it apart.
+    assert min(first, second, third) > (0.9 if kind == "redrafter_no_rnn" else 0.999)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "redrafter"])
+def test_no_guess_sees_the_token_that_it_is_about(kind: str, tmp_path: Path) -> None:
+    assert max(learned(tmp_path, kind, random_text(160, 24))) < 3 * CHANCE
+
+
+def test_positions_and_their_tokens_by_hand() -> None:
+    #                    0      1      2     3     4     5      6      7     8
+    dialogue = Dialogue(
+        (10, 11, 12, 13, 14, 15, 16, 17, 18),
+        (False, False, True, True, True, False, False, True, True),
+    )
+    assert positions(dialogue) == [1, 2, 6]
+    assert known_and_guessed(dialogue, 3).tolist() == [
+        [12, 13, 14, IGNORED],  # 15 is no answer's
+        [13, 14, IGNORED, IGNORED],  # nor are 17 and 18 this answer's
+        [17, 18, IGNORED, IGNORED],
+    ]
+
+
+def test_an_answer_of_one_token_teaches_nothing() -> None:
+    assert positions(Dialogue((1, 2, 3), (False, False, True))) == []
+
+
+def test_hidden_states_are_those_that_decoding_hands_to_the_heads() -> None:
+    model = forgetful_target()
+    dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
+    found = hidden_states(model, dialogues)
+    expected = []
+    for dialogue in dialogues:
+        length = len(dialogue.ids)
+        output = model.forward(
+            model.allocate(1, length),
+            slice(0, 1),
+            [0],
+            torch.tensor([dialogue.ids]),
+            torch.arange(length)[None],
+            torch.ones(1, length, length).tril().bool(),
+            needs_hidden=True,
+        )
+        assert output.hidden is not None
+        expected.append(output.hidden[0, positions(dialogue)])
+    torch.testing.assert_close(found, torch.cat(expected))

@@ -1,0 +1,160 @@
+"""A training that was stopped and goes on ends where an undisturbed one ends."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.draft.heads import load_heads
+from spec_bench.train.checkpoint import TrainingLog
+from spec_bench.train.hidden import Cached
+from spec_bench.train.loop import columns, run_training
+from spec_bench.train.processes import OneProcess
+
+from .tiny import CPU, forgetful_target, random_text, training, two_streams
+
+TEXT = two_streams(64, 20)
+
+
+class Interrupted(OneProcess):
+    """Is stopped from outside in the middle of a step."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(CPU)
+        self.left = after
+
+    def total(self, values: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return values
+
+
+def lines(folder: Path) -> list[dict[str, str]]:
+    """The log without what the clock says."""
+    with (folder / "log.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        del row["seconds"], row["tokens_per_s"]
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["medusa", "redrafter"])
+@pytest.mark.parametrize("stop", [2, 4, 7])
+def test_an_interrupted_training_gives_the_same_curve_and_weights(
+    kind: str, stop: int, tmp_path: Path
+) -> None:
+    whole = training(tmp_path / "whole", kind, TEXT, 10)
+    run_training(whole)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(training(tmp_path / "cut", kind, TEXT, 10, processes=Interrupted(stop)))
+    again = training(tmp_path / "cut", kind, TEXT, 10)
+    progress = run_training(again)
+    assert lines(again.settings.folder) == lines(whole.settings.folder)
+    assert [row["step"] for row in lines(again.settings.folder)] == ["2", "4", "6", "8", "10"]
+    assert progress.step == 10
+    for one, other in zip(whole.trainee.parameters(), again.trainee.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
+    first = training(tmp_path, "medusa", TEXT, 4)
+    run_training(first)
+    before = lines(first.settings.folder)
+    second = training(tmp_path, "medusa", TEXT, 4)
+    run_training(second)
+    assert lines(second.settings.folder) == before
+    for one, other in zip(first.trainee.parameters(), second.trainee.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    run_training(training(tmp_path, "medusa", TEXT, 3))
+    with pytest.raises(ValueError, match="holds a training with other settings"):
+        run_training(training(tmp_path, "medusa", TEXT, 3, learned_from="something else"))
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+def test_a_step_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
+    whole = training(tmp_path / "1", "redrafter", TEXT, 4)
+    split = training(tmp_path / "n", "redrafter", TEXT, 4, accumulate=parts)
+    run_training(whole)
+    run_training(split)
+    for one, other in zip(whole.trainee.parameters(), split.trainee.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_cached_hidden_states_train_as_computed_ones_do(tmp_path: Path) -> None:
+    computed = training(tmp_path / "computed", "redrafter", TEXT, 4)
+    cached = training(tmp_path / "cached", "redrafter", TEXT, 4)
+    for side in (cached.train, cached.validation):
+        folder = tmp_path / f"hidden{len(side.dialogues)}"
+        states = Cached(forgetful_target(), side.dialogues, folder, "float32")
+        object.__setattr__(side, "hidden", states)
+    run_training(computed)
+    run_training(cached)
+    for one, other in zip(computed.trainee.parameters(), cached.trainee.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_is_read_again_without_the_target(tmp_path: Path) -> None:
+    text = random_text(9, 12)
+    first = Cached(forgetful_target(), text, tmp_path, "float16", batch=4)
+    hidden = first.of([0, 8, 3])
+    stamp = (tmp_path / "hidden.bin").stat().st_mtime_ns
+    again = Cached(forgetful_target(), text, tmp_path, "float16")
+    assert torch.equal(again.of([0, 8, 3]), hidden)
+    assert (tmp_path / "hidden.bin").stat().st_mtime_ns == stamp
+
+
+def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path: Path) -> None:
+    log = TrainingLog(tmp_path / "log.csv", columns(1))
+    log.rewind(0)
+    for step in (2, 4, 6):
+        log.add({"step": step, "seconds": 1})
+    with log.file.open("a") as stream:
+        stream.write("8,1")
+    log.rewind(4)
+    assert [row["step"] for row in log.rows()] == ["2", "4"]
+
+
+@pytest.mark.slow
+def test_a_training_killed_by_the_system_goes_on_exactly(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
+
+    def command(name: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "spec_bench.train", f"results={tmp_path}", f"name={name}"),
+            *("head=redrafter", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),
+            *("data.answers.max_new_tokens=24", "optimiser.steps=60", "optimiser.batch=2"),
+            *("log_every=2", "validate_every=10", "save_every=5", "sink.progress=false"),
+            *("data.validation=0.3", "out_dtype=float32"),
+        ]
+
+    subprocess.run(command("whole"), check=True, capture_output=True, timeout=300)
+    process = subprocess.Popen(command("cut"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    log, until = tmp_path / "cut" / "log.csv", time.monotonic() + 200
+    while not log.is_file() or log.read_text().count("\n") < 9:
+        assert time.monotonic() < until
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cut" / "heads").exists()
+    subprocess.run(command("cut"), check=True, capture_output=True, timeout=300)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    whole, cut = (
+        load_heads(str(tmp_path / name / "heads"), CPU, torch.float32) for name in ("whole", "cut")
+    )
+    for one, other in zip(whole.parameters(), cut.parameters(), strict=True):
+        assert torch.equal(one, other)

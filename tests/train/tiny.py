@@ -1,0 +1,170 @@
+"""A target whose hidden states know nothing but the token they stand at, and texts to learn."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from spec_bench.draft.heads import MedusaHeads, RecurrentHead
+from spec_bench.draft.heads.medusa import MedusaShape
+from spec_bench.draft.heads.recurrent import RecurrentShape
+from spec_bench.engine.loading import ModelSpec
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.run.pair import Pair
+from spec_bench.train.answers import AnswerSettings
+from spec_bench.train.data import Batches
+from spec_bench.train.dialogues import Dialogue
+from spec_bench.train.hidden import Computed
+from spec_bench.train.loop import Training
+from spec_bench.train.processes import OneProcess, Processes
+from spec_bench.train.settings import (
+    DataSettings,
+    HeadSettings,
+    Optimisation,
+    TrainSettings,
+)
+from spec_bench.train.trainee import Trainee
+
+VOCAB, WIDTH = 12, 32
+CPU = torch.device("cpu")
+
+
+@functools.cache
+def forgetful_target() -> HuggingFaceModel:
+    """One layer that adds nothing: x_t is the normalised embedding of token t."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=WIDTH,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=256,
+        )
+    ).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.normal_()
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+        model.model.layers[0].mlp.down_proj.weight.zero_()
+    return HuggingFaceModel(model, VOCAB, CPU)
+
+
+def two_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
+    """Texts in which token t settles token t + 2 and says nothing about token t + 1."""
+    rng = Random(seed)
+    after = list(range(VOCAB))
+    Random(5).shuffle(after)
+    dialogues = []
+    for _ in range(count):
+        ids = [rng.randrange(VOCAB), rng.randrange(VOCAB)]
+        while len(ids) < length:
+            # Now and then both streams start anew, or all texts would be a few cycles.
+            settled = rng.random() < 0.9
+            ids.append(after[ids[-2]] if settled else rng.randrange(VOCAB))
+        dialogues.append(Dialogue(tuple(ids), (False, *[True] * (length - 1))))
+    return dialogues
+
+
+def settled_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
+    """The same without fresh starts: guess 1 of token t + 2 can be right everywhere."""
+    rng = Random(seed)
+    after = list(range(VOCAB))
+    Random(5).shuffle(after)
+    dialogues = []
+    for _ in range(count):
+        ids = [rng.randrange(VOCAB), rng.randrange(VOCAB)]
+        while len(ids) < length:
+            ids.append(after[ids[-2]])
+        dialogues.append(Dialogue(tuple(ids), (False, *[True] * (length - 1))))
+    return dialogues
+
+
+def random_text(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
+    """Texts in which nothing says anything about what follows."""
+    rng = Random(seed)
+    return [
+        Dialogue(
+            tuple(rng.randrange(VOCAB) for _ in range(length)), (False, *[True] * (length - 1))
+        )
+        for _ in range(count)
+    ]
+
+
+def batches(dialogues: list[Dialogue], guesses: int) -> Batches:
+    model = forgetful_target()
+    return Batches(dialogues, Computed(model, dialogues), model, guesses)
+
+
+def trainee(kind: str, guesses: int, seed: int = 0) -> Trainee:
+    torch.manual_seed(seed)
+    if kind == "medusa":
+        return Trainee(MedusaHeads(MedusaShape(WIDTH, VOCAB, guesses)), guesses)
+    return Trainee(RecurrentHead(RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")), guesses)
+
+
+def settings(folder: Path, kind: str, guesses: int, **changes: Any) -> TrainSettings:
+    optimiser = {
+        "epochs": 1,
+        "steps": None,
+        "batch": 16,
+        "accumulate": 1,
+        "learning_rate": 1e-2,
+        "warmup": 0.1,
+        "weight_decay": 0.0,
+        "betas": (0.9, 0.999),
+        "clip": 1.0,
+        "precision": "float32",
+    }
+    optimiser |= {name: changes.pop(name) for name in list(changes) if name in optimiser}
+    data = DataSettings(
+        "task", None, "target", AnswerSettings(), None, 256, 0.1, "computed", "float32", 8
+    )
+    return TrainSettings(
+        name="tiny",
+        results=folder,
+        seed=0,
+        threads=None,
+        accelerate=False,
+        head=HeadSettings(kind, "medusa" if kind == "medusa" else "redrafter", guesses, 1, 1.0),
+        data=data,
+        optimiser=Optimisation(**optimiser),
+        pair=Pair("tiny", "tiny", (), (ModelSpec("tiny"),), (None,)),
+        task=None,
+        log_every=changes.pop("log_every", 2),
+        validate_every=changes.pop("validate_every", 4),
+        save_every=changes.pop("save_every", 3),
+        ranks=4,
+        out=folder / "out",
+        out_dtype="float32",
+        sink={"progress": False},
+        config={"kind": kind, "guesses": guesses, **changes},
+    )
+
+
+def training(
+    folder: Path,
+    kind: str,
+    dialogues: list[Dialogue],
+    steps: int,
+    guesses: int = 3,
+    processes: Processes | None = None,
+    **changes: Any,
+) -> Training:
+    """A training of fresh heads; the last eighth of the dialogues validates."""
+    made = settings(folder, kind, guesses, **changes)
+    cut = len(dialogues) * 7 // 8
+    return Training(
+        made,
+        trainee(kind, guesses),
+        batches(dialogues[:cut], guesses),
+        batches(dialogues[cut:], guesses),
+        steps,
+        made.optimiser.batch,
+        processes or OneProcess(CPU),
+    )
