@@ -6,7 +6,8 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: help env quickstart test test-slow check format bench audit tiny-models wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
-	dsbd dsbd-fronts dsbd-one-cache \
+	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
+	redrafter-beams redrafter-batches \
 	embedded list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -40,8 +41,12 @@ env: $(STAMP)
 rsd: rsd-fig1 rsd-exp1 rsd-exp2
 mcsd: mcsd-acceptance mcsd-search mcsd-ablation
 dsbd: dsbd-fronts dsbd-one-cache
+redrafter: redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches
 
 rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
+	$(RUN) $(subst -,=,$@) $(WITH)
+
+redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
 
 dsbd-fronts: $(STAMP)

@@ -53,7 +53,7 @@ class LanguageModelDrafter:
         pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
         # A row with fewer pending tokens runs some again that it has: same tokens, same slots. One
         # that is too short for that runs stand-ins behind its root, where the tree is written next.
-        tokens = [[*c[-pending:], *c[-1:] * (pending - len(c))] for c in committed]
+        tokens = [[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]
         starts = [max(len(c) - pending, 0) for c in committed]
         last = [min(len(c), pending) - 1 for c in committed]
         keep = 1 if min(last) == pending - 1 else 0

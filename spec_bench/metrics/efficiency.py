@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spec_bench.records import Generation
 
 
@@ -157,6 +159,12 @@ def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
     if len(check_j) < len(generations):
         return None
     return Sums(check_j, _delivered(generations)).value
+
+
+def nodes_percentile(generations: Sequence[Generation], percent: float) -> float | None:
+    """Tree nodes of a target call, the root not counted: a percentile over all calls."""
+    nodes = [step.nodes for generation in generations for step in generation.steps]
+    return float(np.percentile(nodes, percent)) if nodes else None
 
 
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:

@@ -117,7 +117,6 @@ def _heads(heads: Any) -> dict[str, str]:
         if name is not None and (not isinstance(name, str) or not name):
             raise ValueError(f"pair.heads.{kind} names a folder or hub id, got {name!r}")
         if name is not None:
-            model_path(name)
             found[kind] = name
     return found
 

@@ -14,6 +14,7 @@ from spec_bench.records import SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.identity import digest
 from spec_bench.run.pair import Pair, build_pair
+from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task
 from spec_bench.tasks.schema import databases_digest
@@ -140,6 +141,8 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
                 f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
                 f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
             )
+        if kind is not None:
+            model_path(pair.heads[kind])
     return JobSettings(
         name=_name(config["name"]),
         results=Path(config["results"]),
