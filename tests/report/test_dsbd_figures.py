@@ -71,7 +71,7 @@ def test_beam_sampling_is_a_curve_in_the_order_of_its_width() -> None:
     _, plot = pyplot.subplots()
     beam_curve(plot, group, SPEED, SCORE)
     assert list(plot.lines[0].get_xdata()) == [30.0, 20.0, 10.0]
-    assert [text.get_text() for text in plot.texts] == ["W=1", "W=2", "W=3"]
+    assert [text.get_text() for text in plot.texts] == ["1", "2", "3"]
 
 
 def test_marks_bear_the_intervals_of_both_numbers() -> None:

@@ -36,9 +36,9 @@ from spec_bench.report.papers.index import Item
 
 _LOOKS = {DSBD: ("o", ""), BEAM_SAMPLING: ("s", "-")}
 _NOTE = (
-    "A circle is a setting of DSBD (W_S, γ, t). Squares: beam sampling of width W, which the "
-    "paper's figure may not have.\nBars: 95% intervals over prompts. beam law: exact for the law "
-    "of beam decoding, not for the target's single samples."
+    "A circle is a setting of DSBD (W_S, γ, t). Squares: beam sampling with its width, which "
+    "the paper's figure may not have.\nBars: 95% intervals over prompts. beam law: exact for the "
+    "law of beam decoding, not for the target's single samples."
 )
 
 

@@ -36,9 +36,9 @@ from spec_bench.report.papers.index import Item
 
 _SINGLE = {"sd": "D", "specinfer": "^"}
 _NOTE = (
-    "Steps: Pareto front of DSBD's settings (W_S x γ @ t), picked on these numbers. W: "
-    "width of beam sampling.\nBars: 95% intervals over prompts. beam law: exact for the law of "
-    "beam decoding, not for the target's single samples."
+    "Steps: Pareto front of DSBD's settings (W_S x γ @ t), picked on these numbers. In the "
+    "squares: width of beam sampling.\nBars: 95% intervals over prompts. beam law: exact for the "
+    "law of beam decoding, not for the target's single samples."
 )
 
 

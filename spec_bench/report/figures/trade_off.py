@@ -109,20 +109,15 @@ def draw_front(plot: Any, rows: pd.DataFrame, x: Quantity, y: Quantity, **style:
 
 
 def beam_curve(plot: Any, group: Group, x: Quantity, y: Quantity, **style: Any) -> None:
-    """Beam sampling, its widths written beside their marks and joined in order."""
+    """Beam sampling, its widths written in their marks and joined in order."""
     rows = points(group, BEAM_SAMPLING, x, y)
     rows = rows.assign(_width=rows.spec.astype(int)).sort_values("_width")
-    scatter(plot, rows, x, y, fmt="s-", markersize=4, **style)
-    for row in rows.itertuples():
-        plot.annotate(
-            f"W={row.spec}",
-            (getattr(row, x.column), getattr(row, y.column)),
-            textcoords="offset points",
-            xytext=(3, 4) if int(row.spec) % 2 else (-3, -8),  # neighbours on different sides
-            ha="left" if int(row.spec) % 2 else "right",
-            fontsize=5.5,
-            color=style.get("color"),
-        )
+    scatter(plot, rows, x, y, fmt="s-", markersize=6.5, zorder=4, **style)
+    for place, spec in zip(
+        zip(rows[x.column], rows[y.column], strict=True), rows.spec, strict=True
+    ):
+        look = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
+        plot.annotate(str(spec), place, ha="center", va="center_baseline", **look)
 
 
 def without(plot: Any, group: Group, quantity: Quantity) -> bool:
