@@ -6,6 +6,7 @@ says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -22,14 +23,17 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
+from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.job import run_job
 from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
+from spec_bench.run.resources import register_resolvers
 from spec_bench.run.search_path import register
 from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.run.store import CellStore
+from spec_bench.run.worker import JobError, enter, lost_worker, offer_devices
 from spec_bench.sinks.console import print_table
-from spec_bench.sinks.csv import merge_csv, read_csv
+from spec_bench.sinks.csv import read_csv
 from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
 from spec_bench.tasks import with_metrics
 
@@ -37,12 +41,17 @@ log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
+_in_main = False  # whether this is the user's process, and not one that a launcher started
 
 
 def main() -> None:
     """Runs the application and exits with its status."""
+    global _in_main
+    _in_main = True
     _statuses.clear()
     register()
+    register_resolvers()
+    offer_devices()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
     application = hydra.main(
@@ -54,24 +63,45 @@ def main() -> None:
         if _wants_trace:
             raise
         _complain(error)
+    except JobError as error:
+        print(f"spec_bench: {error.message}", file=sys.stderr)
+        _statuses.append(error.status)
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        if _wants_trace or not lost_worker(error):
+            raise
+        print(f"spec_bench: a worker was lost: {_line(error)}", file=sys.stderr)
+        print("the cells that had ended are kept; the same command resumes", file=sys.stderr)
+        _statuses.append(1)
     sys.exit(max(_statuses, default=0))
 
 
 def _job(config: DictConfig) -> int:
-    """One job; its status is kept for ``main``."""
+    """One job; its status is kept for ``main``.
+
+    Raises:
+        JobError: in a worker, in place of a status that is not 0.
+    """
     for chatty in ("absl", "httpx", "wandb"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    failed: list[CellResult] = []
     try:
+        if not _in_main:
+            enter(config)
         results = run_config(config)
-        status = int(any(result.status == "failed" for result in results))
+        failed = [result for result in results if result.status == "failed"]
+        status = int(bool(failed))
         _statuses.append(status)
     except (ValueError, OmegaConfBaseException) as error:
+        if not _in_main:
+            raise JobError(2, _line(error)) from error
         if _wants_trace:
             raise
         status = _complain(error)
+    if failed and not _in_main:
+        raise JobError(status, f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}")
     return status
 
 
@@ -99,15 +129,18 @@ def run_config(config: DictConfig) -> list[CellResult]:
 def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
     """CSV always; table and W&B as configured."""
     folder = settings.results / settings.name
-    merge_csv(folder / "results.csv", results)
+    labels = settings.labels(settings.cells[0])
+    cells = tuple(result.run_id for result in results)
+    note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
+    Experiment(settings.results, settings.name).add(note)
     if settings.sink["table"]:
         print_table(results)
         print(f"results: {folder / 'results.csv'}")
     if wandb is not None:
         pair, task = settings.pair.name, settings.task.name
         rows = [row for row in read_csv(folder / "results.csv") if row["pair"] == pair]
-        cells = [_logged(settings.results, result) for result in results]
-        log_job(wandb, cells, [row for row in rows if row["task"] == task])
+        logged = [_logged(settings.results, result) for result in results]
+        log_job(wandb, logged, [row for row in rows if row["task"] == task])
 
 
 def _logged(results: Path, result: CellResult) -> LoggedCell:
@@ -115,6 +148,14 @@ def _logged(results: Path, result: CellResult) -> LoggedCell:
     store = CellStore(results, result.run_id)
     config = yaml.safe_load((store.folder / "config.yaml").read_text(encoding="utf-8"))
     return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
+
+
+def _number() -> int:
+    """The job's place in its sweep; 0 where it is the only one."""
+    if not HydraConfig.initialized():
+        return 0
+    job = HydraConfig.get().job
+    return 0 if OmegaConf.is_missing(job, "num") else int(job.num)
 
 
 def _config_folders() -> list[Path]:
@@ -126,8 +167,12 @@ def _config_folders() -> list[Path]:
 
 
 def _complain(error: Exception) -> int:
-    """One line on what cannot be right."""
-    message = " ".join(str(error).split("Config search path:")[0].split())
-    print(f"spec_bench: {message}", file=sys.stderr)
+    """Says what cannot be right."""
+    print(f"spec_bench: {_line(error)}", file=sys.stderr)
     _statuses.append(2)
     return 2
+
+
+def _line(error: Exception) -> str:
+    """An error's message in one line."""
+    return " ".join(str(error).split("Config search path:")[0].split())

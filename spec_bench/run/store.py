@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 import yaml
 
 from spec_bench.records import CellResult, Generation
 
+log = logging.getLogger(__name__)
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Writes a file so that a reader, or a rerun after a kill, sees all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not the process id: processes of two machines may write to one shared folder.
+    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     with partial.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -50,7 +55,11 @@ class CellStore:
         """Waits until no other process works on this cell; a killed process holds no lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / ".lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for another job to finish %s", self.folder)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def unlock(self) -> None:
         """Lets other processes work on this cell."""

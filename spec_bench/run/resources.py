@@ -1,0 +1,79 @@
+"""What the launchers' presets ask for, as OmegaConf resolvers: GPUs of a job, workers here.
+
+``${gpus_of:null}`` is the number of GPUs that the largest job of a sweep needs, or the argument
+where jobs need none. ``${workers_here:}`` is how many jobs this machine runs at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from spec_bench.run.devices import gpu_memory_gib, gpus_needed, visible_devices
+from spec_bench.run.model_size import BYTES, pair_sizes
+
+
+def register_resolvers() -> None:
+    """Tells OmegaConf; doing it twice changes nothing."""
+    OmegaConf.register_new_resolver("gpus_of", _gpus_of, replace=True)
+    OmegaConf.register_new_resolver("workers_here", _workers_here, replace=True)
+
+
+def gpus_of_job(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
+    """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
+
+    Args:
+        pair: a composed ``conf/pair``.
+        engine: a composed ``conf/engine``.
+
+    Raises:
+        ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
+    """
+    if not str(engine["device"]).startswith("cuda"):
+        return 0
+    if pair.get("target_device_map") is None:
+        return 1
+    memory_gib = engine.get("gpu_memory_gib") or gpu_memory_gib()
+    if memory_gib is None:
+        raise ValueError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
+    parameters = [size.parameters for size in pair_sizes(pair)]
+    if parameters[0] is None:
+        raise ValueError(f"pair.target_parameters must say how large {pair['target']!r} is")
+    known = sum(count for count in parameters if count is not None)
+    return gpus_needed(known, BYTES[pair.get("dtype") or engine["dtype"]], memory_gib)
+
+
+def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
+    """The most that any job of the sweep needs: a job array has one size."""
+    return max(_gpus_of_jobs(_root_), default=0) or none
+
+
+def _workers_here(*, _root_: DictConfig) -> int:
+    """One a GPU, or group of GPUs that a job needs; else one for ``engine.threads`` cores."""
+    needed = max(_gpus_of_jobs(_root_), default=0)
+    if needed:
+        return max(1, len(visible_devices()) // needed)
+    return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
+
+
+def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
+    """The need of every job that Hydra's own sweeper makes of the command line."""
+    for config in _jobs(root):
+        yield gpus_of_job(config.pair, config.engine)
+
+
+def _jobs(root: DictConfig) -> Iterator[DictConfig]:
+    """Each job's config, composed as a launcher composes it."""
+    loader = GlobalHydra.instance().config_loader()
+    swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
+        [*swept, *root.hydra.overrides.task]
+    )
+    for job in BasicSweeper.split_arguments(overrides, None)[0]:
+        yield loader.load_sweep_config(root, job)
