@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench audit tiny-models wheel \
+.PHONY: help env quickstart test test-slow check format bench bench-scaling profile audit tiny-models wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -24,6 +24,7 @@ help:
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
+	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
 	@echo "make bench        engine speed against transformers' generate"
 	@echo "make tiny-models  train the embedded model family again"
 
@@ -106,6 +107,12 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python scripts/bench.py
+
+profile: $(STAMP)
+	$(BIN)/python scripts/profile_decoders.py
+
+bench-scaling: $(STAMP)
+	$(BIN)/python scripts/bench_scaling.py
 
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit
