@@ -11,6 +11,7 @@ import pytest
 from spec_bench.report.beams import DraftBeams, draft_beams
 from spec_bench.report.figures import FIGURES, draw
 from spec_bench.report.figures.beam_effects import by_value
+from spec_bench.report.figures.fronts import across_jobs
 from spec_bench.report.figures.style import marks, pyplot
 from spec_bench.report.figures.trade_off import (
     ENERGY,
@@ -123,6 +124,16 @@ def test_settings_are_told_apart_by_threshold_and_by_width() -> None:
     by_t = {value: list(part.spec) for value, part in by_value(rows, "threshold").items()}
     assert by_t == {0.7: ["4x2@0.7"], 0.9: ["3x2@0.9", "4x2@0.9"]}
     assert list(by_value(rows, "width")) == [3.0, 4.0]
+
+
+def test_cells_of_two_jobs_are_named_below_the_fronts() -> None:
+    rows = fronts()
+    assert across_jobs(groups_of(rows)) == ""
+    assert across_jobs(groups_of(rows.assign(baseline="same job"))) == ""
+    rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
+    assert across_jobs(groups_of(rows)) == (
+        "\nNot one job: SD measured with AR, the rest in a later one."
+    )
 
 
 def test_without_dsbd_there_is_no_figure_and_the_message_names_the_recipe(tmp_path: Path) -> None:

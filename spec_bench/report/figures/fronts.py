@@ -59,9 +59,20 @@ def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -
                     _draw_panel(plot, group, efficiency, score)
                     plot.set_title(task_of(group), pad=10)
             _legend(figure, pair, groups)
-            figure.supxlabel(_NOTE, fontsize=6.5, x=0.01, ha="left")
+            note = _NOTE + across_jobs(groups)
+            figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
             paths += save(figure, folder, f"dsbd-fig{item.number}-{pair}", formats)
     return paths
+
+
+def across_jobs(groups: Sequence[Group]) -> str:
+    """That some decoders' speeds were not measured side by side with the rest's; "" if all were."""
+    rows = pd.concat([group.rows for group in groups])
+    drawn = rows[rows.decoder.isin((DSBD, BEAM_SAMPLING, *_SINGLE))]
+    if "baseline" not in drawn or drawn.baseline.nunique() < 2:
+        return ""
+    names = [name_of(name) for name in dict.fromkeys(drawn.decoder[drawn.baseline == "same job"])]
+    return f"\nNot one job: {', '.join(names)} measured with AR, the rest in a later one."
 
 
 def _draw_panel(plot: Any, group: Group, efficiency: Quantity, score: Quantity) -> None:
