@@ -1,0 +1,76 @@
+"""``python -m spec_bench.train.collect FOLDER``: one row for each head trained below a folder.
+
+What it reads are the ``training.json`` files; what it writes is ReDrafter's grid (arXiv 2403.09919,
+Figure 4) as a CSV.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Rows of all finished trainings below a folder, by name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = sorted(folder.glob("**/training.json"))
+    if not files:
+        raise ValueError(
+            f"{folder}: no training.json below it; nothing was trained to its end here"
+        )
+    return [_row(json.loads(file.read_text(encoding="utf-8")), file.parent) for file in files]
+
+
+def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
+    head = facts["settings"]["head"]
+    row: dict[str, Any] = {
+        "head": facts["head"],
+        "recurrent": str(head["kind"] == "redrafter" and head["recurrent"]).lower(),
+        "blocks": head["blocks"],
+        "learning_rate": facts["settings"]["optimiser"]["learning_rate"],
+        "parameters": facts["parameters"],
+    }
+    for side in ("train", "validation"):
+        for guess, share in (facts["accuracy"][side] or {}).items():
+            row[f"{side} {guess}"] = share
+    return row | {
+        "steps": facts["steps"],
+        "seconds": facts["seconds"],
+        "folder": folder.as_posix(),
+    }
+
+
+def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
+    """A CSV with the columns of all rows, in order of their first appearance."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="e.g. results/train/grid")
+    parser.add_argument("--out", type=Path, help="the CSV; default: heads.csv in the folder")
+    options = parser.parse_args()
+    try:
+        rows = rows_of(options.folder)
+    except ValueError as error:
+        sys.exit(str(error))
+    file = options.out or options.folder / "heads.csv"
+    write_rows(rows, file)
+    print(f"{file}: {len(rows)} heads")
+
+
+if __name__ == "__main__":
+    main()
