@@ -12,6 +12,7 @@ from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.spec import tree_policy
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
+from spec_bench.records import Lossless
 
 # Rule -> the tree policy that it goes with.
 BEAM_RULES = {
@@ -102,4 +103,7 @@ def build_beams(
     """Builds a beam decoder over loaded models; arguments as ``build_decoder``'s."""
     kind = BeamSearch if decoder["verifier"]["rule"] == "beam_search" else BeamDecoder
     plan = beam_plan(decoder, len(drafts))
-    return kind(decoder["name"], target, drafts, plan, settings, rows, pool=pool)
+    # With one cache an iteration's beams have the beam law given its input beam, but choosing the
+    # best of them to go on is no part of that law.
+    lossless: Lossless = "approximate" if plan.one_cache else "exact_beam"
+    return kind(decoder["name"], target, drafts, plan, settings, rows, lossless, pool=pool)
