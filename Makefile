@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench bench-scaling profile audit tiny-models wheel \
+.PHONY: help env quickstart test test-slow check format bench bench-scaling bench-gpu profile audit tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -26,7 +26,8 @@ help:
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
 	@echo "make bench        engine speed against transformers' generate"
-	@echo "make tiny-models  train the embedded model family again"
+	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
+	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
 
 # torch first and alone: the version is pinned, and the build that the machine's index offers
 # (CPU or CUDA) is kept by the second command.
@@ -111,6 +112,15 @@ bench: $(STAMP)
 profile: $(STAMP)
 	$(BIN)/python scripts/profile_decoders.py
 
+# Everything that wants a GPU, each also a command of its own; none needs weights.
+bench-gpu: $(STAMP)
+	$(BIN)/python scripts/gpu_check.py
+	$(BIN)/python scripts/gpu_random_pair.py
+	$(BIN)/python scripts/gpu_energy.py
+	$(BIN)/python scripts/gpu_heads.py
+	$(BIN)/python scripts/bench_scaling.py --device cuda --dtype bfloat16 --width 4096 \
+		--out results/benchmarks/scaling-gpu
+
 bench-scaling: $(STAMP)
 	$(BIN)/python scripts/bench_scaling.py
 
@@ -119,6 +129,25 @@ audit: $(STAMP)
 
 tiny-models: $(STAMP)
 	$(BIN)/python scripts/train_family.py
+
+# The target's answers and hidden states are kept below results/train, so that a second training,
+# or one that was killed, does not compute them again.
+TRAIN    = $(BIN)/python -m spec_bench.train
+PROMPTS := results/train/world-prompts.jsonl
+HEADS   := medusa redrafter redrafter_no_rnn
+
+$(PROMPTS): | $(STAMP)
+	$(BIN)/python scripts/world_prompts.py 20000 $@
+
+tiny-heads: $(STAMP) $(PROMPTS)
+	for head in $(HEADS); do \
+		$(TRAIN) training=embedded head=$$head out=spec_bench/embedded/heads/$$head || exit $$?; \
+	done
+
+heads-grid: $(STAMP) $(PROMPTS)
+	$(TRAIN) training=embedded_grid
+	$(BIN)/python -m spec_bench.train.collect results/train/grid \
+		--out results/embedded/redrafter-heads/heads.csv
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
