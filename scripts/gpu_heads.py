@@ -49,7 +49,7 @@ _BEAM = {"policy": "head_beams", "depth": GUESSES}
 
 
 def decoders(acceptance: float) -> dict[str, dict[str, Any]]:
-    """What Figure 6 compares, by label; acceptance is stated, the rules are computed all the same."""
+    """What Figure 6 compares, by label; acceptance is stated, the rules are computed though."""
     stated = {"rule": "simulated", "acceptance": acceptance, "computed": _RECURSIVE}
     ar = {"drafter": {"kind": "none"}, "tree": {"policy": "root"}, "verifier": _RECURSIVE}
     made = {
