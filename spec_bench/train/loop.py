@@ -180,7 +180,8 @@ def _line(training: Training, progress: Progress, rate: float, last: bool) -> di
     }
     for i, (right, n) in enumerate(zip(window["right"], window["count"], strict=True)):
         row[f"train t+{i + 1}"] = round(right / max(1, n), 4)
-    if progress.step % settings.validate_every == 0 or last:
+    validates = progress.step % settings.validate_every == 0 or last
+    if validates and training.processes.rank == 0:
         indices = range(len(training.validation.dialogues))
         accuracy = measure(training.trainee, training.validation, indices, 1)
         if accuracy is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -77,12 +78,14 @@ class Accelerated:
 
     def __init__(self, device: str) -> None:
         try:
-            from accelerate import Accelerator
+            from accelerate import Accelerator, InitProcessGroupKwargs
         except ImportError:
             raise ValueError(
                 "accelerate=true needs the package accelerate: pip install 'spec-bench[train]'"
             ) from None
-        self._accelerator = Accelerator(cpu=device == "cpu")
+        # The others wait while the first has the target answer and keeps its hidden states.
+        patience = InitProcessGroupKwargs(timeout=timedelta(days=2))
+        self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[patience])
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
         self.device: torch.device = self._accelerator.device

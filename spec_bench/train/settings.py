@@ -118,7 +118,7 @@ def build_train_settings(config: Mapping[str, Any]) -> TrainSettings:
     if name.split("/")[0] == "cache":
         raise ValueError("name 'cache' is taken: hidden states lie there")
     out = config["out"]
-    pair = build_pair({**config["pair"], "draft": None}, engine)
+    pair = build_pair({**config["pair"], "draft": None, "heads": None}, engine)
     told = ("seed", "head", "data", "optimiser", *(["task"] if data.kind == "task" else []))
     settings = TrainSettings(
         name=name,
