@@ -12,7 +12,8 @@ from scipy.stats import chisquare
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, heads_used
+from spec_bench.decode.build import build_decoder
+from spec_bench.decode.build_heads import heads_used
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.heads import MedusaHeads, RecurrentHead
 from spec_bench.draft.heads.files import Heads

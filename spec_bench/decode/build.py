@@ -12,12 +12,13 @@ from typing import Any
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.build_beams import beam_plan, build_beams, is_beams
+from spec_bench.decode.build_heads import HEADS, check_heads, fitting_heads
+from spec_bench.decode.build_heads import heads_used as heads_used
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.simulation import SIMULATED, simulated_rules
 from spec_bench.decode.spec import check_tree, tree_policy
 from spec_bench.decode.spec import resolve_spec as resolve_spec
 from spec_bench.decode.spec import spec_of as spec_of
-from spec_bench.draft.heads import MedusaHeads
 from spec_bench.draft.heads.files import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -40,8 +41,6 @@ ACCEPTED_SIBLINGS: dict[str, tuple[Siblings, ...]] = {
 }
 # Every other rule is exact.
 LOSSLESS: dict[str, Lossless] = {SIMULATED: "simulated", "typical": "approximate"}
-# Draft heads and the tree policy that each goes with.
-HEADS = {"medusa": "node_list", "redrafter": "head_beams"}
 AnyDecoder = Decoder | BeamDecoder
 DRAFTERS = ("none", "language_model", *HEADS)
 
@@ -68,7 +67,7 @@ def validate_decoder(decoder: Mapping[str, Any], settings: SamplingSettings | No
         beam_plan(decoder, drafts)
         return
     policy = build_policy(decoder, settings or SamplingSettings())
-    _check_heads(decoder)
+    check_heads(decoder)
     if (decoder["drafter"]["kind"] == "none") != (policy.shape.depth == 0):
         raise ValueError(
             f"decoder {name!r}: drafter.kind 'none' goes with tree.policy 'root' and only with it, "
@@ -125,28 +124,6 @@ def drafts_used(decoder: Mapping[str, Any]) -> int:
             f"1, got {drafts!r}"
         )
     return drafts
-
-
-def heads_used(decoder: Mapping[str, Any]) -> str | None:
-    """Which draft heads the decoder needs: ``medusa``, ``redrafter`` or None."""
-    kind = decoder["drafter"].get("kind")
-    return kind if kind in HEADS else None
-
-
-def _check_heads(decoder: Mapping[str, Any]) -> None:
-    """Draft heads go with their own tree policy, and it with them.
-
-    Raises:
-        ValueError: naming both.
-    """
-    policy, kind = tree_policy(decoder), decoder["drafter"].get("kind")
-    wanted = {made_for: head for head, made_for in HEADS.items()}.get(policy)
-    if wanted != (kind if kind in HEADS else None):
-        raise ValueError(
-            f"decoder {decoder.get('name')!r}: drafter.kind {kind!r} does not go with tree policy "
-            f"{policy!r}; heads and their policies: "
-            + ", ".join(f"{head} with {made_for}" for head, made_for in HEADS.items())
-        )
 
 
 def build_policy(decoder: Mapping[str, Any], settings: SamplingSettings) -> Policy:
@@ -276,7 +253,7 @@ def build_decoder(
         return build_beams(decoder, target, drafts[:count], settings, rows, pool or CachePool())
     policy = build_policy(decoder, settings)
     rule = build_rule(decoder, policy)
-    heads = _fitting(decoder, heads, target, policy)
+    heads = fitting_heads(decoder, heads, target, policy.shape.depth)
     return Decoder(
         decoder["name"],
         target,
@@ -290,34 +267,3 @@ def build_decoder(
         pool=pool or CachePool(),
         heads=heads,
     )
-
-
-def _fitting(
-    decoder: Mapping[str, Any], heads: Heads | None, target: LanguageModel, policy: Policy
-) -> Heads | None:
-    """The heads that the decoder uses, None if it uses none.
-
-    Raises:
-        ValueError: there are none, or they are another kind, another model's or too few.
-    """
-    kind, name = heads_used(decoder), decoder.get("name")
-    if kind is None:
-        return None
-    if heads is None or heads.kind != kind:
-        raise ValueError(
-            f"decoder {name!r} uses {kind} heads, the pair has "
-            + ("none" if heads is None else f"{heads.kind} heads")
-            + f": name them as pair.heads.{kind}"
-        )
-    if heads.shape.hidden != target.hidden_size or heads.shape.vocab < target.vocab_size:
-        raise ValueError(
-            f"decoder {name!r}: the {kind} heads are for hidden states of {heads.shape.hidden} and "
-            f"{heads.shape.vocab} tokens, the target has {target.hidden_size} and "
-            f"{target.vocab_size}"
-        )
-    if isinstance(heads, MedusaHeads) and heads.shape.heads < policy.shape.depth:
-        raise ValueError(
-            f"decoder {name!r}: the tree is {policy.shape.depth} levels deep, there are "
-            f"{heads.shape.heads} Medusa heads"
-        )
-    return heads
