@@ -78,6 +78,7 @@ def test_trained_heads_are_collected_as_rows(
             "head": "redrafter_no_rnn",
             "settings": {"head": head, "optimiser": {"learning_rate": 0.001}},
             "parameters": 100 + blocks,
+            "data": {"validation": {"dialogues": 4, "positions": 40}},
             "accuracy": {"train": {"t+1": 0.75}, "validation": {"t+1": share}},
             "steps": 120,
             "seconds": 1.5,

@@ -64,22 +64,6 @@ def two_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
     for _ in range(count):
         ids = [rng.randrange(VOCAB), rng.randrange(VOCAB)]
         while len(ids) < length:
-            # Now and then both streams start anew, or all texts would be a few cycles.
-            settled = rng.random() < 0.9
-            ids.append(after[ids[-2]] if settled else rng.randrange(VOCAB))
-        dialogues.append(Dialogue(tuple(ids), (False, *[True] * (length - 1))))
-    return dialogues
-
-
-def settled_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
-    """The same without fresh starts: guess 1 of token t + 2 can be right everywhere."""
-    rng = Random(seed)
-    after = list(range(VOCAB))
-    Random(5).shuffle(after)
-    dialogues = []
-    for _ in range(count):
-        ids = [rng.randrange(VOCAB), rng.randrange(VOCAB)]
-        while len(ids) < length:
             ids.append(after[ids[-2]])
         dialogues.append(Dialogue(tuple(ids), (False, *[True] * (length - 1))))
     return dialogues
