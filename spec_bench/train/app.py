@@ -25,7 +25,7 @@ from spec_bench.run.models import tokenizer_of
 from spec_bench.run.paths import config_dir
 from spec_bench.run.search_path import register
 from spec_bench.sinks.training import build_training_sink, log_training
-from spec_bench.train.data import Batches, read_dialogues, steps_of
+from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, split
 from spec_bench.train.dialogues import digest as digest_of
 from spec_bench.train.finish import finish
@@ -83,6 +83,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     Raises:
         ValueError: data, target or checkpoint cannot be right.
     """
+    check_data(settings)
     sink = build_training_sink(settings.sink["wandb"], settings.folder)
     processes = _processes(settings)
     if settings.threads is not None:

@@ -24,6 +24,20 @@ from spec_bench.train.settings import TrainSettings
 log = logging.getLogger(__name__)
 
 
+def check_data(settings: TrainSettings) -> None:
+    """Reads what there is to read before a large target is loaded.
+
+    Raises:
+        ValueError: a missing file, or a line or record that is not what it should be.
+    """
+    data = settings.data
+    if data.path is not None:
+        read = read_chats if data.kind == "chats" else read_prompts
+        read(data.path)
+    elif settings.task is not None:
+        settings.task.examples(1)
+
+
 def read_dialogues(
     settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any
 ) -> list[Dialogue]:

@@ -30,10 +30,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def test_a_wrong_file_is_one_line_and_status_2(tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([*CHATS, {"conversations": [{"from": "human"}]}]))
-    done = run(f"results={tmp_path}", f"data.path={file}", "data.answered_by=file")
+    data = (f"data.path={file}", "data.answered_by=file")
+    done = run(f"results={tmp_path}", *data, "pair.target=nobody/nothing")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "spec_bench.train:" in line]
     assert "chats.json, record 9, turn 1: no text under 'value'; expected" in line
