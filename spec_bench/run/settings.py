@@ -92,6 +92,7 @@ class JobSettings:
             "seed": self.seed,
             "batch_size": self.batch_size,
             "batching": self.batching,
+            "max_new_tokens": self.max_new_tokens,
             "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
             "simulated_acceptance": simulated_acceptance(cell.decoder),
         }
