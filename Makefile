@@ -60,6 +60,11 @@ dsbd-one-cache: $(STAMP)
 rsd-fig1: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
 
+# Two sizes of tree for either kind of heads; the answers end after 10 to 25 tokens.
+DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
+	medusa_typical:mc_sim_7b_63,redrafter:8x5,redrafter_typical:8x5,redrafter:15x5,$\
+	redrafter_typical:15x5
+
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
@@ -72,6 +77,12 @@ embedded: $(STAMP)
 	$(RUN) mcsd=search experiment=embedded prompts=5
 	$(RUN) dsbd=fronts experiment=embedded prompts=100
 	$(RUN) dsbd=one_cache experiment=embedded prompts=100
+	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 \
+		'cells=[$(DECODING)]'
+	$(RUN) redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32
+	$(RUN) redrafter=batches experiment=embedded prompts=32
+	$(RUN) redrafter=temperatures experiment=embedded prompts=16 \
+		'cells=[redrafter:8x5,redrafter_typical:8x5]'
 	$(REPORT) all --results results/embedded
 
 list: $(STAMP)
@@ -146,8 +157,11 @@ tiny-heads: $(STAMP) $(PROMPTS)
 
 heads-grid: $(STAMP) $(PROMPTS)
 	$(TRAIN) training=embedded_grid
-	$(BIN)/python -m spec_bench.train.collect results/train/grid \
+	$(BIN)/python -m spec_bench.train.collect spec_bench/embedded/heads results/train/grid \
 		--out results/embedded/redrafter-heads/heads.csv
+	$(RUN) redrafter=grid experiment=embedded prompts=12 \
+		"pair.heads.redrafter=$$(ls -d results/train/grid/*/heads | paste -sd,)"
+	$(REPORT) all redrafter-grid --results results/embedded
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,4 +1,7 @@
-"""How DSBD's settings are written: ``4x2@0.9`` is W_S x gamma @ t (arXiv:2409.16560, 4.2)."""
+"""How beams are written: DSBD's ``4x2@0.9`` is W_S x gamma @ t (arXiv:2409.16560, 4.2).
+
+ReDrafter's ``8x5`` is width x length (arXiv:2403.09919, Section 2).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 DSBD, BEAM_SAMPLING = "dsbd", "beam_sampling"
+REDRAFTER, MEDUSA = "redrafter", "medusa"
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,15 @@ def draft_beams(spec: str) -> DraftBeams:
     if found is None:
         raise ValueError(f"dsbd has no setting {spec!r}: they are written like 4x2@0.9")
     return DraftBeams(int(found[1]), int(found[2]), float(found[3]))
+
+
+def head_beams(spec: str) -> tuple[int, int]:
+    """(width, length) of ReDrafter's beams.
+
+    Raises:
+        ValueError: they are written in another way.
+    """
+    found = re.fullmatch(r"(\d+)x(\d+)", spec)
+    if found is None:
+        raise ValueError(f"redrafter has no beams {spec!r}: they are written like 8x5")
+    return int(found[1]), int(found[2])

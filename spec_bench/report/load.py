@@ -16,7 +16,10 @@ from spec_bench.records import Generation
 Row = Mapping[str, Any]
 """A results file's row by column; reading one takes a hundredth of what a Series takes."""
 
-_COMPARABLE = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "prompts")
+_COMPARABLE = (
+    *("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
+    *("max_new_tokens", "later_turns", "prompts"),
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``python -m spec_bench.train.collect FOLDER``: one row for each head trained below a folder.
+"""``python -m spec_bench.train.collect FOLDER ...``: one row for each head trained below folders.
 
 What it reads are the ``training.json`` files; what it writes is ReDrafter's grid (arXiv 2403.09919,
 Figure 4) as a CSV.
@@ -40,6 +40,8 @@ def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
     for side in ("train", "validation"):
         for guess, share in (facts["accuracy"][side] or {}).items():
             row[f"{side} {guess}"] = share
+    for size in ("dialogues", "positions"):
+        row[f"validation {size}"] = facts["data"]["validation"][size]
     return row | {
         "steps": facts["steps"],
         "seconds": facts["seconds"],
@@ -60,14 +62,14 @@ def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="e.g. results/train/grid")
-    parser.add_argument("--out", type=Path, help="the CSV; default: heads.csv in the folder")
+    parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
+    parser.add_argument("--out", type=Path, help="the CSV; default: heads.csv in the first folder")
     options = parser.parse_args()
     try:
-        rows = rows_of(options.folder)
+        rows = [row for folder in options.folders for row in rows_of(folder)]
     except ValueError as error:
         sys.exit(str(error))
-    file = options.out or options.folder / "heads.csv"
+    file = options.out or options.folders[0] / "heads.csv"
     write_rows(rows, file)
     print(f"{file}: {len(rows)} heads")
 

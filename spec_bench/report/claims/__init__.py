@@ -18,12 +18,14 @@ from spec_bench.report.claims.check import Check
 from spec_bench.report.claims.dsbd import dsbd_claims
 from spec_bench.report.claims.mcsd import mcsd_claims
 from spec_bench.report.claims.records import Records
+from spec_bench.report.claims.redrafter import redrafter_claims
 from spec_bench.report.claims.rsd import rsd_claims
 
 CLAIMS: dict[str, Callable[[pd.DataFrame, Records], list[Check]]] = {
     "rsd": rsd_claims,
     "mcsd": mcsd_claims,
     "dsbd": dsbd_claims,
+    "redrafter": redrafter_claims,
 }
 """The papers whose claims are known, and who checks them."""
 

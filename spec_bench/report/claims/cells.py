@@ -11,8 +11,8 @@ import pandas as pd
 from spec_bench.report.load import Group, Row
 
 _CELL = (
-    *("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size"),
-    *("tree_attention", "decoder", "spec"),
+    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
+    *("max_new_tokens", "tree_attention", "decoder", "spec"),
 )
 
 

@@ -24,7 +24,7 @@ from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.load import Row
 
 # Compared as left / right - 1, the others as left - right.
-RELATIVE = frozenset({"token_rate", "perplexity", "energy_j_per_token"})
+RELATIVE = frozenset({"token_rate", "token_rate_per_request", "perplexity", "energy_j_per_token"})
 
 
 @dataclass(frozen=True)

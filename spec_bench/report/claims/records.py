@@ -16,6 +16,7 @@ _SUMS: dict[str, Callable[[Sequence[Generation]], efficiency.Sums | None]] = {
     "block_efficiency": efficiency.emitted_per_call,
     "mbsu": efficiency.emitted_per_call,
     "token_rate": efficiency.tokens_per_decode_s,
+    "token_rate_per_request": efficiency.tokens_per_latency_s,
     "acceptance_rate": efficiency.acceptance,
     "beam_width": efficiency.beams_per_layer,
     "perplexity": efficiency.surprise_per_token,

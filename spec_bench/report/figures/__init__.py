@@ -13,11 +13,15 @@ import pandas as pd
 from spec_bench.report.figures import (
     acceptance,
     accepted_width,
+    accuracy_speed,
+    batch_sizes,
     beam_effects,
     bernoulli,
     best_trees,
     configurations,
     fronts,
+    head_accuracy,
+    head_beams,
 )
 from spec_bench.report.figures.style import FORMATS
 from spec_bench.report.papers.index import Item, find_item
@@ -31,6 +35,12 @@ _DRAWERS: dict[str, dict[str, _Drawer]] = {
         **dict.fromkeys("456", fronts.draw),
         "7": accepted_width.draw,
         **dict.fromkeys("89", beam_effects.draw),
+    },
+    "redrafter": {
+        "3": head_accuracy.draw,
+        "4": accuracy_speed.draw,
+        "5": head_beams.draw,
+        "6": batch_sizes.draw,
     },
 }
 

@@ -8,10 +8,13 @@ import pandas as pd
 
 from spec_bench.report.papers.index import Item
 
-_CELL = ("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "tree_attention")
+_CELL = (
+    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
+    *("max_new_tokens", "tree_attention"),
+)
 
 
-def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
+def usable(rows: pd.DataFrame, item: Item, paths_as_rows: bool = False) -> pd.DataFrame:
     """Rows with numbers and tree attention, each cell once.
 
     A pair and task that the recipe's own experiment has measured is shown from there only: cells of
@@ -21,11 +24,12 @@ def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     Args:
         rows: measured cells; a column ``experiment`` names the folder each came from.
         item: the figure.
+        paths_as_rows: whether rows without tree attention are kept, too.
 
     Raises:
         ValueError: nothing is left.
     """
-    found = rows[with_tree_attention(rows)] if not rows.empty else rows
+    found = rows if rows.empty or paths_as_rows else rows[with_tree_attention(rows)]
     if not found.empty:
         found = found[found.status != "failed"]
     if found.empty:
@@ -38,6 +42,12 @@ def usable(rows: pd.DataFrame, item: Item) -> pd.DataFrame:
     order = order.sort_values("_prompts", ascending=False, kind="stable")
     keys = [name for name in (*_CELL, "decoder", "spec") if name in found]
     return found.loc[order.drop_duplicates(keys).index.sort_values()]
+
+
+def sampled_as(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows at the figure's own temperature."""
+    wanted = item.settings.get("sampling", {}).get("temperature")
+    return rows if wanted is None else rows[rows.temperature == wanted]
 
 
 def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:

@@ -21,6 +21,7 @@ COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DECODER_COLOURS = {  # as on pages
     **{"sd": BLUE, "spectr": ORANGE, "rsd_c": GREEN, "rsd_s": VERMILLION},
     **{"specinfer": ORANGE, "beam_sampling": GREEN, "dsbd": VERMILLION},
+    **{"medusa": BLUE, "redrafter": VERMILLION, "redrafter_no_rnn": GREEN, "ar": BLACK},
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "pdf")
@@ -42,6 +43,10 @@ NAMES = {
     "specinfer": "SpecInfer",
     "beam_sampling": "beam sampling",
     "dsbd": "DSBD",
+    "medusa": "Medusa",
+    "redrafter": "ReDrafter",
+    "redrafter_no_rnn": "ReDrafter, no recurrence",
+    "mt_bench": "MT-bench",
 }
 _SETTINGS = {
     "font.size": 8,

@@ -38,6 +38,7 @@ COLUMNS = (
     Shown("mbsu", "MBSU", 2),
     Shown("acceptance_rate", "acceptance", 2),
     Shown("token_rate", "tokens/s", 1),
+    Shown("token_rate_per_request", "tokens/s of a request", 1),
     Shown("speedup", "speedup", 2),
     *(
         Shown(name, titled({"rouge2": "ROUGE-2", "bleu": "BLEU"}, name).replace("_", " "), 3)
@@ -62,13 +63,29 @@ def results_table(group: Group) -> str:
         for c in shown
         if c.name in ("speedup", "token_rate", "block_efficiency", "mbsu")
     }
+    heads_differ = _several_drafts(rows)
     lines = []
     for index, row in zip(rows.index, rows_of(rows), strict=True):
-        lines.append(_line(row, shown, scales, {n for n, i in best.items() if i == index}))
+        named = _short(str(row["draft"])) if index in heads_differ else ""
+        ahead = {name for name, place in best.items() if place == index}
+        lines.append(_line(row, named, shown, scales, ahead))
     return (
         f'<div class="scroll"><table class="sortable"><thead><tr>{"".join(heads)}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _several_drafts(rows: pd.DataFrame) -> set[object]:
+    """The cells that differ from another one in who drafts alone: their names tell them apart."""
+    if "draft" not in rows:
+        return set()
+    counts = rows.groupby(["decoder", "spec"]).draft.transform("nunique")
+    return set(rows.index[counts > 1])
+
+
+def _short(draft: str) -> str:
+    """The last part of a model's name; of heads in a training's folder that of the training."""
+    return draft.rstrip("/").removesuffix("/heads").rsplit("/", 1)[-1]
 
 
 def _head(title: str, definition: str) -> str:
@@ -80,6 +97,7 @@ def _head(title: str, definition: str) -> str:
 
 def _line(
     row: Row,
+    draft: str,
     shown: list[Shown],
     scales: dict[str, tuple[float, float]],
     best: set[str],
@@ -98,7 +116,8 @@ def _line(
     name = (
         f'<td><i class="dot {escape(decoder)}"></i>{escape(titled(DECODERS, decoder))}{mark}</td>'
     )
-    tree = f'<td class="tree">{escape(str(row["spec"]))}</td>'
+    label = f"{row['spec']} {draft}".strip()
+    tree = f'<td class="tree">{escape(label)}</td>'
     if row["status"] == "failed":
         reason = escape(str(row["reason"]).split(" (trace")[0])
         return (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import hypot
 from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.load import reason_of
+from spec_bench.report.papers.drafter_size import drafter_size
 from spec_bench.report.papers.grid import Cell, Column, Estimate, Grid, Line, Wanted
 from spec_bench.report.papers.measured import Measured, Row
 
@@ -33,7 +35,13 @@ def fill(grid: Grid, measured: Measured, experiments: Sequence[str]) -> Grid:
         replace(line, cells=tuple(_filled(cell, found) for cell in line.cells))
         for line in grid.lines
     ]
-    kept = [line for line in lines if not line.extra or any(c.ours for c in line.cells)]
+    shown = {id(row) for line in lines if not line.extra for row in _rows(line, found)}
+    kept = [
+        line
+        for line in lines
+        if not line.extra
+        or (any(cell.ours for cell in line.cells) and not shown & {*map(id, _rows(line, found))})
+    ]
     return replace(
         grid,
         lines=tuple(_mark_best(kept, grid.columns)),
@@ -55,14 +63,22 @@ def missing_of(
 
 def _all_wanted(grid: Grid) -> set[Wanted]:
     cells = [cell for line in grid.lines for cell in line.cells]
-    return {each for cell in cells for each in (cell.wanted, cell.minus) if each is not None}
+    asked = {each for cell in cells for each in (cell.wanted, cell.minus, cell.over)}
+    return {each for each in asked if each is not None}
+
+
+def _rows(line: Line, found: dict[Wanted, Row | None]) -> list[Row]:
+    """The measured rows that a line is about."""
+    rows = [found[cell.wanted] for cell in line.cells if cell.wanted is not None]
+    return [row for row in rows if row is not None]
 
 
 def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
     """The cell with its measured value, or with the reason why it has none."""
     if cell.wanted is None:
         return cell
-    rows = [found[each] for each in (cell.wanted, cell.minus) if each is not None]
+    asked = (cell.wanted, cell.minus, cell.over)
+    rows = [found[each] for each in asked if each is not None]
     for row in rows:
         if row is None:
             return replace(cell, state=NOT_RUN)
@@ -73,9 +89,11 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
     estimates = [_estimate(row, cell.column, cell.scale) for row in there]
     for row, estimate in zip(there, estimates, strict=True):
         if estimate is None:
-            return replace(cell, state=reason_of(row, cell.column) or NO_VALUE)
+            return replace(cell, state=reason_of(row, cell.column) or cell.state or NO_VALUE)
     known = [each for each in estimates if each is not None]
-    return replace(cell, ours=known[0] if len(known) == 1 else _less(*known))
+    if len(known) == 1:
+        return replace(cell, ours=known[0], state="")
+    return replace(cell, ours=_less(*known) if cell.over is None else _over(*known), state="")
 
 
 def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
@@ -86,6 +104,9 @@ def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
         return Estimate(None, text=_tree(row), mark=mark)
     if column == "setting":
         return Estimate(None, text=str(row["spec"]), mark=mark)
+    if column == "drafter_size":
+        text = drafter_size(row)
+        return None if text is None else Estimate(None, text=text, mark=mark)
     value = _number(row.get(column))
     if value is None:
         return None
@@ -102,6 +123,17 @@ def _less(one: Estimate, other: Estimate) -> Estimate:
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return Estimate(value, mark=mark)
     half = ((one.high - one.low) ** 2 + (other.high - other.low) ** 2) ** 0.5 / 2
+    return Estimate(value, value - half, value + half, mark=mark)
+
+
+def _over(one: Estimate, other: Estimate) -> Estimate:
+    """The ratio of two cells' values as if they were independent: relative widths add squared."""
+    assert one.value is not None and other.value
+    value, mark = one.value / other.value, one.mark or other.mark
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Estimate(value, mark=mark)
+    shares = ((one.high - one.low) / one.value, (other.high - other.low) / other.value)
+    half = value * hypot(*shares) / 2
     return Estimate(value, value - half, value + half, mark=mark)
 
 

@@ -77,12 +77,15 @@ class Cell:
         best: the paper's best of its block.
         underlined: the paper underlines it.
         wanted: which measured cell belongs here; None: none does.
-        column: the measured column; ``spec`` is the tree as MCSD writes it, ``setting`` as we do.
+        column: the measured column; ``spec`` is the tree as MCSD writes it, ``setting`` as we do,
+            ``drafter_size`` a count of parameters.
         scale: what the measured value is multiplied by: 100 beside a percentage.
         minus: where the measured value is a difference, what is subtracted.
+        over: where it is a ratio, what it is divided by.
         ours: the measured value.
         ours_best: best of its block, and its interval says so.
-        state: why ``ours`` is empty, e.g. ``not run``.
+        state: why ``ours`` is empty, e.g. ``not run``; in a layout, what to say where a measured
+            cell has no such number and does not say why.
     """
 
     printed: str = ""
@@ -94,6 +97,7 @@ class Cell:
     column: str = ""
     scale: float = 1.0
     minus: Wanted | None = None
+    over: Wanted | None = None
     ours: Estimate | None = None
     ours_best: bool = False
     state: str = ""
@@ -185,7 +189,7 @@ class Grid:
             for line in self.lines
             if not line.extra
             for cell in line.cells
-            for each in (cell.wanted, cell.minus)
+            for each in (cell.wanted, cell.minus, cell.over)
             if each is not None
         ]
         return list(dict.fromkeys(found))

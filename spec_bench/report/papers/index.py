@@ -27,7 +27,7 @@ class Item:
         kind: ``table`` or ``figure``.
         number: as the paper counts.
         title: a caption; tables may have names in braces that their layout fills in.
-        recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: not measurable.
+        recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
         settings: all else that the data file says.
     """
 
@@ -143,7 +143,12 @@ def recipe_cells(recipe: str) -> tuple[str, ...]:
     """The cells that a recipe lists, as ``decoder:tree``; none where it has no list."""
     paper, _, stem = recipe.partition("=")
     text = (experiments_dir() / paper / f"{stem}.yaml").read_text(encoding="utf-8")
-    return tuple(map(str, yaml.safe_load(text).get("cells") or ()))
+    return tuple(map(_cell, yaml.safe_load(text).get("cells") or ()))
+
+
+def _cell(entry: str | Mapping[str, Any]) -> str:
+    """A cell of a recipe as ``decoder:tree``; what else it sets is no part of that."""
+    return entry if isinstance(entry, str) else f"{entry['decoder']}:{entry.get('spec', '')}"
 
 
 def recipes_by_name() -> dict[str, str]:

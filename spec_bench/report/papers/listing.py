@@ -52,9 +52,7 @@ def _title(paper: Paper, item: Item) -> str:
 def _state(paper: Paper, item: Item, found: Sequence[Progress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if "command" in item.settings:
-        return f"exact, no model: {item.settings['command']}"
-    if not item.recipes:
-        return f"not measurable: {paper.settings['unmeasured']}"
+        return f"{item.settings.get('how', 'exact, no model')}: {item.settings['command']}"
     counts: dict[str, list[str]] = {}
     for progress in found:
         name = progress.pair if progress.own else f"{progress.pair} (not the paper's)"

@@ -56,6 +56,8 @@ def notes_for(
     notes += _others(item, rows)
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
+    if any(cell.over for line in grid.lines for cell in line.cells):
+        notes.append("Our ratio of two rates: interval as if they were independent.")
     if any(cell.minus for line in grid.lines for cell in line.cells):
         notes.append("Our difference of two rates: interval as if they were independent.")
     return notes

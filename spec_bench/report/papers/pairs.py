@@ -20,8 +20,10 @@ class PairConfig:
         name: the config's; results bear it as their label.
         target: the model.
         drafts: the models that draft.
-        printed: (target, draft) as papers print them; empty for a pair that no paper has.
+        printed: (target, draft) as papers print them; empty for a pair that no paper has. A
+            target with heads alone has "" for its draft.
         stand_in: what the paper used instead of the draft, where that was never published.
+        target_parameters: where the config states them.
     """
 
     name: str
@@ -29,6 +31,7 @@ class PairConfig:
     drafts: tuple[str, ...]
     printed: frozenset[tuple[str, str]]
     stand_in: str | None
+    target_parameters: int | None
 
 
 @functools.cache
@@ -52,11 +55,16 @@ def _config(path: Path) -> PairConfig:
     printed = frozenset(
         (target, draft)
         for target in _listed(paper.get("target"))
-        for draft in _listed(paper.get("draft"))
+        for draft in _listed(paper.get("draft")) or [""]
     )
     drafts = tuple(_listed(data.get("draft")))
     return PairConfig(
-        path.stem, str(data.get("target")), drafts, printed, data.get("stand_in") or None
+        path.stem,
+        str(data.get("target")),
+        drafts,
+        printed,
+        data.get("stand_in") or None,
+        data.get("target_parameters"),
     )
 
 

@@ -26,6 +26,10 @@ DECODERS = {
     "beam_search": "beam search",
     "dsbd": "DSBD",
     "dsbd_one_cache": "DSBD, one cache",
+    "medusa": "Medusa",
+    "medusa_typical": "Medusa, typical",
+    "redrafter": "ReDrafter",
+    "redrafter_typical": "ReDrafter, typical",
 }
 METRICS = {
     "block_efficiency": "block efficiency",

@@ -1,0 +1,65 @@
+"""Trained heads beside measured rows: ``heads.csv``, a row a head, as training collects it.
+
+Knows the file's columns and where it lies; nothing about how heads are trained. Shares are of
+positions where the best guess is right; ``t+1`` is the first token after the one already known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+FILE = "heads.csv"
+GUESSES = ("t+1", "t+2", "t+3", "t+4", "t+5")
+NO_RNN = "redrafter_no_rnn"
+KINDS = ("medusa", "redrafter", NO_RNN)
+TEACHER_FORCING = (
+    "ReDrafter's guess i is judged with the right tokens before it given (teacher forcing), "
+    "Medusa's without."
+)
+
+
+def heads_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """The heads of the results folders that these rows come from; empty where there are none.
+
+    Args:
+        rows: measured cells with a column ``file``, or the heads themselves.
+    """
+    if "validation t+5" in rows:
+        return rows
+    for file in dict.fromkeys(rows.file) if "file" in rows else ():
+        folder = Path(file).parent
+        for path in (folder / FILE, *sorted(folder.parent.glob(f"*/{FILE}"))):
+            if path.is_file():
+                return pd.read_csv(path)
+    return pd.DataFrame()
+
+
+def best_heads(heads: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+    """Of each kind the head with the highest mean accuracy in validation, in order of ``KINDS``."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for kind in KINDS if not heads.empty else ():
+        own = heads[heads["head"] == kind]
+        if not own.empty:
+            means = own[[f"validation {guess}" for guess in GUESSES]].mean(axis=1)
+            found[kind] = own.loc[means.idxmax()].to_dict()
+    return found
+
+
+def grid_of(heads: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The measured cells with what is known of their heads, joined by the head's folder.
+
+    Args:
+        heads: all heads.
+        rows: measured cells of ReDrafter; ``draft`` is the folder that its pair names.
+    """
+    if heads.empty or "draft" not in rows:
+        return pd.DataFrame()
+    names = heads[heads["head"].isin((KINDS[1], NO_RNN))].drop_duplicates("folder")
+    known = names.assign(draft=names.folder.str.rstrip("/")).drop(columns="seconds")
+    own = rows[rows.decoder == KINDS[1]]
+    own = own.assign(draft=own.draft.astype(str).str.rstrip("/"))
+    return own.merge(known, on="draft", how="inner")

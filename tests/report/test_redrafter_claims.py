@@ -1,0 +1,147 @@
+"""What ReDrafter claims, on rows whose answer is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.check import Check
+from tests.report.frames import frame, record
+from tests.report.redrafter_rows import around, batches, beams, cell, grid
+
+NOWHERE = Path("nowhere/results.csv")
+
+
+def checks_of(rows: pd.DataFrame) -> list[Check]:
+    return check_claims("redrafter", rows, NOWHERE)
+
+
+def only(checks: list[Check], *words: str) -> Check:
+    (check,) = [check for check in checks if all(word in check.claim for word in words)]
+    return check
+
+
+def decoding(decoder: str, spec: str, tau: float, rate: float, **values: Any) -> dict[str, Any]:
+    measured = {"block_efficiency": around(tau, 0.05), "token_rate": around(rate, 2.0)}
+    return cell("redrafter-decoding", decoder, spec, **measured, **values)
+
+
+def test_heads_are_compared_from_t_plus_2_on(tmp_path: Path) -> None:
+    checks = checks_of(grid(tmp_path))
+    assert not [check for check in checks if "at t+1" in check.claim]
+    # 0.6 against 0.5 with 800 dialogues each: 1.96 hypot(0.01732, 0.01768) = 0.0485.
+    third = only(checks, "validation accuracy at t+3")
+    assert third.evidence.startswith("0.600 against 0.500, +0.100 [+0.051, +0.149]")
+    assert third.verdict == "holds"
+    assert only(checks, "fewer parameters").evidence.startswith("1.00M against 2.00M")
+
+
+def test_the_recurrence_is_judged_on_heads_equal_in_all_else(tmp_path: Path) -> None:
+    checks = checks_of(grid(tmp_path))
+    accuracy = only(checks, "recurrence raises validation accuracy")
+    assert accuracy.evidence.startswith("+0.050 [+0.050, +0.050], mean of 4 pairs of heads")
+    assert only(checks, "recurrence raises block efficiency").evidence.startswith("+0.500")
+    assert only(checks, "recurrence raises block efficiency").verdict == "holds"
+    assert only(checks, "recurrence raises token rate").verdict == "does not hold"
+    assert "r = 1.000 over 4 heads" in only(checks, "redrafter: speed follows").evidence
+
+
+def test_the_best_beams_are_set_against_medusas_best_tree() -> None:
+    rows = frame(
+        decoding("redrafter", "8x5", 3.0, 60.0),
+        decoding("redrafter", "15x5", 3.5, 50.0),
+        decoding("medusa", "small", 2.5, 70.0),
+        decoding("medusa", "large", 2.8, 40.0),
+    )
+    tau = only(checks_of(rows), "redrafter > medusa in block efficiency")
+    assert tau.evidence.startswith("+0.700")
+    assert "redrafter 15x5 (best of 2) against medusa large (best of 2)" in tau.evidence
+    assert tau.verdict == "holds"
+    speed = only(checks_of(rows), "redrafter > medusa in token rate")
+    assert speed.evidence.startswith("-14.3%")  # 60 / 70
+    assert speed.verdict == "does not hold"
+
+
+def test_typical_acceptance_is_faster_when_it_is_warm_and_is_called_approximate() -> None:
+    def at(temperature: float) -> pd.DataFrame:
+        return frame(
+            decoding("redrafter", "8x5", 2.5, 50.0, temperature=temperature),
+            decoding("redrafter_typical", "8x5", 3.0, 60.0, temperature=temperature),
+        )
+
+    assert not [check for check in checks_of(at(0.5)) if "typical" in check.claim]
+    speed = only(checks_of(at(0.7)), "typical", "token rate")
+    assert speed.claim == "typical acceptance (approximate) > exact rule in token rate"
+    assert speed.evidence.startswith("+20.0%")
+    assert speed.where == "mt_bench, temperature 0.7"
+    assert speed.verdict == "holds"
+
+
+def test_differences_are_paired_by_prompt_where_records_are(tmp_path: Path) -> None:
+    results = tmp_path / "redrafter-decoding" / "results.csv"
+    warm = {"temperature": 0.7}
+    rows = frame(
+        decoding("redrafter", "8x5", 2.0, 1.0, **warm),
+        decoding("redrafter_typical", "8x5", 3.0, 1.0, **warm),
+    )
+    record(results, "redrafter-8x5", [[1, 1], [1, 1]])
+    record(results, "redrafter_typical-8x5", [[2, 2], [2, 2]])
+    check = only(check_claims("redrafter", rows, results), "typical", "block efficiency")
+    assert check.evidence.startswith("+1.000 [+1.000, +1.000], redrafter")
+    assert "unpaired" not in check.evidence
+
+
+def test_wider_beams_accept_more_and_length_changes_nothing() -> None:
+    checks = checks_of(beams())
+    grows = [check for check in checks if "grows with the beam width" in check.claim]
+    assert [check.where for check in grows] == [
+        f"mt_bench, max_new_tokens {limit}, temperature 0" for limit in (8, 32)
+    ]
+    assert grows[0].evidence.startswith("+0.150")  # steps of 0.1 and 0.2
+    assert {check.verdict for check in grows} == {"holds"}
+    stable = only(checks, "stable over the length")
+    assert "8 to 32 tokens; stable: within 0.22 (10%)" in stable.evidence  # mean tau 2.233
+    assert stable.verdict == "holds"
+
+
+def test_answers_of_other_lengths_that_accept_otherwise_are_not_stable() -> None:
+    rows = beams()
+    longer = rows.max_new_tokens == 32
+    for end in ("", "_low", "_high"):
+        rows.loc[longer, f"block_efficiency{end}"] += 1.0
+    assert only(checks_of(rows), "stable over the length").verdict == "does not hold"
+
+
+def test_merging_is_counted_against_all_tokens_of_the_beams() -> None:
+    checks = checks_of(beams())
+    four = [check for check in checks if check.claim == "merging saves nodes, beams 4x5"]
+    assert four[0].evidence.startswith(
+        "40% of 20 fewer; median 40%, 1st percentile of nodes 50%, 99th 20%"
+    )
+    assert four[0].verdict == "holds"
+    assert not [check for check in checks if "beams 1x5" in check.claim]
+
+
+def test_batches_raise_throughput_and_slow_a_request() -> None:
+    checks = checks_of(batches())
+    grows = only(checks, "redrafter 8x5: throughput grows")
+    assert grows.evidence.startswith("batch 4 against 1 +100.0%")
+    assert "tokens/s at 1: 50, 4: 100" in grows.evidence
+    assert grows.verdict == "holds"
+    assert only(checks, "ar: a request is slower").verdict == "holds"
+
+
+def test_merged_beams_are_set_against_beams_as_rows() -> None:
+    checks = checks_of(batches())
+    same = only(checks, "merging changes no block efficiency")
+    assert same.verdict == "holds"
+    assert only(checks, "merging saves nodes").evidence.startswith("20.0 against 40.0 a call, 50%")
+    assert only(checks, "tree attention raises throughput").evidence.startswith("+66.7%")
+
+
+def test_another_experiments_rows_say_nothing_of_this_one() -> None:
+    rows = beams().assign(experiment="mine")
+    assert checks_of(rows) == []

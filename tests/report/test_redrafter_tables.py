@@ -1,0 +1,152 @@
+"""ReDrafter's tables: two temperatures in one, ratios to greedy AR, sizes, what has no judge."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_bench.report.papers import comma, latex, markdown
+from spec_bench.report.papers.build import build_table
+from spec_bench.report.papers.drafter_size import drafter_size, written
+from spec_bench.report.papers.grid import Grid
+from spec_bench.report.papers.index import find_item, recipe_cells
+from spec_bench.report.papers.measured import Measured
+from spec_bench.report.papers.pairs import pair_of
+from tests.report.rows import row, write
+
+
+def cell(decoder: str, spec: str, temperature: float, **values: Any) -> dict[str, Any]:
+    typical = decoder.endswith("_typical")
+    same = {"pair": "vicuna_7b", "task": "mt_bench", "temperature": temperature}
+    mark = {"lossless": "approximate" if typical else "exact"}
+    return row(decoder, spec, **{**same, **mark, **values})
+
+
+def table(folder: Path, number: int, pair: str | None = None) -> Grid:
+    return build_table(find_item("table", f"redrafter/{number}"), Measured.below(folder), pair)
+
+
+def line_of(grid: Grid, *labels: str) -> str:
+    start = "| " + " | ".join(labels) + " |"
+    return next(line for line in markdown.render(grid).splitlines() if line.startswith(start))
+
+
+def test_a_target_with_heads_alone_is_a_pair() -> None:
+    assert pair_of("Vicuna-7B", "") == "vicuna_7b"
+    assert pair_of("Vicuna-13B", "") == "vicuna_13b"
+
+
+def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "redrafter-decoding",
+        cell("redrafter", "15x5", 0.0, token_rate=(80.0, 75.0, 85.0), block_efficiency=3.5),
+        cell("redrafter", "15x5", 0.7, token_rate=60.0, block_efficiency=3.0),
+        cell("redrafter_typical", "15x5", 0.0, token_rate=1.0, block_efficiency=1.0),
+        cell("redrafter_typical", "15x5", 0.7, token_rate=(90.0, 85.0, 95.0), speedup=2.5),
+    )
+    grid = table(tmp_path, 1)
+    greedy = line_of(grid, "", "ReDrafter", "greedy")
+    assert "| **95.16** | 80.00 [75.00, 85.00] | -15.16 | **3.41** | 3.50 | +0.09 |" in greedy
+    typical = line_of(grid, "", "ReDrafter", "typical (approximate)")
+    assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
+    assert "| **3.28** | 2.50 | -0.78 | 5.87 | no judge |" in typical
+    assert "| 60.00 |" in line_of(grid, "", "ReDrafter", "exact, sampled")
+
+
+def test_a_judges_score_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    write(tmp_path, "redrafter-decoding", cell("medusa", "mc_sim_7b_63", 0.0, judge_score=5.5))
+    assert line_of(table(tmp_path, 1), "", "Medusa", "greedy").endswith("| 5.88 | 5.50 | -0.38 |")
+
+
+@pytest.mark.parametrize("render", [markdown.render, latex.render, comma.render])
+def test_typical_rows_are_marked_and_never_best(render: Any, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "redrafter-decoding",
+        cell("medusa_typical", "mc_sim_7b_63", 0.7, token_rate=(50.0, 49.0, 51.0)),
+        cell("redrafter_typical", "15x5", 0.7, token_rate=(90.0, 89.0, 91.0)),
+    )
+    grid = table(tmp_path, 1)
+    assert not any(each.ours_best for line in grid.lines for each in line.cells)
+    text = render(grid)
+    if render is comma.render:
+        marks = {r["lossless"] for r in csv.DictReader(io.StringIO(text)) if r["lossless"]}
+        assert marks == {"approximate"}
+    else:
+        assert "typical (approximate)" in text
+        assert "approximate: the output does not follow the target's distribution." in text
+
+
+def test_another_tree_has_a_line_of_its_own_and_none_where_it_is_all_there_is(
+    tmp_path: Path,
+) -> None:
+    small = cell("medusa", "embedded_16", 0.0, pair="embedded", token_rate=50.0)
+    large = cell("medusa", "mc_sim_7b_63", 0.0, pair="embedded", token_rate=40.0)
+    write(tmp_path / "one", "redrafter-decoding", small)
+    write(tmp_path / "both", "redrafter-decoding", small, large)
+
+    def trees(folder: Path) -> list[str]:
+        grid = table(folder, 1, "embedded")
+        ours = [line.cells[0].ours for line in grid.lines if line.labels[:2] == PLACE]
+        return [each.text for each in ours if each is not None]
+
+    assert trees(tmp_path / "one") == ["embedded_16"]
+    assert trees(tmp_path / "both") == ["mc_sim_7b_63", "embedded_16"]
+
+
+PLACE = ("embedded", "Medusa")
+
+
+def test_a_ratio_to_greedy_ar_has_the_relative_widths_of_both_rates(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "redrafter-temperatures",
+        cell("ar", "-", 0.0, token_rate=(40.0, 38.0, 42.0), speedup=(1.0, 1.0, 1.0)),
+        cell("redrafter", "15x5", 0.9, token_rate=(60.0, 54.0, 66.0), speedup=(1.2, 1.1, 1.3)),
+    )
+    line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
+    # 60 / 40 = 1.5; relative half widths 0.1 and 0.05 make hypot = 0.1118, so 0.168.
+    expected = "| 15x5 | 3.43 ±0.05 | 1.50 [1.33, 1.67] | -1.93 | 1.20 [1.10, 1.30] |"
+    assert expected in line
+    greedy = line_of(table(tmp_path, 2), "paper's", "greedy AR", "0")
+    assert "| 1.00 | 1.00 | +0.00 | 1.00 |" in greedy
+
+
+def test_without_greedy_ar_there_is_no_ratio(tmp_path: Path) -> None:
+    warm = cell("redrafter", "15x5", 0.9, token_rate=60.0, speedup=1.2)
+    write(tmp_path, "redrafter-temperatures", warm)
+    line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
+    assert "| 3.43 ±0.05 | not run |" in line
+
+
+def test_missing_cells_name_recipe_and_temperatures(tmp_path: Path) -> None:
+    assert table(tmp_path, 1).commands == (
+        "python -m spec_bench -m redrafter=decoding pair=vicuna_7b,vicuna_13b task=mt_bench "
+        "generation.temperature=0,0.7",
+    )
+
+
+def test_a_drafters_size_is_a_share_of_a_known_target_or_its_trainings() -> None:
+    known = {"decoder": "medusa", "pair": "vicuna_7b", "parameter_ratio": 0.1, "draft": "x/y"}
+    assert drafter_size(known) == "0.67B"  # of 6,738,415,616
+    own = {"decoder": "medusa", "pair": "embedded", "draft": "embedded:heads/medusa"}
+    assert drafter_size(own) == "1.87M"
+    assert drafter_size({"decoder": "ar", "pair": "embedded"}) == "0"
+    assert drafter_size({"decoder": "medusa", "pair": "embedded", "draft": "no/folder"}) is None
+
+
+def test_heads_of_ones_own_have_their_trainings_size(tmp_path: Path) -> None:
+    (tmp_path / "training.json").write_text(json.dumps({"parameters": 250_000_000}))
+    mine = {"decoder": "redrafter", "pair": "mine", "draft": str(tmp_path)}
+    assert drafter_size(mine) == "0.25B"
+    assert written(99_000) == "0.10M"
+
+
+def test_a_recipes_cell_with_settings_is_its_decoder_and_tree() -> None:
+    assert recipe_cells("redrafter=batches").count("redrafter:8x5") == 2
