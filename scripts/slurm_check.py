@@ -62,9 +62,8 @@ ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
 PartitionName=check Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
-HEADLESS = ("pair.heads={medusa:null,redrafter:null}",)
 SWEEP = (
-    *("-m", *HEADLESS, "task=xsum,wmt18_deen", "cells=[sd:3,rsd_s:2x2]", "prompts=6", "warmup=0"),
+    *("-m", "task=xsum,wmt18_deen", "cells=[sd:3,rsd_s:2x2]", "prompts=6", "warmup=0"),
     *("generation.max_new_tokens=16", "sink=quiet", "engine.threads=1"),
 )
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1")

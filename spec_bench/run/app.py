@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.job import run_job
 from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
-from spec_bench.run.resources import register_resolvers
-from spec_bench.run.search_path import register
+from spec_bench.run.plan import PlannedCell, plan_job
+from spec_bench.run.plan_table import plan_arguments, print_plan
+from spec_bench.run.rates import known_rates
+from spec_bench.run.resources import config_folders, register_resolvers
+from spec_bench.run.search_path import recipes_dir, register
 from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.run.store import CellStore
 from spec_bench.run.worker import JobError, enter, lost_worker, offer_devices
@@ -41,6 +45,7 @@ log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
+_planned: list[PlannedCell] = []  # with plan=true, of all jobs of the sweep
 _in_main = False  # whether this is the user's process, and not one that a launcher started
 
 
@@ -49,6 +54,8 @@ def main() -> None:
     global _in_main
     _in_main = True
     _statuses.clear()
+    _planned.clear()
+    sys.argv = plan_arguments(sys.argv)
     register()
     register_resolvers()
     offer_devices()
@@ -59,6 +66,8 @@ def main() -> None:
     )
     try:
         application(_job)()
+        if _planned:
+            print_plan(_planned)
     except (HydraException, OmegaConfBaseException) as error:
         if _wants_trace:
             raise
@@ -89,7 +98,10 @@ def _job(config: DictConfig) -> int:
     failed: list[CellResult] = []
     try:
         if not _in_main:
-            enter(config)
+            enter(config, _plain(config)["pair"])
+        if config.plan:
+            _planned.extend(plan_config(config))
+            return 0
         results = run_config(config)
         failed = [result for result in results if result.status == "failed"]
         status = int(bool(failed))
@@ -111,11 +123,7 @@ def run_config(config: DictConfig) -> list[CellResult]:
     Raises:
         ValueError: settings that cannot be right.
     """
-    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    folders = _config_folders()
-    plain["pair"] = with_own_name(plain["pair"], folders)
-    plain["task"] = with_metrics(plain["task"])
-    settings = build_settings(plain, lambda name: load_decoder(folders, name))
+    settings = _settings(_plain(config))
     for score in settings.task.scores:
         check_score(score)
         check_references(score, [g for each in settings.examples for g in each.references])
@@ -124,6 +132,33 @@ def run_config(config: DictConfig) -> list[CellResult]:
     results = run_job(settings)
     _hand_over(settings, results, wandb)
     return results
+
+
+def plan_config(config: DictConfig) -> list[PlannedCell]:
+    """What a job would do; loads and decodes nothing.
+
+    Raises:
+        ValueError: settings that cannot be right.
+    """
+    plain = _plain(config)
+    engine = plain["engine"]
+    # Where a sweep is planned there need not be the device it will run on.
+    settings = _settings({**plain, "engine": {**engine, "device": "cpu"}})
+    settings = replace(settings, device=engine["device"])
+    measured, published = known_rates(settings.results, recipes_dir())
+    return plan_job(settings, plain["pair"], engine, measured, published)
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The config without interpolations, its pair bearing its own name."""
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    plain["pair"] = with_own_name(plain["pair"], _config_folders())
+    return {**plain, "task": with_metrics(plain["task"])}
+
+
+def _settings(plain: dict[str, Any]) -> JobSettings:
+    folders = _config_folders()
+    return build_settings(plain, lambda name: load_decoder(folders, name))
 
 
 def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
@@ -159,11 +194,10 @@ def _number() -> int:
 
 
 def _config_folders() -> list[Path]:
-    """The folders Hydra composes from, a user's ``--config-dir`` included."""
+    """The folders that configs are read from."""
     if not HydraConfig.initialized():
         return [config_dir()]
-    sources = HydraConfig.get().runtime.config_sources
-    return [Path(source.path) for source in sources if source.schema == "file"]
+    return config_folders(HydraConfig.get())
 
 
 def _complain(error: Exception) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from spec_bench.decode.build import HEADS
+from spec_bench.decode.build_heads import HEADS
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.engine.random_weights import PREFIX as RANDOM
 from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
@@ -137,10 +137,18 @@ def with_own_name(pair: Mapping[str, Any], folders: Sequence[Path]) -> dict[str,
         path = folder / "pair" / f"{pair.get('name')}.yaml"
         if path.is_file():
             own = read_pair(path)
-            if any(pair.get(model) != own.get(model) for model in _MODELS):
-                named["name"] = None
+            replaced = [model for model in _MODELS if pair.get(model) != own.get(model)]
+            for model in replaced:
+                named |= _unless_own(pair, own, f"{model}_parameters")
+            if replaced:
+                named |= {"name": None, **_unless_own(pair, own, "paper")}
             break
     return named
+
+
+def _unless_own(pair: Mapping[str, Any], own: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """What a pair states about a replaced model: nothing, unless the user stated it anew."""
+    return {key: None} if pair.get(key) == own.get(key) else {}
 
 
 def read_pair(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.run.devices import gpu_memory_gib, gpus_needed, visible_devices
 from spec_bench.run.model_size import BYTES, pair_sizes
+from spec_bench.run.pair import with_own_name
 
 
 def register_resolvers() -> None:
@@ -49,6 +51,12 @@ def gpus_of_job(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
     return gpus_needed(known, BYTES[pair.get("dtype") or engine["dtype"]], memory_gib)
 
 
+def config_folders(hydra: Any) -> list[Path]:
+    """The folders Hydra composes from, a user's ``--config-dir`` included."""
+    sources = hydra.runtime.config_sources
+    return [Path(source.path) for source in sources if source.schema == "file"]
+
+
 def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
     """The most that any job of the sweep needs: a job array has one size."""
     return max(_gpus_of_jobs(_root_), default=0) or none
@@ -65,7 +73,10 @@ def _workers_here(*, _root_: DictConfig) -> int:
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """The need of every job that Hydra's own sweeper makes of the command line."""
     for config in _jobs(root):
-        yield gpus_of_job(config.pair, config.engine)
+        pair = OmegaConf.to_container(config.pair, resolve=True)
+        assert isinstance(pair, dict)
+        named = {str(key): value for key, value in pair.items()}
+        yield gpus_of_job(with_own_name(named, config_folders(config.hydra)), config.engine)
 
 
 def _jobs(root: DictConfig) -> Iterator[DictConfig]:

@@ -7,6 +7,8 @@ nothing here concerns it.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -39,11 +41,12 @@ def offer_devices() -> None:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 
 
-def enter(config: DictConfig) -> None:
+def enter(config: DictConfig, pair: Mapping[str, Any]) -> None:
     """Makes this process fit for a job: the user's folder, GPUs that no other worker uses.
 
     Args:
         config: the job's, composed.
+        pair: of these, the pair, with what it states about its own models.
 
     Raises:
         ValueError: there are no GPUs for it.
@@ -53,7 +56,7 @@ def enter(config: DictConfig) -> None:
     config.sink.progress = False  # bars of several processes would overwrite each other
     launcher = str(hydra.launcher._target_).rpartition(".")[2]
     if launcher in _CLAIMS and config.engine.device == "cuda":
-        count = gpus_of_job(config.pair, config.engine)
+        count = gpus_of_job(pair, config.engine)
         os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
 
 

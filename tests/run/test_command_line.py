@@ -147,10 +147,10 @@ def test_after_kill_9_a_rerun_equals_an_undisturbed_run_but_for_times(
     for result in expected:
         assert tokens_of(killed, result.run_id) == tokens_of(tmp_path / "whole", result.run_id)
         assert CellStore(killed, result.run_id).complete()
-    assert _without_times(rows_of(killed)) == _without_times(rows_of(tmp_path / "whole"))
+    assert without_times(rows_of(killed)) == without_times(rows_of(tmp_path / "whole"))
 
 
-def _without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [
         {name: value for name, value in row.items() if not name.startswith(TIMES)} for row in rows
     ]

@@ -1,0 +1,193 @@
+"""What a sweep would do and cost, before anything is loaded: cells, hours, memory.
+
+Knows a job's settings, what its cells left on disk, and known rates; loads no model and changes
+nothing on disk. Estimates are upper ends: every prompt decodes to its limit, every prompt is as
+long as the longest, a character is a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spec_bench.run.cells import Cell
+from spec_bench.run.devices import gpu_memory_gib
+from spec_bench.run.identity import run_id
+from spec_bench.run.model_size import BYTES, ModelSize, pair_sizes
+from spec_bench.run.prompts import prompt_ids
+from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, printed_names
+from spec_bench.run.resources import gpus_of_job
+from spec_bench.run.settings import JobSettings
+from spec_bench.run.store import CellStore
+from spec_bench.tasks import RandomPrompts
+
+State = Literal["complete", "partial", "failed", "missing"]
+_GIB = 2**30
+_TREE_SLOTS = 64  # beyond the answer's: room for a tree
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a job's models need.
+
+    Attributes:
+        weights_bytes: of all models; None where a size is unknown.
+        cache_bytes: keys and values of all models, at most; None where a shape is unknown.
+        gpus: GPUs that the job gets; None where that cannot be said.
+        capacity_bytes: their memory together; None where it is unknown or the job is on a CPU.
+    """
+
+    weights_bytes: int | None
+    cache_bytes: int | None
+    gpus: int | None
+    capacity_bytes: int | None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether weights and caches fit; None where that cannot be said."""
+        if self.weights_bytes is None or self.capacity_bytes is None:
+            return None
+        if self.weights_bytes > self.capacity_bytes:
+            return False
+        if self.cache_bytes is None:
+            return None
+        return self.weights_bytes + self.cache_bytes <= self.capacity_bytes
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One cell of a plan.
+
+    Attributes:
+        run_id: names its folder.
+        labels: as its row would have them.
+        state: what is on disk.
+        prompts: how many there are.
+        left: how many are not decoded yet.
+        rate: tokens a second; None where nothing is known.
+        device_hours: decoding what is left, at most, times the GPUs; None without a rate.
+        memory: of the job.
+    """
+
+    run_id: str
+    labels: Mapping[str, Any]
+    state: State
+    prompts: int
+    left: int
+    rate: Rate | None
+    device_hours: float | None
+    memory: Memory
+
+
+def plan_job(
+    settings: JobSettings,
+    pair: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    measured: Sequence[RateRow],
+    published: Sequence[RateRow],
+) -> list[PlannedCell]:
+    """The plan of one job's cells, the baseline first.
+
+    Args:
+        settings: checked settings.
+        pair: the composed pair, whose entries for planning ``settings`` does not carry.
+        engine: the composed engine.
+        measured: known rates of this machine.
+        published: known rates of papers.
+    """
+    prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
+    memory = job_memory(pair, engine, longest_sequence(settings), settings.batch_size)
+    gpus = None if memory.gpus is None else max(1, memory.gpus)
+    planned = []
+    for cell in settings.cells:
+        store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
+        state, left = state_of(store, prompts)
+        rate = find_rate(_wanted(settings, cell, pair), measured, published)
+        hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
+        planned.append(
+            PlannedCell(
+                store.folder.name,
+                settings.labels(cell),
+                state,
+                prompts,
+                left,
+                rate,
+                0.0 if not left else None if hours is None or gpus is None else hours * gpus,
+                memory,
+            )
+        )
+    return planned
+
+
+def state_of(store: CellStore, prompts: int) -> tuple[State, int]:
+    """What a cell's folder holds, and the prompts it lacks; reads only."""
+    path = store.folder / "generations.jsonl"
+    done = path.read_bytes().count(b"\n") if path.exists() else 0
+    result = store.result()
+    if result is not None and result.status == "complete":
+        return "complete", 0
+    left = max(0, prompts - done)
+    if result is not None and result.status == "failed":
+        return "failed", left
+    return ("partial" if done or result is not None else "missing"), left
+
+
+def job_memory(pair: Mapping[str, Any], engine: Mapping[str, Any], slots: int, rows: int) -> Memory:
+    """Memory of a job, from its models' sizes.
+
+    Args:
+        pair: a composed pair.
+        engine: a composed engine.
+        slots: of the longest sequence.
+        rows: sequences that decode together.
+    """
+    sizes, on_cuda = pair_sizes(pair), str(engine["device"]).startswith("cuda")
+    bytes_each = BYTES[pair.get("dtype") or engine["dtype"]]
+    gib = (engine.get("gpu_memory_gib") or gpu_memory_gib()) if on_cuda else None
+    try:
+        gpus = gpus_of_job(pair, engine)
+    except ValueError:  # says what must be stated to know it, which a plan leaves open
+        gpus = None
+    return Memory(
+        _sum([size.parameters for size in sizes], bytes_each),
+        _sum([size.cached_numbers for size in sizes], rows * _slots(sizes, slots) * bytes_each),
+        gpus,
+        int(gib * _GIB * gpus) if gib and gpus else None,
+    )
+
+
+def longest_sequence(settings: JobSettings) -> int:
+    """Slots that the longest prompt and its answer take, at most."""
+    task = settings.task
+    if isinstance(task, RandomPrompts):
+        prompt = task.prompt_tokens
+    else:
+        prompt = max(sum(map(len, example.turns)) for example in settings.examples)
+    return prompt + settings.max_new_tokens + _TREE_SLOTS
+
+
+def _slots(sizes: Sequence[ModelSize], slots: int) -> int:
+    """Not beyond what the models take: longer prompts are refused before decoding."""
+    limits = [size.positions for size in sizes if size.positions is not None]
+    return min([slots, *limits])
+
+
+def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) * bytes_each if len(known) == len(counts) else None
+
+
+def _wanted(settings: JobSettings, cell: Cell, pair: Mapping[str, Any]) -> Wanted:
+    """What identifies a cell's rate."""
+    labels = settings.labels(cell)
+    return Wanted(
+        labels["target"],
+        labels["draft"],
+        printed_names(pair.get("paper")),
+        labels["task"],
+        labels["decoder"],
+        labels["spec"],
+        settings.batch_size,
+        settings.device.partition(":")[0],
+    )

@@ -1,0 +1,190 @@
+"""How fast a decoder is known to be: from rows measured here, else from published tables.
+
+Pure functions of rows; reads CSV files and, for a row's device, the cell's own config.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+BASELINE = "ar"
+# What tables of published numbers call the baseline and its tokens per second.
+_BASELINES = {"ar", "multinomial"}
+_RATES = {"token_rate", "tokens_per_second"}
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """One known rate.
+
+    Attributes:
+        target: the model, as results or as papers name it.
+        draft: likewise; "" for the baseline.
+        task: the task's name, "" where it is not said.
+        decoder: the decoder's name.
+        spec: its tree; "-" for the baseline.
+        tokens_per_s: delivered tokens a second of decoding.
+        batch_size: prompts that decoded together.
+        device: ``cpu`` or ``cuda``; None where it is not known.
+    """
+
+    target: str
+    draft: str
+    task: str
+    decoder: str
+    spec: str
+    tokens_per_s: float
+    batch_size: int = 1
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A cell's expected rate and where it comes from."""
+
+    tokens_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The cell whose rate is looked up.
+
+    Attributes:
+        target: as results name it.
+        draft: likewise.
+        printed: (target, draft) as papers print them.
+    """
+
+    target: str
+    draft: str
+    printed: Sequence[tuple[str, str]]
+    task: str
+    decoder: str
+    spec: str
+    batch_size: int
+    device: str
+
+
+def find_rate(
+    wanted: Wanted, measured: Sequence[RateRow], published: Sequence[RateRow]
+) -> Rate | None:
+    """The best guess of a cell's rate; None where nothing is known.
+
+    In this order: rows measured here of the same decoder and tree, of any decoder's baseline, and
+    the same of published tables. A baseline stands in for a decoder that is not known, which is
+    then expected to be no faster. Of several rows the same task's are taken, and of these the
+    median.
+    """
+    here = [
+        row
+        for row in measured
+        if row.target == wanted.target
+        and row.batch_size == wanted.batch_size
+        and row.device in (None, wanted.device)
+    ]
+    own = [row for row in here if row.draft in ("", wanted.draft)]
+    printed = [
+        row
+        for row in published
+        if wanted.batch_size == row.batch_size
+        and wanted.device == "cuda"
+        and any(row.target == target for target, _ in wanted.printed)
+        and any(row.draft in ("", draft) or _is_baseline(row) for _, draft in wanted.printed)
+    ]
+    for rows, source in ((own, "measured"), (printed, "published")):
+        same = [row for row in rows if (row.decoder, row.spec) == (wanted.decoder, wanted.spec)]
+        if same:
+            return Rate(_of_task(same, wanted.task), source)
+        if baseline := [row for row in rows if _is_baseline(row)]:
+            return Rate(_of_task(baseline, wanted.task), f"{source}, as ar")
+    return None
+
+
+@cache
+def known_rates(results: Path, experiments: Path) -> tuple[list[RateRow], list[RateRow]]:
+    """Measured and published rows, read once for the jobs of a sweep."""
+    return measured_rows(results), published_rows(experiments)
+
+
+def measured_rows(results: Path) -> list[RateRow]:
+    """The rates in all CSVs below a results folder."""
+    found = []
+    for path in sorted(results.rglob("results.csv")):
+        if results / "runs" in path.parents:
+            continue
+        with path.open(newline="", encoding="utf-8") as stream:
+            for row in csv.DictReader(stream):
+                if (rate := _number(row.get("token_rate"))) and not row["simulated_acceptance"]:
+                    target, draft, task = row["target"], row["draft"], row["task"]
+                    device = _device(path.parent.parent / "runs" / row["run_id"])
+                    size, kind = int(row["batch_size"] or 1), (row["decoder"], row["spec"])
+                    found.append(RateRow(target, draft, task, *kind, rate, size, device))
+    return found
+
+
+def published_rows(experiments: Path) -> list[RateRow]:
+    """The rates in the papers' reference tables that state tokens a second."""
+    found = []
+    for path in sorted(experiments.glob("*/reference/*.csv")):
+        with path.open(newline="", encoding="utf-8") as stream:
+            found += [rate for row in csv.DictReader(stream) if (rate := _published(row))]
+    return found
+
+
+def _published(row: Mapping[str, str]) -> RateRow | None:
+    """A reference row's rate: a column of its own, or a metric of that name."""
+    value = row.get("token_rate") or (row.get("value") if row.get("metric") in _RATES else None)
+    rate, decoder = _number(value), row.get("decoder") or row.get("method") or ""
+    if not rate or not row.get("target"):
+        return None
+    baseline = decoder in _BASELINES
+    return RateRow(
+        row["target"],
+        "" if baseline else row.get("draft") or "",
+        row.get("task") or "",
+        BASELINE if baseline else decoder,
+        "-" if baseline else row.get("spec") or "",
+        rate,
+    )
+
+
+def printed_names(paper: Any) -> list[tuple[str, str]]:
+    """(target, draft) of a pair's ``paper`` entry, which is one spelling or a list of them."""
+    spellings: Iterable[Any] = paper if isinstance(paper, list) else [paper] if paper else []
+    return [(str(each["target"]), str(each.get("draft") or "")) for each in spellings]
+
+
+def _is_baseline(row: RateRow) -> bool:
+    return row.decoder == BASELINE
+
+
+def _of_task(rows: Sequence[RateRow], task: str) -> float:
+    same = [row.tokens_per_s for row in rows if row.task == task]
+    return median(same or [row.tokens_per_s for row in rows])
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _device(folder: Path) -> str | None:
+    """The kind of device that a cell ran on, from its config; None where that is not here."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return None
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip().startswith("device:"):
+            return str(yaml.safe_load(line.strip())["device"]).partition(":")[0]
+    return None

@@ -1,0 +1,120 @@
+"""Which GPUs a worker takes, and how many a pair needs; on a machine without any."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible_devices
+from spec_bench.run.resources import gpus_of_job
+
+CUDA = {"device": "cuda", "dtype": "float16", "gpu_memory_gib": 80}
+
+
+def hold(folder: Path, devices: list[str], count: int, pipe: Connection) -> None:
+    """A worker: claims, says what it has, and keeps it until it is told to end."""
+    claim = Claim(folder)  # its locks live as long as it does
+    pipe.send(claim.take(devices, count, wait=True))
+    pipe.recv()
+
+
+class Worker:
+    """``hold`` in a process of its own."""
+
+    def __init__(self, folder: Path, devices: list[str], count: int = 1) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(target=hold, args=(folder, devices, count, theirs))
+        self.process.start()
+
+    def devices(self) -> tuple[str, ...]:
+        assert self.pipe.poll(60)
+        return self.pipe.recv()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(
+    tmp_path: Path,
+) -> None:
+    workers = [Worker(tmp_path, ["0", "1"]) for _ in range(2)]
+    third = None
+    try:
+        held = [worker.devices() for worker in workers]
+        assert sorted(held) == [("0",), ("1",)]
+        with pytest.raises(ValueError, match="no 1 of 2 GPUs are free"):
+            Claim(tmp_path).take(["0", "1"], 1, wait=False)
+        third = Worker(tmp_path, ["0", "1"])
+        assert not third.pipe.poll(1), "a device was given twice"
+        workers[0].kill()
+        assert third.devices() == held[0]
+    finally:
+        for worker in [*workers, third]:
+            if worker is not None:
+                worker.kill()
+
+
+def test_devices_are_claimed_all_or_none(tmp_path: Path) -> None:
+    one, two = Claim(tmp_path), Claim(tmp_path)
+    assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
+    with pytest.raises(ValueError, match="no 2 of 3"):
+        two.take(["a", "b", "c"], 2, wait=False)
+    assert Claim(tmp_path).take(["a", "b", "c"], 1, wait=False) == ("c",)
+
+
+def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path: Path) -> None:
+    claim = Claim(tmp_path)
+    assert claim.take(["0", "1"], 1, wait=False) == ("0",)
+    assert claim.take(["0", "1"], 1, wait=False) == ("0",)
+    with pytest.raises(ValueError, match="needs 2"):
+        claim.take(["0", "1"], 2, wait=False)
+    claim.release()
+    assert Claim(tmp_path).take(["0", "1"], 2, wait=False) == ("0", "1")
+
+
+def test_more_devices_than_there_are_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs 3 GPUs, 2 are visible"):
+        Claim(tmp_path).take(["0", "1"], 3, wait=True)
+
+
+def test_what_the_user_offers_wins_over_what_a_launcher_sets() -> None:
+    assert visible_devices({VISIBLE: "2, 3"}) == ["2", "3"]
+    assert visible_devices({VISIBLE: "", OFFERED: "2,3"}) == ["2", "3"]
+    assert visible_devices({VISIBLE: "0,1", OFFERED: ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bytes_each", "memory_gib", "gpus"),
+    [
+        (7_000_000_000, 2, 24, 1),
+        (13_000_000_000, 2, 24, 2),
+        (68_976_648_192, 2, 80, 2),
+        (68_976_648_192, 2, 40, 4),
+        (68_976_648_192, 4, 80, 4),
+        (1, 2, 80, 1),
+    ],
+)
+def test_gpus_are_weights_over_85_percent_of_a_gpu(
+    parameters: int, bytes_each: int, memory_gib: float, gpus: int
+) -> None:
+    assert gpus_needed(parameters, bytes_each, memory_gib) == gpus
+
+
+def test_a_spread_target_is_counted_and_any_other_takes_one_gpu() -> None:
+    pair = {"target": "random:llama2_70b", "draft": "random:llama_115m", "dtype": "float16"}
+    assert gpus_of_job({**pair, "target_device_map": "auto"}, CUDA) == 2
+    assert gpus_of_job({**pair, "target_device_map": "auto"}, {**CUDA, "gpu_memory_gib": 40}) == 4
+    assert gpus_of_job({**pair, "target_device_map": None}, CUDA) == 1
+    assert gpus_of_job(pair, {**CUDA, "device": "cpu"}) == 0
+
+
+def test_an_unknown_size_of_a_spread_target_is_asked_for() -> None:
+    pair = {"target": "some/model", "draft": None, "target_device_map": "auto"}
+    with pytest.raises(ValueError, match=r"pair\.target_parameters"):
+        gpus_of_job(pair, CUDA)
+    assert gpus_of_job({**pair, "target_parameters": 68_976_648_192}, CUDA) == 2
