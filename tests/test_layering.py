@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"records"},
     "measure": {"records"},
     "sinks": {"records"},
+    "judge": {"records", "metrics", "sinks"},
     "report": {"records", "metrics"},
     "audit": {"records", "core", "engine", "draft", "policy", "verify", "decode", "tasks"},
     # train stands beside run: an application of its own that shares run's pairs and folders
@@ -32,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": set(),
     "run": {
         *("records", "core", "engine", "draft", "policy", "verify", "decode"),
-        *("tasks", "metrics", "measure", "sinks"),
+        *("tasks", "metrics", "measure", "sinks", "judge"),
     },
     "__init__": set(),
     "__main__": {"run"},
@@ -46,8 +47,9 @@ ONLY_IN: dict[str, set[str]] = {
     "matplotlib": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
+    "httpx": {"judge"},
 }
-NEVER_TORCH = {"records", "tasks", "metrics", "sinks", "report"}
+NEVER_TORCH = {"records", "tasks", "metrics", "sinks", "judge", "report"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spec_bench.decode.build import AnyDecoder
+from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import summarise
 from spec_bench.records import CellResult, Generation
+from spec_bench.run.answers import model_name, write_answers
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
+from spec_bench.tasks import Task
 
 
 def collect(
@@ -86,6 +89,13 @@ def _complete(
         for request in prompts.requests
     )
     metrics.update(energy_columns(metering))
+    if prompts.left_out:
+        reasons.append(f"later_turns: {prompts.left_out} not asked, no fixed answer to continue")
+    if isinstance(settings.task, Task) and settings.task.judged:
+        metrics[SCORE] = None
+        reasons.append(f"{SCORE}: not judged")
+        model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
+        write_answers(run.store.folder, model, settings, prompts, generations)
     reasons += energy_reasons(metering, generations)
     status: Literal["complete", "partial"] = "partial" if reference is None else "complete"
     labels = {**settings.labels(run.cell), "baseline": "same job" if same_job else "earlier job"}

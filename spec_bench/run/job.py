@@ -13,9 +13,12 @@ from dataclasses import replace
 
 import torch
 
-from spec_bench.decode.build import AnyDecoder, build_decoder, heads_used
+from spec_bench.decode.build import AnyDecoder, build_decoder
+from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
+from spec_bench.judge.cells import judge_folders
+from spec_bench.judge.conversation import ANSWERS
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Request
@@ -28,6 +31,7 @@ from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import Progress
+from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
@@ -58,8 +62,9 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             models = models_of(settings.pair, tokens)
             _describe(settings, pending)
             _prepare(settings, pending, models, prompts.requests)
-            _decode(settings, pending, prompts.requests, metering)
+            _decode(settings, pending, prompts, metering)
             collect(settings, runs, pending, prompts, metering)
+        _judge(settings, runs)
         results = [run.store.result() for run in runs]
     return [result for result in results if result is not None]
 
@@ -128,21 +133,32 @@ def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Requ
         decoder.generate(short, settings.seed)
 
 
+def _judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
+    """Has the answers of a judged task graded; what was asked before is not asked again."""
+    if settings.judge.model is None or not isinstance(settings.task, Task):
+        return
+    folders = [run.store.folder for run in runs if (run.store.folder / ANSWERS).exists()]
+    if settings.task.judged and folders:
+        judge_folders(folders, settings.judge, settings.results / "runs" / "judgements")
+
+
 def _decode(
     settings: JobSettings,
     runs: Sequence[CellRun],
-    requests: Sequence[Request],
+    prompts: Prompts,
     metering: Metering,
 ) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
-    missing = sum(len(run.missing(requests)) for run in runs)
+    missing = sum(len(run.missing(prompts.requests)) for run in runs)
     progress = Progress(missing, enabled=bool(settings.sink["progress"]))
     try:
-        for turn, batch in enumerate(_batches(requests, _turn(settings))):
+        size = _turn(settings)
+        batches = (batch for wave in prompts.waves() for batch in _batches(wave, size))
+        for turn, batch in enumerate(batches):
             first = turn % len(runs)
             for run in (*runs[first:], *runs[:first]):
                 if todo := run.missing(batch):
-                    _decode_batch(settings, run, todo, progress, metering)
+                    _decode_batch(settings, run, prompts, todo, progress, metering)
     finally:
         progress.close()
 
@@ -150,6 +166,7 @@ def _decode(
 def _decode_batch(
     settings: JobSettings,
     run: CellRun,
+    prompts: Prompts,
     batch: Sequence[Request],
     progress: Progress,
     metering: Metering,
@@ -158,8 +175,9 @@ def _decode_batch(
     assert run.decoder is not None
     progress.start(run.cell.title, run.done.values())
     try:
+        requests = prompts.resolved(batch, run.done)
         run.memory.begin()
-        generations = metering.generate(run.decoder, batch, settings.seed, progress.step)
+        generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.memory.end()
         run.store.append(generations)
     except Exception as error:

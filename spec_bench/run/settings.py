@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import heads_used
+from spec_bench.decode.build_heads import heads_used
+from spec_bench.judge.settings import JudgeSettings, judge_settings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
@@ -35,6 +36,7 @@ class JobSettings:
     Attributes:
         task_config: the task as its YAML has it.
         examples: what is asked, in order.
+        judge: who grades the answers of a judged task; no part of a cell's settings.
     """
 
     name: str
@@ -54,6 +56,7 @@ class JobSettings:
     energy: EnergySettings
     sink: Mapping[str, Any]
     cells: tuple[Cell, ...]
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
@@ -95,7 +98,15 @@ class JobSettings:
             "max_new_tokens": self.max_new_tokens,
             "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
             "simulated_acceptance": simulated_acceptance(cell.decoder),
+            **self._conversation(),
         }
+
+    def _conversation(self) -> dict[str, str]:
+        """What later turns continue; nothing where no example has several turns."""
+        several = any(len(example.turns) > 1 for example in self.examples)
+        if not several or not isinstance(self.task, Task):
+            return {}
+        return {"later_turns": self.task.later_turns}
 
     def _drafting(self, cell: Cell) -> tuple[str, ...]:
         """Who drafts: draft models, or the target's heads."""
@@ -157,6 +168,7 @@ def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSetting
         energy=energy,
         sink=sink,
         cells=cells,
+        judge=judge_settings(config.get("judge")),
         **whole,
     )
 
@@ -177,7 +189,13 @@ def asked(examples: tuple[Example, ...]) -> dict[str, Any]:
 
 def examples_digest(examples: tuple[Example, ...]) -> str:
     """What was asked and expected: a data set that changes under its name is another cell."""
-    return digest([[example.id, example.turns, example.references] for example in examples])
+    return digest(
+        [
+            # Answers that later turns continue; only there where a file of them was given.
+            [each.id, each.turns, each.references, *([each.answers] if each.answers else [])]
+            for each in examples
+        ]
+    )
 
 
 def _sampling(generation: Mapping[str, Any], task: Task | RandomPrompts) -> SamplingSettings:

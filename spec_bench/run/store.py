@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import yaml
 
+from spec_bench.judge.cells import read_judged
 from spec_bench.records import CellResult, Generation
 
 log = logging.getLogger(__name__)
@@ -102,12 +103,17 @@ class CellStore:
         write_atomic(self.folder / "result.json", json.dumps(content, indent=1) + "\n")
 
     def result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None where it was not finished."""
+        """The cell's result, complete or failed; None where it was not finished.
+
+        What a judge said of its answers is part of it.
+        """
         path = self.folder / "result.json"
         if not path.exists():
             return None
         content = json.loads(path.read_text())
-        return CellResult(**{key: value for key, value in content.items() if key != "job"})
+        result = CellResult(**{key: value for key, value in content.items() if key != "job"})
+        judged = read_judged(self.folder)
+        return result if judged is None or result.status == "failed" else judged.joined(result)
 
     def job(self) -> str | None:
         """The job that finished the cell; cells of one job were measured interleaved."""

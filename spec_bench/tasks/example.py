@@ -18,9 +18,12 @@ class Example:
         references: reference answers of each turn, as many tuples as turns; empty where there are
             none (no reference, or a question without an answer).
         meta: the row's other columns, as they came.
+        answers: fixed answers that later turns continue in place of the references; empty where
+            none were given.
     """
 
     id: str
     turns: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    answers: tuple[str, ...] = ()

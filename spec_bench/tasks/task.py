@@ -7,15 +7,15 @@ names). A tokenizer is anything that behaves like one of ``transformers``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from spec_bench.records import SqlReference
+from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_asked
 from spec_bench.tasks.example import Example
-from spec_bench.tasks.random_prompts import RandomPrompts, build_random_prompts
 from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import EMBEDDED, Hub, Line, Row, Source, load_rows
+from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, load_rows
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 CHAT = ("auto", True, False)
@@ -46,6 +46,10 @@ class Task:
             papers' temperature, top_k and top_p.
         database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
             read and which execution accuracy asks; None: beside the rows.
+        later_turns: what turns after the first continue, one of ``LATER_TURNS``.
+        answers: for ``fixed``: a file of answers (see ``read_answers``) that later turns continue;
+            None: the references.
+        judged: whether a judge model grades the answers.
     """
 
     name: str
@@ -60,6 +64,9 @@ class Task:
     scores: tuple[str, ...] = ()
     generation: Mapping[str, Any] = field(default_factory=dict)
     database: str | None = None
+    later_turns: str = "fixed"
+    answers: str | None = None
+    judged: bool = False
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Reads the rows and fills the template.
@@ -69,7 +76,8 @@ class Task:
             offset: how many to skip.
 
         Raises:
-            ValueError: missing file or field, unknown split, or no rows in that range.
+            ValueError: missing file or field, unknown split, no rows in that range, or an example
+                without an answer in the file of answers.
         """
         rows = load_rows(self.source, self.name, limit, offset)
         if not rows:
@@ -79,7 +87,14 @@ class Task:
         if len(set(ids)) < len(ids):
             twice = sorted({i for i in ids if ids.count(i) > 1})
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
-        return examples
+        if self.answers is None:
+            return examples
+        given = read_answers(Path(self.answers).expanduser(), examples)
+        return [replace(example, answers=given[example.id]) for example in examples]
+
+    def asked(self, example: Example) -> int:
+        """How many of an example's turns are asked; see ``turns_asked``."""
+        return turns_asked(example, self.later_turns)
 
     def prompt(self, example: Example, turn: int = 0, history: Sequence[str] | None = None) -> str:
         """The plain text that asks for the answer to a turn.
@@ -87,8 +102,8 @@ class Task:
         Args:
             example: one of ``examples``.
             turn: which turn is asked, from 0.
-            history: the answers to the earlier turns. None takes their first references, so that
-                every decoder continues the same conversation.
+            history: the answers to the earlier turns. None takes the fixed ones (``answers``, else
+                first references), so that every decoder continues the same conversation.
 
         Raises:
             ValueError: no such turn, or an earlier turn without an answer.
@@ -164,7 +179,7 @@ class Task:
                 f" not {turn}"
             )
         if history is None:
-            history = [golds[0] for golds in example.references[:turn] if golds]
+            history = fixed_answers(example)
         if len(history) < turn:
             raise ValueError(
                 f"task {self.name}: turn {turn} of example {example.id} needs the answers to the"
@@ -248,50 +263,3 @@ class Task:
         if self.turns is None or "turn" not in self._names():
             return (tuple(golds),)
         return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
-
-
-def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with ``metrics``, where it is given, in place of ``scores``."""
-    values = dict(config)
-    metrics = values.pop("metrics", None)
-    if metrics is not None:
-        values["scores"] = metrics
-    return values
-
-
-def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
-    """A task from the plain mapping that a YAML file in ``conf/task`` holds.
-
-    Raises:
-        ValueError: unknown or missing keys, or values out of range.
-    """
-    if dict(config.get("source") or {}).get("kind") == "random":
-        return build_random_prompts(config)
-    values = with_metrics(config)
-    _keys(values, Task, "task", required=("name", "source", "template"))
-    source = dict(values["source"])
-    _keys(source, Source, f"task {values['name']}: source", required=("kind",))
-    if source.get("hub") is not None:
-        hub = dict(source["hub"])
-        _keys(hub, Hub, f"task {values['name']}: source.hub", required=("path", "split"))
-        source["hub"] = Hub(**hub)
-    values["source"] = Source(**source)
-    for name in ("template", "stop", "scores"):
-        given = values.get(name) or ()
-        values[name] = (given,) if isinstance(given, str) else tuple(given)
-    for name in ("fields", "generation"):
-        values[name] = dict(values.get(name) or {})
-    task = Task(**values)
-    if task.chat not in CHAT:
-        raise ValueError(f"task {task.name}: chat is {task.chat!r}; choose from auto, true, false")
-    for template in (*task.template, task.plain):
-        placeholders(template)
-    return task
-
-
-def _keys(values: Mapping[str, Any], kind: type[Any], what: str, required: tuple[str, ...]) -> None:
-    known = kind.__dataclass_fields__
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(f"{what}: unknown {', '.join(unknown)}; choose from {', '.join(known)}")
-    if missing := [name for name in required if values.get(name) in (None, "")]:
-        raise ValueError(f"{what}: {', '.join(missing)} must be given")

@@ -1,0 +1,119 @@
+"""One cell's folder judged, and what was judged put into its row.
+
+``judge.json`` in the cell's folder holds the columns and, where there is no score, why. It stands
+beside the cell's result, which judging never touches.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import MutableMapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spec_bench.judge.cache import Judgements, write_whole
+from spec_bench.judge.conversation import read_conversations
+from spec_bench.judge.endpoint import endpoint_of
+from spec_bench.judge.grade import Grader
+from spec_bench.judge.scores import SCORE, Columns, score_columns
+from spec_bench.judge.settings import JudgeSettings
+from spec_bench.records import CellResult
+
+log = logging.getLogger(__name__)
+FILE = "judge.json"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What judging a cell came to.
+
+    Attributes:
+        columns: of its row; without a score they are empty.
+        reason: why there is no score; "" where there is one.
+    """
+
+    columns: Columns = field(default_factory=dict)
+    reason: str = ""
+
+    def apply(self, row: MutableMapping[str, Any]) -> None:
+        """Puts columns and reason into a row of a results file, in place of earlier ones."""
+        row.update(self.columns)
+        row["reason"] = self._reasons(str(row["reason"]))
+
+    def joined(self, result: CellResult) -> CellResult:
+        """A cell's result with columns and reason."""
+        metrics = {**result.metrics, **self.columns}
+        return replace(result, metrics=metrics, reason=self._reasons(result.reason))
+
+    def _reasons(self, before: str) -> str:
+        """A row's reasons with this one in the place of an earlier judgement's."""
+        kept = [each for each in before.split("; ") if each and not each.startswith(f"{SCORE}: ")]
+        return "; ".join([*kept, *([f"{SCORE}: {self.reason}"] if self.reason else [])])
+
+
+def read_judged(folder: Path) -> Judged | None:
+    """What a cell's folder says; None where it was never judged."""
+    path = folder / FILE
+    return Judged(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def judge_folders(folders: list[Path], settings: JudgeSettings, cache: Path) -> list[Judged]:
+    """Judges the answers of each cell's folder.
+
+    Args:
+        folders: cells, ``<results>/runs/<run_id>``.
+        settings: which model, and how it is asked.
+        cache: folder of earlier judgements.
+
+    Returns:
+        One each; without an endpoint all are empty and say so.
+    """
+    try:
+        endpoint = endpoint_of(settings)
+    except ValueError as error:
+        log.warning("not judged: %s", error)
+        return [_write(folder, _without(str(error), settings)) for folder in folders]
+    try:
+        grader = Grader(endpoint, Judgements(cache))
+        return [_write(folder, _judge(folder, grader, settings)) for folder in folders]
+    finally:
+        endpoint.close()
+
+
+def _judge(folder: Path, grader: Grader, settings: JudgeSettings) -> Judged:
+    conversations = read_conversations(folder)
+    if conversations is None:
+        return _without("no answers on disk (task.judged was false)", settings)
+    before = grader.endpoint.requests
+    grades = grader.grade(conversations)
+    failed = [grade for each in grades for grade in each if grade.rating is None]
+    total = sum(map(len, grades))
+    log.info(
+        "%s: %d judgements, %d failed, %d requests",
+        *(folder.name, total, len(failed), grader.endpoint.requests - before),
+    )
+    columns = score_columns(grades, str(settings.model))
+    if grader.lost or len(failed) == total:
+        # A mean over what came before the endpoint was lost would look like a score.
+        why = f"{len(failed)} of {total} judgements failed, {grader.lost or failed[0].problem}"
+        kept = {name: columns[name] for name in ("judgements", "judgements_failed", "judge_model")}
+        return Judged({**dict.fromkeys(columns), **kept}, _one_reason(why))
+    return Judged(columns)
+
+
+def _without(why: str, settings: JudgeSettings) -> Judged:
+    """No judgement at all."""
+    columns = dict.fromkeys(score_columns([], str(settings.model)))
+    return Judged(columns, _one_reason(why))
+
+
+def _write(folder: Path, judged: Judged) -> Judged:
+    write_whole(folder / FILE, json.dumps(asdict(judged), indent=1) + "\n")
+    return judged
+
+
+def _one_reason(why: str) -> str:
+    """Fit for a row, whose reasons are split at semicolons."""
+    return why.replace("; ", ", ")

@@ -1,0 +1,145 @@
+"""An endpoint that speaks OpenAI's chat completions: asked, asked again, given up.
+
+The key lives in this object alone: it is in no message of an error, no log and no file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_bench.judge.settings import JudgeSettings
+
+# The first pair whose address is set; a key goes to its own address only.
+VARIABLES = (
+    ("SPEC_BENCH_JUDGE_URL", "SPEC_BENCH_JUDGE_KEY"),
+    ("OPENAI_BASE_URL", "OPENAI_API_KEY"),
+)
+_LONGEST_WAIT_S = 60.0
+_SHOWN = 200  # letters of a refusal
+
+
+class JudgementFailedError(Exception):
+    """This judgement cannot be had; others may."""
+
+
+class NoReplyError(JudgementFailedError):
+    """However often it was asked for, nothing came."""
+
+
+class RefusedError(JudgementFailedError):
+    """No judgement can be had: the key, or the model, or the address is not known there."""
+
+
+@dataclass
+class Endpoint:
+    """Where judgements come from.
+
+    Attributes:
+        url: base address, such as ``http://127.0.0.1:8000/v1``.
+        key: sent as bearer token; "" sends none.
+        settings: model and patience.
+        sleep: waits so many seconds.
+        requests: how many were sent.
+    """
+
+    url: str = field(repr=False)
+    key: str = field(repr=False)
+    settings: JudgeSettings
+    sleep: Callable[[float], None] = time.sleep
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            import httpx
+        except ImportError:
+            raise ValueError("judging needs httpx: pip install 'spec-bench[judge]'") from None
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        try:
+            self._client = httpx.Client(headers=headers, timeout=self.settings.timeout_s)
+        except ValueError:
+            raise ValueError("the judge's key cannot be sent in a header") from None
+        self._address = self.url.rstrip("/") + "/chat/completions"
+
+    def payload(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        """The request's body."""
+        body: dict[str, Any] = {"model": self.settings.model, "messages": messages}
+        if self.settings.temperature is not None:
+            body["temperature"] = self.settings.temperature
+        if self.settings.max_tokens is not None:
+            body["max_tokens"] = self.settings.max_tokens
+        return body
+
+    def ask(self, payload: Mapping[str, Any]) -> str:
+        """The reply's text, after as many attempts as the settings allow.
+
+        Raises:
+            JudgementFailedError: refused for what it asks, or a reply without a text.
+            RefusedError: refused whatever it asks.
+            NoReplyError: no reply after the last attempt.
+        """
+        import httpx
+
+        wait_s, problem = self.settings.wait_s, ""
+        for attempt in range(self.settings.attempts):
+            if attempt:
+                self.sleep(min(wait_s, _LONGEST_WAIT_S))
+                wait_s *= 2
+            self.requests += 1
+            try:
+                response = self._client.post(self._address, json=dict(payload))
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = type(error).__name__
+                continue
+            if response.status_code == 429 or response.status_code >= 500:
+                problem = f"status {response.status_code}"
+                wait_s = max(wait_s, _retry_after_s(response.headers))
+                continue
+            if response.status_code != 200:
+                raise self._refusal(response.status_code, response.text)
+            return _text(response)
+        raise NoReplyError(f"{problem} after {self.settings.attempts} attempts")
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self._client.close()
+
+    def _refusal(self, status: int, body: str) -> JudgementFailedError:
+        # Some endpoints repeat the key that they refuse.
+        said = body.replace(self.key, "***") if self.key else body
+        kind = RefusedError if status in (401, 403, 404) else JudgementFailedError
+        return kind(f"status {status}: {' '.join(said.split())[:_SHOWN]}")
+
+
+def endpoint_of(settings: JudgeSettings, environment: Mapping[str, str] | None = None) -> Endpoint:
+    """The endpoint that the environment names.
+
+    Raises:
+        ValueError: it names none, or httpx is not installed.
+    """
+    values = os.environ if environment is None else environment
+    for url, key in VARIABLES:
+        if address := values.get(url, "").strip():
+            return Endpoint(address, values.get(key, "").strip(), settings)
+    raise ValueError(f"no endpoint: set {' or '.join(url for url, _ in VARIABLES)}")
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    """Seconds that the endpoint asks to wait; 0 where it does not say so in seconds."""
+    try:
+        return max(0.0, float(headers.get("retry-after", 0)))
+    except ValueError:
+        return 0.0
+
+
+def _text(response: Any) -> str:
+    try:
+        text = response.json()["choices"][0]["message"]["content"]
+    except (ValueError, TypeError, LookupError):
+        text = None
+    if not isinstance(text, str):
+        raise JudgementFailedError("a reply without a text")
+    return text

@@ -1,0 +1,53 @@
+"""From grades to columns: the mean rating and its interval over questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spec_bench.judge.grade import Grade
+from spec_bench.metrics.intervals import Interval, ratio_interval
+
+SCORE = "judge_score"
+Columns = dict[str, float | str | None]
+
+
+def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
+    """A cell's columns.
+
+    Args:
+        grades: of each question, those of its turns.
+        model: the judge.
+
+    Returns:
+        ``judge_score`` (mean of all ratings, 1 to 10) and those of the first and the later turns,
+        each with its 95% interval (bootstrap over questions, so that a question's turns stay
+        together); how many judgements there are and how many failed; the judge.
+    """
+    columns: Columns = {}
+    parts = {SCORE: None, f"{SCORE}_turn_1": True, f"{SCORE}_later_turns": False}
+    for name, first in parts.items():
+        found = _mean(grades, first)
+        columns[name] = found.value if found else None
+        columns[f"{name}_low"] = found.low if found else None
+        columns[f"{name}_high"] = found.high if found else None
+    every = [grade for each in grades for grade in each]
+    columns["judgements"] = sum(grade.rating is not None for grade in every)
+    columns["judgements_failed"] = sum(grade.rating is None for grade in every)
+    columns["judge_model"] = model
+    return columns
+
+
+def _mean(grades: Sequence[Sequence[Grade]], first: bool | None) -> Interval | None:
+    """Mean rating of all turns (None), the first (True) or the later ones; None without any."""
+    ratings = [
+        [
+            grade.rating
+            for grade in each
+            if grade.rating is not None and first in (None, grade.turn == 0)
+        ]
+        for each in grades
+    ]
+    ratings = [each for each in ratings if each]
+    if not ratings:
+        return None
+    return ratio_interval([sum(each) for each in ratings], [len(each) for each in ratings])
