@@ -117,12 +117,17 @@ def test_answers_of_other_lengths_that_accept_otherwise_are_not_stable() -> None
 
 def test_merging_is_counted_against_all_tokens_of_the_beams() -> None:
     checks = checks_of(beams())
-    four = [check for check in checks if check.claim == "merging saves nodes, beams 4x5"]
-    assert four[0].evidence.startswith(
-        "40% of 20 fewer; median 40%, 1st percentile of nodes 50%, 99th 20%"
-    )
-    assert four[0].verdict == "holds"
-    assert not [check for check in checks if "beams 1x5" in check.claim]
+    mean, _ = [check for check in checks if "mean share" in check.claim]
+    assert mean.evidence.startswith("2x5 20%, 4x5 40%; counted")  # a beam alone has no prefix
+    assert mean.verdict == "holds"
+
+
+def test_a_width_that_saves_nothing_at_the_99th_percentile_is_said() -> None:
+    rows = beams()
+    rows.loc[rows.spec == "2x5", "nodes_per_call_p99"] = 10.0
+    worst, _ = [check for check in checks_of(rows) if "99th percentile" in check.claim]
+    assert worst.evidence.startswith("2x5 0%, 4x5 20%")
+    assert worst.verdict == "does not hold"
 
 
 def test_batches_raise_throughput_and_slow_a_request() -> None:

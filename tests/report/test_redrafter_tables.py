@@ -55,7 +55,7 @@ def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path: Pa
     assert "| **95.16** | 80.00 [75.00, 85.00] | -15.16 | **3.41** | 3.50 | +0.09 |" in greedy
     typical = line_of(grid, "", "ReDrafter", "typical (approximate)")
     assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
-    assert "| **3.28** | 2.50 | -0.78 | 5.87 | no judge |" in typical
+    assert "| **3.28** | 2.50 | -0.78 | 5.87 | not judged |" in typical
     assert "| 60.00 |" in line_of(grid, "", "ReDrafter", "exact, sampled")
 
 

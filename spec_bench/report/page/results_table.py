@@ -13,6 +13,7 @@ from spec_bench.report.load import Group, Row, rows_of
 from spec_bench.report.papers.titles import DECODERS, MARKS, titled
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
+_OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
 
 
@@ -38,7 +39,7 @@ COLUMNS = (
     Shown("mbsu", "MBSU", 2),
     Shown("acceptance_rate", "acceptance", 2),
     Shown("token_rate", "tokens/s", 1),
-    Shown("token_rate_per_request", "tokens/s of a request", 1),
+    Shown(_OF_A_REQUEST, "tokens/s of a request", 1),
     Shown("speedup", "speedup", 2),
     *(
         Shown(name, titled({"rouge2": "ROUGE-2", "bleu": "BLEU"}, name).replace("_", " "), 3)
@@ -55,6 +56,8 @@ def results_table(group: Group) -> str:
     """The group's table; columns without a value are left out."""
     rows = group.rows
     shown = [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
+    if "batch_size" in rows and (rows.batch_size == 1).all():
+        shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
     heads = [_head("decoder", "name of the algorithm"), _head("tree", "the papers' shorthand")]
     heads += [_head(c.title, DEFINITIONS.get(c.name, "")) for c in shown]

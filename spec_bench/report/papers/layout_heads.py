@@ -16,7 +16,7 @@ from spec_bench.report.papers.reference import Row, reference_rows
 from spec_bench.report.papers.titles import DECODERS
 
 TASK = "mt_bench"
-NO_JUDGE = "no judge"
+NO_JUDGE = "not judged"
 _EXACT, _TYPICAL = "greedy", "typical"
 _SAMPLED = "exact, sampled"
 _NUMBERS = {
