@@ -118,11 +118,14 @@ def endpoint_of(settings: JudgeSettings, environment: Mapping[str, str] | None =
     """The endpoint that the environment names.
 
     Raises:
-        ValueError: it names none, or httpx is not installed.
+        ValueError: it names none, or one that is no address, or httpx is not installed.
     """
     values = os.environ if environment is None else environment
     for url, key in VARIABLES:
         if address := values.get(url, "").strip():
+            if not address.startswith(("http://", "https://")):
+                # Not shown: an address may hold a password.
+                raise ValueError(f"{url} must start with http:// or https://")
             return Endpoint(address, values.get(key, "").strip(), settings)
     raise ValueError(f"no endpoint: set {' or '.join(url for url, _ in VARIABLES)}")
 

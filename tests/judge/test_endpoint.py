@@ -91,6 +91,11 @@ def test_without_an_address_the_variables_are_named() -> None:
         endpoint_of(JudgeSettings("tiny"), {"OPENAI_API_KEY": KEY})
 
 
+def test_an_address_that_is_none_is_named_by_its_variable() -> None:
+    with pytest.raises(ValueError, match="OPENAI_BASE_URL must start with http:// or https://"):
+        endpoint_of(JudgeSettings("tiny"), {"OPENAI_BASE_URL": "localhost:8000"})
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
