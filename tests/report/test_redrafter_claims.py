@@ -45,7 +45,9 @@ def test_the_recurrence_is_judged_on_heads_equal_in_all_else(tmp_path: Path) -> 
     assert accuracy.evidence.startswith("+0.050 [+0.050, +0.050], mean of 4 pairs of heads")
     assert only(checks, "recurrence raises block efficiency").evidence.startswith("+0.500")
     assert only(checks, "recurrence raises block efficiency").verdict == "holds"
-    assert only(checks, "recurrence raises token rate").verdict == "does not hold"
+    speed = only(checks, "recurrence raises token rate")
+    assert speed.evidence.startswith("-1") and "job of its own" in speed.evidence
+    assert speed.verdict == "within noise"  # whatever the interval over prompts
     assert "r = 1.000 over 4 heads" in only(checks, "redrafter: speed follows").evidence
 
 

@@ -52,7 +52,7 @@ def _grows(name: str, sizes: Mapping[int, Row], where: str, records: Records) ->
     if found is not None:
         rates = ", ".join(f"{size}: {row['token_rate']:.0f}" for size, row in sizes.items())
         claim = f"{name}: throughput grows with the batch"
-        evidence = f"batch {large} against {small} {found}; tokens/s at {rates}"
+        evidence = f"batch {large} against {small} {found}; tokens/s at {rates}; a job each"
         yield Check(claim, where, evidence, verdict_of(found.low, found.high))
     metric = "token_rate_per_request"
     if any(pd.isna(row.get(metric)) for row in sizes.values()):
@@ -60,7 +60,7 @@ def _grows(name: str, sizes: Mapping[int, Row], where: str, records: Records) ->
     found = difference([[Contrast((sizes[small],), (sizes[large],))]], metric, records)
     if found is not None:
         claim = f"{name}: a request is slower in a batch"
-        evidence = f"batch {small} against {large} {found}"
+        evidence = f"batch {small} against {large} {found}; a job each"
         yield Check(claim, where, evidence, verdict_of(found.low, found.high))
 
 
