@@ -11,6 +11,7 @@ import torch
 from huggingface_hub.errors import GatedRepoError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from spec_bench.engine import processes
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 
@@ -36,10 +37,12 @@ class ModelSpec:
         revision: hub revision.
         compile: how the forward pass is captured, one of ``COMPILE``.
         seed: of random weights; elsewhere without meaning.
+        tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
 
     Raises:
         ValueError: for an unknown dtype or way to compile, for a device or compiler that is not
-            there, and for a device map with random weights.
+            there, for a device map with random weights, and for a model to be split that has a
+            device map, has no weights or has no processes to be split over.
     """
 
     path: str
@@ -49,6 +52,7 @@ class ModelSpec:
     revision: str | None = None
     compile: str = "none"
     seed: int = 0
+    tensor_parallel: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -70,10 +74,25 @@ class ModelSpec:
             ) from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
+        if self.tensor_parallel:
+            self._check_split()
         if self.path.startswith(PREFIX) and self.device_map is not None:
             raise ValueError(
                 f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
                 f"{self.device_map!r}"
+            )
+
+    def _check_split(self) -> None:
+        if processes.count() < 2:
+            raise ValueError(
+                "engine.tensor_parallel: true needs several processes: start with "
+                "torchrun --nproc-per-node N -m spec_bench ..."
+            )
+        if self.device_map is not None or self.path.startswith(PREFIX):
+            raise ValueError(
+                f"engine.tensor_parallel: true splits a model with weights over processes; "
+                f"{self.path!r} has "
+                + ("a device map" if self.device_map is not None else "no weights")
             )
 
 
@@ -96,13 +115,14 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     device_map: Any = spec.device_map
     if isinstance(device_map, tuple):
         device_map = dict(device_map)
+    split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
     try:
         module = AutoModelForCausalLM.from_pretrained(
-            spec.path, revision=spec.revision, dtype=DTYPES[spec.dtype], device_map=device_map
+            spec.path, revision=spec.revision, dtype=DTYPES[spec.dtype], **split
         )
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot load model {spec.path!r}: {_reason(spec.path, error)}") from error
-    if device_map is None:
+    if device_map is None and not spec.tensor_parallel:
         module = module.to(spec.device)
     return _wrapped(module.eval(), spec)
 

@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import load_decoder
@@ -127,10 +128,12 @@ def run_config(config: DictConfig) -> list[CellResult]:
     for score in settings.task.scores:
         check_score(score)
         check_references(score, [g for each in settings.examples for g in each.references])
-    wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name)
+    first = processes.rank() == 0
+    wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name) if first else None
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job(settings)
-    _hand_over(settings, results, wandb)
+    if first:
+        _hand_over(settings, results, wandb)
     return results
 
 

@@ -15,6 +15,7 @@ import torch
 
 from spec_bench.decode.build import AnyDecoder, build_decoder
 from spec_bench.decode.build_heads import heads_used
+from spec_bench.engine import processes
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.judge.cells import judge_folders
@@ -29,7 +30,7 @@ from spec_bench.run.metering import Metering
 from spec_bench.run.models import heads_of, models_of, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellStore
+from spec_bench.run.store import CellStore, FollowerStore
 from spec_bench.sinks.console import Progress
 from spec_bench.tasks import Task
 
@@ -62,9 +63,13 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             models = models_of(settings.pair, tokens)
             _describe(settings, pending)
             _prepare(settings, pending, models, prompts.requests)
+            processes.wait_for_all()  # none writes before all have read what there is
             _decode(settings, pending, prompts, metering)
-            collect(settings, runs, pending, prompts, metering)
-        _judge(settings, runs)
+            if processes.rank() == 0:
+                collect(settings, runs, pending, prompts, metering)
+        if processes.rank() == 0:
+            _judge(settings, runs)
+        processes.wait_for_all()
         results = [run.store.result() for run in runs]
     return [result for result in results if result is not None]
 
@@ -72,8 +77,9 @@ def run_job(settings: JobSettings) -> list[CellResult]:
 def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock."""
     runs = []
+    kind = FollowerStore if processes.rank() else CellStore
     for cell in settings.cells:
-        store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
+        store = kind(settings.results, run_id(settings.cell_settings(cell)))
         runs.append(CellRun(cell, store, PeakMemory(settings.device)))
     for run in sorted(runs, key=lambda run: run.store.folder.name):
         run.store.lock()
@@ -150,7 +156,8 @@ def _decode(
 ) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     missing = sum(len(run.missing(prompts.requests)) for run in runs)
-    progress = Progress(missing, enabled=bool(settings.sink["progress"]))
+    shown = bool(settings.sink["progress"]) and processes.rank() == 0
+    progress = Progress(missing, enabled=shown)
     try:
         size = _turn(settings)
         batches = (batch for wave in prompts.waves() for batch in _batches(wave, size))

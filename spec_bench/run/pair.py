@@ -94,6 +94,7 @@ def build_pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
             revision,
             engine["compile"],
             index if name.startswith(RANDOM) else 0,
+            tensor_parallel=index == 0 and bool(engine.get("tensor_parallel")),
         )
         for index, (name, place, revision) in enumerate(zip(names, maps, asked, strict=True))
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build_heads import heads_used
+from spec_bench.engine import processes
 from spec_bench.judge.settings import JudgeSettings, judge_settings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import SqlReference
@@ -73,12 +74,18 @@ class JobSettings:
                 "threads": self.threads,
                 "compile": self.pair.specs[0].compile,
                 **({} if self.batching == "static" else {"batching": self.batching}),
+                **({"tensor_parallel": processes.count()} if self._split else {}),
             },
             "decoder": cell.decoder,
             "energy": self.energy.identity(),
             "warmup": self.warmup,
             "seed": self.seed,
         }
+
+    @property
+    def _split(self) -> bool:
+        """Whether the target is split over processes."""
+        return self.pair.specs[0].tensor_parallel
 
     def labels(self, cell: Cell) -> dict[str, Any]:
         """What identifies a cell in the results table."""

@@ -124,3 +124,25 @@ class CellStore:
         """Whether the cell needs no more work; a failed cell is tried again."""
         result = self.result()
         return result is not None and result.status == "complete"
+
+
+class FollowerStore(CellStore):
+    """The same cell seen by a process that must not write: another one of a split model does.
+
+    It starts from the same records, so that both decode the same prompts.
+    """
+
+    def lock(self) -> None:
+        """Process 0 holds the lock."""
+
+    def unlock(self) -> None:
+        """Process 0 holds the lock."""
+
+    def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        """Process 0 writes."""
+
+    def append(self, generations: Iterable[Generation]) -> None:
+        """Process 0 writes."""
+
+    def finish(self, result: CellResult, job: str) -> None:
+        """Process 0 writes."""
