@@ -15,11 +15,13 @@ from spec_bench.report.figures.choose import usable
 from spec_bench.report.figures.head_accuracy import half_width
 from spec_bench.report.figures.head_beams import with_width
 from spec_bench.report.heads import best_heads, grid_of, heads_of
+from spec_bench.report.load import groups_of
+from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.index import find_item, load_paper
 from spec_bench.report.papers.measured import Measured
 from tests.report.frames import frame
-from tests.report.redrafter_rows import batches, beams, cell, grid, head
+from tests.report.redrafter_rows import around, batches, beams, cell, grid, head
 
 
 def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:
@@ -108,3 +110,17 @@ def test_the_grids_page_has_figures_3_and_4_for_any_pair(tmp_path: Path) -> None
     items = [item for item in paper.items if "redrafter-grid" in item.experiments]
     found = drawings(paper, items, Measured(grid(tmp_path)))
     assert [drawing.item.number for drawing in found] == [3, 4]
+
+
+def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster() -> None:
+    (group,) = groups_of(
+        frame(
+            cell("redrafter-temperatures", "ar", speedup=around(1.0, 0.0)),
+            cell("redrafter-temperatures", "redrafter", "8x5", speedup=around(1.1, 0.1)),
+            cell("redrafter-temperatures", "redrafter_typical", "8x5", speedup=around(1.5, 0.1)),
+        )
+    )
+    found = headline(group)
+    assert found is not None
+    assert (found.decoder, found.value) == ("ReDrafter 8x5", "1.10×")
+    assert found.sure == "the only exact one"

@@ -73,6 +73,8 @@ def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval"
     others = rows.drop(index=best.name)
+    if others.empty:
+        return "the only one measured here" if best.lossless != "exact" else "the only exact one"
     near = others[others[f"{by}_high"] >= best[f"{by}_low"]].sort_values(by, ascending=False)
     if near.empty:
         return f"ahead of all {len(others)} others"
