@@ -193,5 +193,5 @@ def test_an_experiment_without_tables_counts_its_figures_cells(tmp_path: Path) -
     write(tmp_path, "dsbd-fronts", row("sd", "3", token_rate=30.0, **own))
     assert main(["page", "dsbd-fronts", "--results", str(tmp_path)]) == 0
     text = (tmp_path / "dsbd-fronts" / "page.html").read_text()
-    assert "25 of 26" in text
+    assert "26 of 27" in text
     assert "python -m spec_bench -m dsbd=fronts pair=opt_13b task=squad,spider" in text
