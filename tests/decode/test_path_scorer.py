@@ -41,7 +41,7 @@ def test_scores_of_every_node_agree_with_tree_attention() -> None:
     for scorer in (TreeScorer(target, CachePool()), PathScorer(target, CachePool(), shape)):
         scorer.reserve(1, 32)
         scorer.prefill(0, [9, 8, 7, 6])
-        scores.append(scorer.score(tree, [4]))
+        scores.append(scorer.score(tree, [4]).logits)
     assert scores[0].shape == (1, 11, target.vocab_size)
     torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=1e-4)
 
