@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build import build_decoder
@@ -22,8 +23,6 @@ REQUESTS = [
 
 def answers(name: str, rows: int, queue: int) -> list[Generation]:
     """Decodes in batches of ``queue`` requests, ``rows`` at a time."""
-    import torch
-
     if name in HEADS:
         decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
     else:
@@ -88,3 +87,24 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_decoded() -> 
     long = Request("long", tuple(range(50)) * 3, 10)
     with pytest.raises(ValueError, match="'long' needs 160 positions"):
         decoder.generate([REQUESTS[0], REQUESTS[1], long], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ar", "sd", "rsd_s", "dsbd", "medusa", "redrafter"])
+def test_two_hundred_prompts_decode_alike_at_every_batch_size(name: str) -> None:
+    requests = random_requests(200, 12, seed=7)
+
+    def tokens(rows: int) -> list[tuple[int, ...]]:
+        if name in HEADS:
+            decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
+        else:
+            target, draft = tiny_pair("llama", torch.float64)
+            decoder = build_decoder(decoder_settings(name), target, [draft], WARM, rows)
+        queue = requests if rows > 1 else []
+        alone = [decoder.generate([request], 3)[0] for request in requests] if rows == 1 else []
+        return [g.tokens for g in [*alone, *decoder.generate(queue, 3)]]
+
+    one = tokens(1)
+    assert len(set(one)) > 150
+    assert tokens(8) == one
+    assert tokens(32) == one
