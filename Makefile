@@ -34,7 +34,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,launchers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,launchers,train]'
 	touch $@
 
 env: $(STAMP)

@@ -25,7 +25,7 @@ from spec_bench.engine.pool import CachePool
 from spec_bench.policy.base import Policy, Siblings
 from spec_bench.policy.head_beams import HeadBeams
 from spec_bench.policy.iid_paths import IidPaths
-from spec_bench.policy.node_list_policy import NodeList, node_lists
+from spec_bench.policy.node_list import NodeList, node_lists
 from spec_bench.policy.stochastic_beam import StochasticBeam
 from spec_bench.policy.widths import Widths
 from spec_bench.records import Lossless

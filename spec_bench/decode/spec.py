@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from spec_bench.policy.node_list_policy import NodeList, node_lists
+from spec_bench.policy.node_list import NodeList, node_lists
 
 SPEC_FORMS = {
     "root": "'-' (no tree)",
