@@ -107,15 +107,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         )
         return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
 
-    def retire(self, active: list[BeamRow]) -> None:
-        for index in reversed(range(len(active))):
-            if active[index].finish is None:
-                continue
-            last = active.pop()
-            if index < len(active):
-                active[index] = last
-                for cache in self._caches:
-                    cache.move_row(len(active), index, len(last.trunk) + len(last.tokens))
+    def move_row(self, row: BeamRow, source: int, target: int) -> None:
+        for cache in self._caches:
+            cache.move_row(source, target, len(row.trunk) + len(row.tokens))
 
     def take_forward_s(self) -> tuple[float, float]:
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()

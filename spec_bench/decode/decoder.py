@@ -199,15 +199,9 @@ class Decoder(DecodingLoop[Row]):
         row.commit(tokens, log_p, size, self.depth)
         return count
 
-    def retire(self, active: list[Row]) -> None:
-        for index in reversed(range(len(active))):
-            if active[index].finish is None:
-                continue
-            last = active.pop()
-            if index < len(active):
-                active[index] = last
-                self._scorer.move_row(len(active), index, last.length)
-                self._proposer.move_row(len(active), index)
+    def move_row(self, row: Row, source: int, target: int) -> None:
+        self._scorer.move_row(source, target, row.length)
+        self._proposer.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:
         return self._proposer.take_forward_s(), self.target.timer.take_s()

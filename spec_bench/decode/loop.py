@@ -107,8 +107,18 @@ class DecodingLoop(ABC, Generic[RowType]):
         """One iteration over the active rows; returns the tokens emitted, over all rows."""
 
     @abstractmethod
+    def move_row(self, row: RowType, source: int, target: int) -> None:
+        """Moves a row from one place in the caches to another."""
+
     def retire(self, active: list[RowType]) -> None:
         """Drops finished rows; the last active row takes the freed place in the caches."""
+        for index in reversed(range(len(active))):
+            if active[index].finish is None:
+                continue
+            last = active.pop()
+            if index < len(active):
+                active[index] = last
+                self.move_row(last, len(active), index)
 
     @abstractmethod
     def take_forward_s(self) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import string
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -44,13 +45,14 @@ class Metric(Protocol):
         """Implementation, version and settings, for the record."""
 
 
-class _OneColumn:
+class _OneColumn(ABC):
     """A metric that is one number."""
 
     name: str
 
+    @abstractmethod
     def score(self, predictions: Sequence[str], references: References) -> Interval:
-        raise NotImplementedError
+        """Scores predictions against the references of the same prompt."""
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
         """The score under its name."""
@@ -90,8 +92,9 @@ class _MeanMetric(_OneColumn):
 
     empty_references = False
 
+    @abstractmethod
     def match(self, prediction: str, gold: str) -> float:
-        raise NotImplementedError
+        """How well a prediction matches one reference, 0..1."""
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """Mean over prompts, 0..1.

@@ -133,21 +133,7 @@ def summarise(
         raise ValueError("a cell without generations has no metrics")
     values: dict[str, float | str | None] = dict.fromkeys(COLUMNS)
     values.update(
-        prompts=len(generations),
-        target_calls=efficiency.target_calls(generations),
-        delivered_tokens=efficiency.delivered_tokens(generations),
-        nodes_per_call=efficiency.nodes_per_call(generations),
-        nodes_per_call_p01=efficiency.nodes_percentile(generations, 1),
-        nodes_per_call_p50=efficiency.nodes_percentile(generations, 50),
-        nodes_per_call_p99=efficiency.nodes_percentile(generations, 99),
-        draft_calls=draft_calls,
-        parameter_ratio=parameter_ratio,
-        acceptance_rate_by_depth=json.dumps(efficiency.acceptance_rate_by_depth(generations)),
-        energy_check_j_per_token=efficiency.energy_check_j_per_token(generations),
-        prefill_s=sum(g.prefill_s for g in generations),
-        decode_s=sum(g.decode_s for g in generations),
-        draft_s=sum(g.draft_s for g in generations),
-        target_s=sum(g.target_s for g in generations),
+        _counts_and_sums(generations), draft_calls=draft_calls, parameter_ratio=parameter_ratio
     )
     intervals = _efficiency(generations)
     tau = intervals["block_efficiency"]
@@ -172,6 +158,25 @@ def summarise(
                 values[f"{name}_low"], values[f"{name}_high"] = interval.low, interval.high
     assert list(values)[: len(COLUMNS)] == list(COLUMNS), "the documented columns come first"
     return values
+
+
+def _counts_and_sums(generations: Sequence[Generation]) -> dict[str, float | str | None]:
+    """The columns without an interval."""
+    return {
+        "prompts": len(generations),
+        "target_calls": efficiency.target_calls(generations),
+        "delivered_tokens": efficiency.delivered_tokens(generations),
+        "nodes_per_call": efficiency.nodes_per_call(generations),
+        "nodes_per_call_p01": efficiency.nodes_percentile(generations, 1),
+        "nodes_per_call_p50": efficiency.nodes_percentile(generations, 50),
+        "nodes_per_call_p99": efficiency.nodes_percentile(generations, 99),
+        "acceptance_rate_by_depth": json.dumps(efficiency.acceptance_rate_by_depth(generations)),
+        "energy_check_j_per_token": efficiency.energy_check_j_per_token(generations),
+        "prefill_s": sum(g.prefill_s for g in generations),
+        "decode_s": sum(g.decode_s for g in generations),
+        "draft_s": sum(g.draft_s for g in generations),
+        "target_s": sum(g.target_s for g in generations),
+    }
 
 
 def speedup_interval(

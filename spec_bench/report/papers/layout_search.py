@@ -6,6 +6,8 @@ is the fastest of those searched; SD stands beside it at the same depth and at i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spec_bench.report.papers.grid import Cell, Column, Grid, Line, Pick, Wanted, mark_best
 from spec_bench.report.papers.index import Item, Paper
 from spec_bench.report.papers.pairs import wanted_pair
@@ -69,7 +71,21 @@ def layout(paper: Paper, item: Item, pair: str | None) -> Grid:
         block = f"{task} {temperature}" if temperature else ""
         labels = (titled(TASKS, task), title, temperature)
         lines.append(Line(labels, tuple(cells), block))
-    columns = tuple(
+    columns = _columns(targets)
+    return Grid(
+        name=item.name,
+        title=item.title.format(
+            draft=draft, targets=" and ".join(dict.fromkeys(row["target"] for row in rows))
+        ),
+        heads=("dataset", "method", "temperature"),
+        columns=columns,
+        lines=mark_best(lines, columns),
+    )
+
+
+def _columns(targets: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of every target, side by side."""
+    return tuple(
         Column(
             f"{target}_{column.name}".replace(" ", "_"),
             column.title,
@@ -80,13 +96,4 @@ def layout(paper: Paper, item: Item, pair: str | None) -> Grid:
         )
         for target in targets
         for column in _COLUMNS.values()
-    )
-    return Grid(
-        name=item.name,
-        title=item.title.format(
-            draft=draft, targets=" and ".join(dict.fromkeys(row["target"] for row in rows))
-        ),
-        heads=("dataset", "method", "temperature"),
-        columns=columns,
-        lines=mark_best(lines, columns),
     )
