@@ -1,85 +1,57 @@
-"""A published table's speeds at true size: ``python scripts/gpu_random_pair.py``.
+"""Published tables' speeds at true size: ``python scripts/gpu_random_pair.py``.
 
-Needs torch and transformers only, and no weights: Llama-2-7B and a 68M draft are made of seeded
-noise on the device. Each row of the table (RSD, experiment 1: 33 rows) accepts with the probability
-that gives its published block efficiency, and does all the work that it would otherwise do, its own
-rule included. Prompts are random token ids, interleaved across the rows. The CSV has the paper's
-A100 token rates beside ours; every speculative row says ``simulated``. ``--tiny`` is a rehearsal on
-a CPU that takes seconds.
+Needs torch and transformers only, and no weights: target and draft of the papers' architectures are
+made of seeded noise on the device, one pair after the other. Each row of a pair's table (RSD,
+experiment 1: 33 rows) accepts with the probability that gives its published block efficiency, and
+does all the work that it would otherwise do, its own rule included. Prompts are random token ids,
+interleaved across the rows. The CSV has the paper's A100 token rates beside ours, and how near each
+row comes to the memory bandwidth and matmul throughput measured in the same run; every speculative
+row says ``simulated``, and a pair that does not fit is a row that says so. ``--tiny`` is a
+rehearsal on a CPU that takes seconds.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import os
+import gc
 import random
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
+from random_pair_table import (  # noqa: E402
+    PAIRS,
+    measured,
+    published_rows,
+    show,
+    simulated_settings,
+    write_csv,
+)
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.build import build_decoder, resolve_spec  # noqa: E402
-from spec_bench.decode.decoder import Decoder  # noqa: E402
+from spec_bench.decode.build import build_decoder  # noqa: E402
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.model import COMPILE, HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
+from spec_bench.engine.random_weights import random_module  # noqa: E402
+from spec_bench.engine.stopwatch import synchronise  # noqa: E402
+from spec_bench.measure.ceilings import (  # noqa: E402
+    Ceilings,
+    attainment,
+    free_bytes,
+    measure_ceilings,
+)
+from spec_bench.measure.pass_cost import model_cost  # noqa: E402
 from spec_bench.records import Generation, Request  # noqa: E402
-from spec_bench.verify.simulated import constant_acceptance  # noqa: E402
 
-REFERENCE = ROOT / "experiments" / "rsd" / "reference" / "rsd.csv"
 TEMPERATURE = 0.3  # of the paper's XSum and WMT tables
-_LM = {"kind": "language_model"}
-_RECURSIVE = {"rule": "recursive_rejection", "replacement": False}
-DECODERS: dict[str, dict[str, Any]] = {
-    "ar": {"drafter": {"kind": "none"}, "tree": {"policy": "root"}, "verifier": _RECURSIVE},
-    "sd": {"drafter": _LM, "tree": {"policy": "chain"}, "verifier": _RECURSIVE},
-    "spectr": {"drafter": _LM, "tree": {"policy": "iid_paths"}, "verifier": {"rule": "k_seq"}},
-    "rsd_c": {
-        "drafter": _LM,
-        "tree": {"policy": "widths", "replacement": False},
-        "verifier": _RECURSIVE,
-    },
-    "rsd_s": {"drafter": _LM, "tree": {"policy": "stochastic_beam"}, "verifier": _RECURSIVE},
-}
-
-Published = Mapping[str, str]
-
-
-def published_rows(table: int) -> list[Published]:
-    """The rows of one of the paper's tables that have a block efficiency, in printed order."""
-    with REFERENCE.open(encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["table"] == str(table)]
-    if not rows:
-        raise ValueError(f"{REFERENCE.name} has no table {table}")
-    return [row for row in rows if row["block_efficiency"]]
-
-
-def depth_of(decoder: str, spec: str) -> int:
-    """Levels of a row's tree, from its shorthand."""
-    if decoder == "rsd_c":
-        return spec.count("-") + 1
-    return int(spec.rpartition("x")[2])
-
-
-def simulated_settings(row: Published) -> dict[str, Any]:
-    """A row's decoder with the acceptance that its published block efficiency implies."""
-    name, spec = row["decoder"], row["spec"]
-    settings = resolve_spec({"name": name, **DECODERS[name]}, spec)
-    if name != "ar":
-        tau = float(row["block_efficiency"])
-        settings["verifier"] = {
-            "rule": "simulated",
-            "acceptance": constant_acceptance(tau, depth_of(name, spec)),
-            "computed": settings["verifier"],
-        }
-    return settings
+HEADROOM = 1.1  # of the weights' bytes: caches, activations
 
 
 def random_requests(options: argparse.Namespace, vocab: int) -> list[Request]:
@@ -109,97 +81,129 @@ def load_pair(options: argparse.Namespace) -> tuple[HuggingFaceModel, HuggingFac
     return target, draft
 
 
-def measured(generations: Sequence[Generation]) -> dict[str, float]:
-    """Ratios of sums over all prompts of a row."""
-    steps = [step for generation in generations for step in generation.steps]
-    decode_s = sum(g.decode_s for g in generations)
-    draft_s, target_s = sum(g.draft_s for g in generations), sum(g.target_s for g in generations)
-    return {
-        "block_efficiency": sum(step.accepted + 1 for step in steps) / len(steps),
-        "token_rate": sum(len(g.tokens) for g in generations) / decode_s,
-        "host_overhead": 1 - (draft_s + target_s) / decode_s,
-        "draft_share": draft_s / decode_s,
-    }
+def misfit(options: argparse.Namespace) -> str:
+    """Why a pair does not fit into the free memory, from its parameter counts; "" where it does."""
+    modules = [
+        random_module(f"random:{name}", DTYPES[options.dtype], "meta", 0)
+        for name in (options.target, options.draft)
+    ]
+    weights = sum(p.nbytes for module in modules for p in module.parameters())
+    free = options.memory_gib * 2**30 or free_bytes(torch.device(options.device))
+    if weights * HEADROOM <= free:
+        return ""
+    return f"{weights / 2**30:.1f} GiB of weights do not fit into {free / 2**30:.1f} GiB"
 
 
-def table_rows(
-    rows: Sequence[Published],
-    built: Sequence[Decoder],
-    done: Sequence[Sequence[Generation]],
-    origin: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Ours beside the paper's; the first row is the autoregressive one."""
-    table, baseline = [], measured(done[0])
-    for row, decoder, generations in zip(rows, built, done, strict=True):
-        ours = measured(generations)
-        settings = simulated_settings(row)["verifier"]
-        rate = float(row["token_rate"]) if row["token_rate"] else None
-        table.append(
-            {
-                "decoder": row["decoder"],
-                "spec": row["spec"],
-                "lossless": decoder.lossless,
-                "simulated_acceptance": settings.get("acceptance", ""),
-                "block_efficiency": ours["block_efficiency"],
-                "paper_block_efficiency": row["block_efficiency"],
-                "token_rate": ours["token_rate"],
-                "paper_token_rate_a100": row["token_rate"],
-                "speedup": ours["token_rate"] / baseline["token_rate"],
-                "paper_speedup_a100": rate / float(rows[0]["token_rate"]) if rate else "",
-                "host_overhead": ours["host_overhead"],
-                "draft_share": ours["draft_share"],
-                "prompts": len(generations),
-                **origin,
-            }
-        )
-    return table
+def ceilings_of(options: argparse.Namespace) -> Ceilings:
+    """Measured in sizes for the device; a quarter of its free memory is streamed, at most 8 GiB."""
+    device = torch.device(options.device)
+    most, size = (2**33, 8192) if device.type == "cuda" else (2**30, 2048)
+    if options.tiny:
+        most, size = 2**24, 256
+
+    def now_s() -> float:
+        synchronise(device)
+        return time.perf_counter()
+
+    streamed = min(most, free_bytes(device) // 4)
+    return measure_ceilings(device, DTYPES[options.dtype], streamed, size, 20, now_s)
 
 
-def write_csv(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
-    """The whole file or none of it; floats with six digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        for row in table:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    os.replace(partial, path)
-
-
-def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Decodes every prompt with every row in turn; the CSV is rewritten after each prompt."""
+def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[list[dict[str, Any]]]:
+    """Decodes every prompt with every row of a pair in turn; the table after each prompt."""
     target, draft = load_pair(options)
     sampling, pool = SamplingSettings(temperature=TEMPERATURE), CachePool()
     rows, asked = published_rows(options.table), random_requests(options, target.vocab_size)
     built = [
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
+    costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
     cuda = options.device.startswith("cuda")
-    origin = {
-        "target": f"random:{options.target}",
-        "draft": f"random:{options.draft}",
+    settings = {
         "table": options.table,
         "dtype": options.dtype,
         "device": torch.cuda.get_device_name(options.device) if cuda else options.device,
         "compile": options.compile,
         "prompt_tokens": options.prompt_tokens,
         "new_tokens": options.new_tokens,
+        **ceilings.columns(),
     }
-    longest = len(asked[0].prompt_ids)
     for decoder in built:
-        decoder.reserve(decoder.slots_needed(longest, options.new_tokens))
+        decoder.reserve(decoder.slots_needed(options.prompt_tokens, options.new_tokens))
     for decoder in built:
         decoder.generate(asked[:1], options.seed)
     done: list[list[Generation]] = [[] for _ in built]
-    table: list[dict[str, Any]] = []
     for number, request in enumerate(asked):
         for place in range(len(built)):
             index = (place + number) % len(built)
             done[index] += built[index].generate([request], options.seed)
-        table = table_rows(rows, built, done, origin)
+        yield [
+            {
+                **names(options),
+                "status": "complete" if number + 1 == len(asked) else "partial",
+                "reason": "",
+                "decoder": row["decoder"],
+                "spec": row["spec"],
+                "lossless": decoder.lossless,
+                **measured(row, rows[0], decoder, done[index], done[0]),
+                **attainment(
+                    ceilings,
+                    *costs,
+                    decoder.policy.shape.levels,
+                    done[index],
+                    options.prompt_tokens,
+                ),
+                **settings,
+            }
+            for index, (row, decoder) in enumerate(zip(rows, built, strict=True))
+        ]
+
+
+def names(options: argparse.Namespace) -> dict[str, str]:
+    """The columns that name a pair."""
+    return {"target": f"random:{options.target}", "draft": f"random:{options.draft}"}
+
+
+def pair_options(options: argparse.Namespace, target: str) -> argparse.Namespace:
+    """The options of one pair, draft and table filled in.
+
+    Raises:
+        ValueError: a target that the paper does not have, and no draft or table was named.
+    """
+    draft, table = PAIRS.get(target, (None, None))
+    draft, table = options.draft or draft, options.table or table
+    if not draft or not table:
+        raise ValueError(f"{target!r} needs --draft and --table; only {', '.join(PAIRS)} have them")
+    return argparse.Namespace(**{**vars(options), "target": target, "draft": draft, "table": table})
+
+
+def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the ceilings, then pair after pair; the CSV is rewritten after each prompt."""
+    pairs = [pair_options(options, target) for target in options.targets]
+    ceilings = ceilings_of(options)
+    print(
+        f"memory {ceilings.bytes_per_s / 1e9:.4g} GB/s ({ceilings.bandwidth_from}), "
+        f"matmul {ceilings.flop_per_s / 1e12:.4g} TFLOP/s ({ceilings.matmul_from})",
+        flush=True,
+    )
+    table: list[dict[str, Any]] = []
+    for pair in pairs:
+        gc.collect()  # what the pair before left
+        if pair.compile != "none":
+            torch.compiler.reset()
+        if pair.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        rows, reason = [], misfit(pair)
+        try:
+            for rows in () if reason else decode_pair(pair, ceilings):
+                write_csv(options.output, [*table, *rows])
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+        if reason:
+            rows = [{**names(pair), "status": "failed", "reason": reason}]
+        show(rows)
+        table += rows
         write_csv(options.output, table)
-        print(f"prompt {number + 1} of {len(asked)}: {options.output}", flush=True)
     return table
 
 
@@ -208,9 +212,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     tiny = "--tiny" in (sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tiny", action="store_true", help="tiny architectures on the CPU")
-    parser.add_argument("--target", default="llama_tiny" if tiny else "llama2_7b")
-    parser.add_argument("--draft", default="llama_tiny" if tiny else "llama_68m")
-    parser.add_argument("--table", type=int, default=1, help="of RSD, 1 to 27 or 28 to 54")
+    targets = ["llama_tiny", "opt_tiny"] if tiny else ["llama2_7b", "llama2_13b", "opt_30b"]
+    parser.add_argument("--targets", nargs="+", default=targets, help="architectures, in turn")
+    parser.add_argument("--draft", help="of all targets; that of the paper's pair if not given")
+    parser.add_argument(
+        "--table", type=int, help="of RSD, 1 to 54; XSum's of each pair if not given"
+    )
+    parser.add_argument(
+        "--memory-gib", type=float, default=0, help="for weights; all that is free if not given"
+    )
     parser.add_argument("--device", default="cpu" if tiny else "cuda")
     parser.add_argument("--dtype", choices=DTYPES, default="float32" if tiny else "bfloat16")
     parser.add_argument("--compile", choices=COMPILE, default="none")
@@ -222,15 +232,5 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs and prints the table."""
-    for row in run(parse(arguments)):
-        print(
-            f"{row['decoder']:>7} {row['spec']:<12} tau {row['block_efficiency']:.2f} "
-            f"(paper {row['paper_block_efficiency']})  {row['token_rate']:.1f} tok/s "
-            f"(paper, A100 {row['paper_token_rate_a100']})  speedup {row['speedup']:.2f}"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    run(parse(None))

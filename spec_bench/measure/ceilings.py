@@ -1,0 +1,203 @@
+"""How near a decoder comes to its device's limits: two measured ceilings and the shares attained.
+
+The ceilings are memory bandwidth and matmul throughput. A pass that must move so many bytes and do
+so many operations takes at least the longer of the two times that follow, the roofline's bound
+(Williams, Waterman and Patterson, CACM 52(4), 2009). Bound over measured time is what was attained.
+
+Knows torch and the records; nothing about decoders or how a model is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spec_bench.measure.pass_cost import (
+    ModelCost,
+    bytes_moved,
+    draft_passes,
+    floating_point_operations,
+    mean_context,
+    mean_pending,
+    target_pass,
+)
+from spec_bench.records import Generation
+
+BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device can do at best, in one dtype.
+
+    Attributes:
+        bytes_per_s: memory bandwidth.
+        flop_per_s: throughput of a large matmul.
+        bandwidth_from, matmul_from: how each was measured, in words.
+    """
+
+    bytes_per_s: float
+    flop_per_s: float
+    bandwidth_from: str
+    matmul_from: str
+
+    def roofline_s(self, moved_bytes: float, flop: float) -> float:
+        """Seconds below which no pass that moves and computes this much can go."""
+        return max(moved_bytes / self.bytes_per_s, flop / self.flop_per_s)
+
+    def bound_by(self, moved_bytes: float, flop: float) -> str:
+        """``memory`` or ``matmul``: which of the two terms is the larger."""
+        moved_s = moved_bytes / self.bytes_per_s
+        return "memory" if moved_s >= flop / self.flop_per_s else "matmul"
+
+    def columns(self) -> dict[str, float | str]:
+        """As a table has them; giga and tera are powers of ten."""
+        return {
+            "bandwidth_gb_s": self.bytes_per_s / 1e9,
+            "bandwidth_from": self.bandwidth_from,
+            "matmul_tflop_s": self.flop_per_s / 1e12,
+            "matmul_from": self.matmul_from,
+        }
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be allocated on the device now; on a CPU, pages that nothing holds."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@torch.inference_mode()
+def measure_ceilings(
+    device: torch.device,
+    dtype: torch.dtype,
+    buffer_bytes: int,
+    matmul_size: int,
+    repeats: int,
+    now_s: Callable[[], float],
+) -> Ceilings:
+    """Measures both ceilings; everything it allocates is dropped before it returns.
+
+    Args:
+        device: where.
+        dtype: of all operands.
+        buffer_bytes: about how much is streamed; should be many times the largest cache.
+        matmul_size: n of the square matmul, n x n by n x n.
+        repeats: how often each is timed; the shortest time counts.
+        now_s: reads the clock, the device synchronised.
+    """
+    name, moved, seconds = _fastest_stream(device, dtype, buffer_bytes, repeats, now_s)
+    a, b = (torch.randn(matmul_size, matmul_size, dtype=dtype, device=device) for _ in range(2))
+    matmul_s = _shortest_s(lambda: a @ b, repeats, now_s)
+    return Ceilings(
+        moved / seconds,
+        2 * matmul_size**3 / matmul_s,
+        f"{name} over {moved / 1e9:.3g} GB, best of {repeats}",
+        f"{matmul_size} x {matmul_size}, best of {repeats}",
+    )
+
+
+def _fastest_stream(
+    device: torch.device,
+    dtype: torch.dtype,
+    buffer_bytes: int,
+    repeats: int,
+    now_s: Callable[[], float],
+) -> tuple[str, int, float]:
+    """The fastest way through a buffer of normal noise, the bytes it moves and its seconds.
+
+    Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
+    over the other moves as many bytes.
+    """
+    rows, columns, count = _blocks(buffer_bytes, dtype)
+    blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
+    vector = torch.randn(columns, dtype=dtype, device=device)
+    pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))
+    ways: dict[str, Callable[[], object]] = {
+        "sum": lambda: [block.sum() for block in blocks],
+        "matrix-vector product": lambda: [torch.mv(block, vector) for block in blocks],
+        "copy": lambda: [to.copy_(source) for to, source in pairs],
+    }
+    seconds = {name: _shortest_s(work, repeats, now_s) for name, work in ways.items()}
+    best = min(seconds, key=seconds.__getitem__)
+    return best, blocks.numel() * dtype.itemsize, seconds[best]
+
+
+def _blocks(buffer_bytes: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """(rows, columns, an even number of blocks) of a buffer of about so many bytes."""
+    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
+    block = min(BLOCK_BYTES, buffer_bytes // count)
+    return max(1, block // (columns * dtype.itemsize)), columns, count
+
+
+def _shortest_s(work: Callable[[], object], repeats: int, now_s: Callable[[], float]) -> float:
+    """Wall seconds of the fastest of some runs, after one that is not timed."""
+    work()
+    shortest_s = math.inf
+    for _ in range(repeats):
+        start_s = now_s()
+        work()
+        shortest_s = min(shortest_s, now_s() - start_s)
+    return shortest_s
+
+
+def attainment(
+    ceilings: Ceilings,
+    target: ModelCost,
+    draft: ModelCost,
+    levels: Sequence[int],
+    generations: Sequence[Generation],
+    prompt_tokens: int,
+) -> dict[str, float | str]:
+    """A table row's columns about the limits; those about drafting are empty where nothing drafts.
+
+    Columns ``_ms`` are milliseconds: ``target_call_ms`` and ``memory_bound_ms`` of one target call,
+    ``draft_ms`` and ``draft_memory_bound_ms`` of an iteration's draft calls together,
+    ``iteration_ms`` and ``iteration_memory_bound_ms`` of all of it. Every bound is the roofline's;
+    ``bound_by`` says which term it is for the target. Measured iterations are wall time, host work,
+    sampling and commits included; ``attained``, bound over measured, is for autoregressive decoding
+    the share of the memory-bound token rate.
+
+    Args:
+        ceilings: of the device and dtype.
+        target: the target's cost.
+        draft: the draft model's.
+        levels: nodes per level of the tree below the root; empty where nothing is drafted.
+        generations: of one decoder, decoded one at a time.
+        prompt_tokens: of every prompt.
+    """
+    calls = sum(len(generation.steps) for generation in generations)
+    target_ms, draft_ms, iteration_ms = (
+        1e3 * sum(getattr(generation, part) for generation in generations) / calls
+        for part in ("target_s", "draft_s", "decode_s")
+    )
+    context = mean_context(generations, prompt_tokens)
+    verified = target_pass(levels, context)
+    moved, flop = bytes_moved(target, verified), floating_point_operations(target, verified)
+    bound_ms = 1e3 * ceilings.roofline_s(moved, flop)
+    drafted = [
+        (bytes_moved(draft, one), floating_point_operations(draft, one))
+        for one in draft_passes(levels, context, mean_pending(generations))
+    ]
+    draft_bound_ms = 1e3 * sum(ceilings.roofline_s(*each) for each in drafted)
+    return {
+        "mean_context": context,
+        "bytes_per_target_call": round(moved),
+        "flop_per_target_call": round(flop),
+        "memory_bound_ms": bound_ms,
+        "bound_by": ceilings.bound_by(moved, flop),
+        "target_call_ms": target_ms,
+        "target_attained": bound_ms / target_ms,
+        "draft_calls": len(drafted),
+        "bytes_per_draft_call": round(sum(b for b, _ in drafted) / len(drafted)) if drafted else "",
+        "draft_memory_bound_ms": draft_bound_ms if drafted else "",
+        "draft_ms": draft_ms if drafted else "",
+        "draft_attained": draft_bound_ms / draft_ms if drafted else "",
+        "iteration_memory_bound_ms": bound_ms + draft_bound_ms,
+        "iteration_ms": iteration_ms,
+        "attained": (bound_ms + draft_bound_ms) / iteration_ms,
+    }

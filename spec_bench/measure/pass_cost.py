@@ -1,0 +1,164 @@
+"""What a forward pass must move and compute, counted from the model itself: pure functions.
+
+Knows torch's modules and the records; nothing about devices, decoders or how a tree is grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from spec_bench.records import Generation
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What one forward pass of a model moves and computes, by what it grows with.
+
+    Attributes:
+        weight_bytes: of the parameters that every pass reads in full: all but ``lookup`` tables.
+        lookup_bytes: a token's rows of embedding tables (tokens, learned positions). A table that
+            is the lm head too is read in full anyway and counts in ``weight_bytes`` alone.
+        slot_bytes: a token's keys and values over all layers.
+        logit_bytes: one position's logits.
+        matmul_parameters: of the matrices that every token is multiplied with, lm head apart.
+        head_parameters: of the lm head, with which only positions that need logits are.
+        pair_flop: attention's operations for one token and one slot that it sees: two products of
+            a head's width, keys and values, over all heads and layers.
+    """
+
+    weight_bytes: int
+    lookup_bytes: int
+    slot_bytes: int
+    logit_bytes: int
+    matmul_parameters: int
+    head_parameters: int
+    pair_flop: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass; numbers are sums over the batch's rows, or means over many passes.
+
+    Attributes:
+        tokens: run; their keys and values are written.
+        context: slots written by earlier passes that attention reads.
+        visible: (token, slot) pairs that the mask shows, a token and itself included.
+        logits: positions whose logits are written.
+    """
+
+    tokens: float
+    context: float
+    visible: float
+    logits: float
+
+
+def model_cost(module: Any, slot_bytes: int) -> ModelCost:
+    """Counts a transformers causal LM; one on the ``meta`` device will do.
+
+    Args:
+        module: the model; its weights are of one dtype, which its keys, values and logits share.
+        slot_bytes: bytes that one token's keys and values take (``bytes_per_slot``).
+    """
+    head, size = module.get_output_embeddings().weight, module.dtype.itemsize
+    tables = [
+        part.weight
+        for part in module.modules()
+        if isinstance(part, nn.Embedding) and part.weight is not head
+    ]
+    looked_up = {id(table) for table in tables}
+    read = [weight for weight in module.parameters() if id(weight) not in looked_up]
+    config = module.config
+    groups = config.num_attention_heads // (
+        getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    )
+    return ModelCost(
+        weight_bytes=sum(_bytes(weight) for weight in read),
+        lookup_bytes=sum(_bytes(table) // table.shape[0] for table in tables),
+        slot_bytes=slot_bytes,
+        logit_bytes=head.shape[0] * size,
+        matmul_parameters=sum(w.numel() for w in read if w.dim() > 1 and w is not head),
+        head_parameters=head.numel(),
+        pair_flop=2 * (slot_bytes // size) * groups,
+    )
+
+
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.element_size()
+
+
+def bytes_moved(cost: ModelCost, one: Pass) -> float:
+    """Bytes between memory and the chip that a pass cannot do without.
+
+    Counted: every weight read once, of an embedding table that is not the lm head only the rows
+    looked up; keys and values of the context read once; those of the tokens run, written; logits
+    written. Not counted: activations between layers and masks, which caches can hold, and whatever
+    sampling does with the logits. Weights that a cache holds from one pass to the next are counted
+    all the same, so a model that small can be faster than its bound.
+    """
+    return (
+        cost.weight_bytes
+        + one.tokens * (cost.lookup_bytes + cost.slot_bytes)
+        + one.context * cost.slot_bytes
+        + one.logits * cost.logit_bytes
+    )
+
+
+def floating_point_operations(cost: ModelCost, one: Pass) -> float:
+    """Operations of a pass: a multiplication and an addition for every matmul parameter and token,
+    the lm head's for positions with logits only, and attention's over what the mask shows.
+    """
+    matmul = cost.matmul_parameters * one.tokens + cost.head_parameters * one.logits
+    return 2 * matmul + cost.pair_flop * one.visible
+
+
+def target_pass(levels: Sequence[int], context: float) -> Pass:
+    """The target over a root and its tree.
+
+    Args:
+        levels: nodes per level below the root.
+        context: committed tokens before the root.
+    """
+    counts = (1, *levels)
+    nodes = sum(counts)
+    on_paths = sum(count * (depth + 1) for depth, count in enumerate(counts))
+    return Pass(nodes, context, nodes * context + on_paths, nodes)
+
+
+def draft_passes(levels: Sequence[int], context: float, pending: float) -> list[Pass]:
+    """A draft model's L passes of one iteration: pending tokens, then every level but the last.
+
+    Args:
+        levels: nodes per level below the root.
+        context: committed tokens before the root.
+        pending: tokens that the draft has not seen, the root included: 1, or 2 after an iteration
+            whose whole path was accepted. Only the root's logits are wanted.
+    """
+    if not levels:
+        return []
+    passes, drawn = [Pass(pending, context + 1 - pending, pending * context + 1, 1)], 1
+    for depth, count in enumerate(levels[:-1], 1):
+        passes.append(Pass(count, context + drawn, count * (context + depth + 1), count))
+        drawn += count
+    return passes
+
+
+def mean_context(generations: Sequence[Generation], prompt_tokens: int) -> float:
+    """Committed tokens before the root, averaged over target calls of prompts of one length."""
+    lengths = []
+    for generation in generations:
+        length = prompt_tokens - 1
+        for step in generation.steps:
+            lengths.append(length)
+            length += step.accepted + 1
+    return sum(lengths) / len(lengths)
+
+
+def mean_pending(generations: Sequence[Generation]) -> float:
+    """Tokens that a draft model runs before it drafts, averaged over iterations."""
+    steps = [generation.steps for generation in generations]
+    twice = sum(step.accepted == step.depth for each in steps for step in each[:-1])
+    return 1 + twice / sum(len(each) for each in steps)
