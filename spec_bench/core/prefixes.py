@@ -53,7 +53,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
         else:
             before = match[:, :, level - 1].gather(1, order)
             parent = place[:, :, level - 1].gather(1, before)
-        tree.add_level(tokens, parent, valid, None, None)
+        tree.add_level(tokens, parent, valid, None)
     return tree
 
 
@@ -65,5 +65,5 @@ def beams_apart(root: Tensor, beams: Tensor) -> Tree:
     for level in range(length):
         tokens = beams[:, :, level]
         parent = chain if level else torch.zeros_like(chain)
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None, None)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
     return tree

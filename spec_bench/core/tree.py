@@ -66,9 +66,9 @@ class Tree:
         valid: [R, N] whether the node is there.
         ancestors: [R, N, N] True where the second node lies on the first one's path, itself
             included: the tree-attention mask.
-        q: per level, [R, M, V] the draft distributions its nodes were drawn from; None where the
-            proposals are one-hot (deterministic siblings).
-        q_row: per level, [R, n] which of the M each node of the level was drawn from.
+        q: per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above;
+            a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
+            (deterministic siblings).
     """
 
     def __init__(self, shape: TreeShape, root: Tensor) -> None:
@@ -76,12 +76,12 @@ class Tree:
         rows, nodes, device = root.shape[0], shape.size, root.device
         self.shape = shape
         self.grown = 0
-        self.tokens = root.unsqueeze(1).repeat(1, nodes)
+        self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()
         self.parent = torch.zeros_like(self.tokens)
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
-        self.ancestors = torch.eye(nodes, dtype=torch.bool, device=device).repeat(rows, 1, 1)
+        own = torch.eye(nodes, dtype=torch.bool, device=device)
+        self.ancestors = own.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
-        self.q_row: list[Tensor | None] = []
 
     @property
     def frontier(self) -> slice:
@@ -94,7 +94,6 @@ class Tree:
         parent: Tensor,
         valid: Tensor,
         q: Tensor | None,
-        q_row: Tensor | None,
     ) -> None:
         """Grows the next level.
 
@@ -102,8 +101,7 @@ class Tree:
             tokens: [R, n].
             parent: [R, n] or [n] parents as positions within the frontier, 0..F-1.
             valid: [R, n]; a child of an absent node is absent too.
-            q: [R, M, V] or None.
-            q_row: [R, n] or [n], indices into M; None with q.
+            q: [R, F, D, V] or None.
         """
         frontier = self.frontier
         self.grown += 1
@@ -113,6 +111,5 @@ class Tree:
         self.parent[:, nodes] = parent
         self.valid[:, nodes] = valid & self.valid.gather(1, parent)
         index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)
-        self.ancestors[:, nodes] |= self.ancestors.gather(1, index)
+        self.ancestors[:, nodes].logical_or_(self.ancestors.gather(1, index))
         self.q.append(q)
-        self.q_row.append(None if q_row is None else q_row.expand(tokens.shape))

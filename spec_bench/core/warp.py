@@ -90,10 +90,22 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     Returns:
         [..., V] in the settings' dtype; at temperature 0 the log of a one-hot vector.
     """
-    scores = logits.to(settings.dtype)
     if settings.temperature == 0:
-        one_hot = torch.full_like(scores, -torch.inf)
-        return one_hot.scatter_(-1, argmax_lowest(scores).unsqueeze(-1), 0.0)
+        one_hot = torch.full_like(logits, -torch.inf, dtype=settings.dtype)
+        return one_hot.scatter_(-1, argmax_lowest(logits).unsqueeze(-1), 0.0)
+    return _scores(logits, settings).log_softmax(dim=-1)
+
+
+def probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Probabilities of the warped distribution; see ``log_probs``."""
+    if settings.temperature == 0:
+        return log_probs(logits, settings).exp()
+    return _scores(logits, settings).softmax(dim=-1)
+
+
+def _scores(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Logits over a temperature above 0, -inf for the tokens that top-k and top-p leave out."""
+    scores = logits.to(settings.dtype)
     if settings.temperature != 1:
         scores = scores / settings.temperature
     if 0 < settings.top_k < scores.shape[-1]:
@@ -101,7 +113,7 @@ def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
         scores = scores.masked_fill(scores < kth, -torch.inf)
     if settings.top_p < 1:
         scores = _keep_top_p(scores, settings.top_p)
-    return scores.log_softmax(dim=-1)
+    return scores
 
 
 def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class LanguageModelDrafter:
                 rows = torch.arange(len(last), device=output.device).unsqueeze(1)
                 output = output[rows, torch.tensor(last, device=output.device).unsqueeze(1)]
             logits.append(output)
-        return torch.stack(logits, dim=2)
+        return _by_draft(logits)
 
     def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
         """Runs the tree's frontier and proposes below it.
@@ -78,11 +78,12 @@ class LanguageModelDrafter:
             [R, F, D, V] logits.
         """
         lengths = [len(c) - 1 for c in committed]
-        outputs = [
-            run_nodes(model, cache, tree, lengths, tree.frontier)
-            for model, cache in zip(self.models, self._caches, strict=True)
-        ]
-        return torch.stack([output.logits for output in outputs], dim=2)
+        return _by_draft(
+            [
+                run_nodes(model, cache, tree, lengths, tree.frontier).logits
+                for model, cache in zip(self.models, self._caches, strict=True)
+            ]
+        )
 
     def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
         """Keeps the accepted path.
@@ -107,3 +108,8 @@ class LanguageModelDrafter:
     def take_forward_s(self) -> float:
         """Seconds in draft forward passes since the last call."""
         return sum(model.timer.take_s() for model in self.models)
+
+
+def _by_draft(logits: list[Tensor]) -> Tensor:
+    """[R, F, D, V] from D logits [R, F, V]; nothing is copied where there is one draft."""
+    return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.tree import Tree
 from spec_bench.engine.model import ForwardOutput, LanguageModel
@@ -158,11 +159,10 @@ def run_under_ancestors(
     """
     device = model.device
     rows, count, columns = ancestors.shape
-    shape = (rows, count, max(lengths) + columns)
     if min(lengths) == max(lengths):
-        visible = torch.ones(shape, dtype=torch.bool, device=device)
-        visible[:, :, lengths[0] :] = ancestors
+        visible = pad(ancestors, (lengths[0], 0), value=True)
     else:
+        shape = (rows, count, max(lengths) + columns)
         length = torch.tensor(lengths, device=device).unsqueeze(1)
         committed = torch.arange(shape[2], device=device) < length
         at = (length + torch.arange(columns, device=device)).unsqueeze(1)

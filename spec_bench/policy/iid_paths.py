@@ -30,9 +30,9 @@ class IidPaths:
         self.shape = TreeShape((paths,) * depth, (paths,) * depth)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        q = scores.squeeze(2).exp()
+        q = scores.exp()
         first = tree.grown == 0
-        tokens = draws.categorical(q, self.paths if first else 1).flatten(1)
+        tokens = draws.categorical(q.squeeze(2), self.paths if first else 1).flatten(1)
         path = torch.arange(self.paths, device=q.device)
         parent = torch.zeros_like(path) if first else path
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q, parent)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)

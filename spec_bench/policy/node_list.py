@@ -64,7 +64,7 @@ class NodeList:
         parent = torch.tensor(self._parents[tree.grown], device=device)
         best = scores[:, :, 0].topk(int(ranks.max()) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None, None)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
 
 
 def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:

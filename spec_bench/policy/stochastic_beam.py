@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import truncated_gumbel
@@ -35,7 +36,8 @@ class StochasticBeam:
         self.width = width
         self.siblings = siblings
         self.shape = TreeShape((width,) * depth, (width,) * depth)
-        self._phi: Tensor  # [R, F] sum of log q (or of scores) along each frontier node's path
+        # [R, F] sum of log q (or of scores) along each frontier node's path; -inf for absent ones
+        self._phi: Tensor
         self._psi: Tensor  # [R, F] its truncated perturbed value
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
@@ -45,21 +47,21 @@ class StochasticBeam:
         if tree.grown == 0:
             self._phi = self._psi = log_q.new_zeros((rows, 1))
         phi = self._phi.unsqueeze(-1) + log_q
-        phi = phi.masked_fill(~tree.valid[:, tree.frontier].unsqueeze(-1), -torch.inf)
         noisy = phi if deterministic else phi + draws.gumbel(log_q)
         # Only a parent's W best can enter the beam. psi increases with the perturbed value, so
         # its order is known before truncation, which in floating point can make ties.
         best, tokens = noisy.topk(min(self.width, vocab), dim=-1)
         psi = best if deterministic else truncated_gumbel(best, self._psi)
         chosen = psi.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, : self.width]
-        if chosen.shape[1] < self.width:
-            chosen = torch.nn.functional.pad(chosen, (0, self.width - chosen.shape[1]), value=-1)
-        valid = chosen >= 0
-        chosen = chosen.clamp(min=0)
         self._psi = psi.flatten(1).gather(1, chosen)
-        valid = valid & (self._psi > -torch.inf)
         parent = chosen // tokens.shape[-1]
         tokens = tokens.flatten(1).gather(1, chosen)
         self._phi = phi.flatten(1).gather(1, parent * vocab + tokens)
-        q, q_row = (None, None) if deterministic else (log_q.exp(), parent)
-        tree.add_level(tokens, parent, valid, q, q_row)
+        missing = self.width - chosen.shape[1]
+        if missing:  # the vocabulary is smaller than the beam
+            parent, tokens = pad(parent, (0, missing)), pad(tokens, (0, missing))
+            self._phi, self._psi = (
+                pad(part, (0, missing), value=-torch.inf) for part in (self._phi, self._psi)
+            )
+        valid = self._psi > -torch.inf
+        tree.add_level(tokens, parent, valid, None if deterministic else scores.exp())

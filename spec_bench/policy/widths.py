@@ -53,19 +53,14 @@ class Widths:
         tokens, valid = gumbel_top_k(log_q, noise, width)
         missing = (0, width - tokens.shape[-1])  # more children asked for than there are tokens
         tokens, valid = pad(tokens, missing).flatten(1), pad(valid, missing).flatten(1)
-        if deterministic:
-            tree.add_level(tokens, parent, valid, None, None)
-        else:
-            tree.add_level(tokens, parent, valid, log_q.exp(), parent)
+        tree.add_level(tokens, parent, valid, None if deterministic else scores.exp())
 
     def _grow_iid(self, tree: Tree, scores: Tensor, draws: Draws, width: int) -> None:
         """Child j of a node comes from draft j mod D, so that every draft gets its share."""
         rows, nodes, drafts, _ = scores.shape
-        q = scores.exp().flatten(1, 2)
-        drawn = draws.categorical(q, -(-width // drafts)).view(rows, nodes, drafts, -1)
-        tokens = drawn.transpose(2, 3).reshape(rows, nodes, -1)[..., :width].flatten(1)
-        node = torch.arange(nodes, device=q.device).unsqueeze(1)
-        draft = torch.arange(width, device=q.device) % drafts
-        q_row = (node * drafts + draft).flatten()
-        parent = node.expand(-1, width).flatten()
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q, q_row)
+        q = scores.exp()
+        drawn = draws.categorical(q.flatten(1, 2), -(-width // drafts))
+        drawn = drawn.view(rows, nodes, drafts, -1).transpose(2, 3)
+        tokens = drawn.reshape(rows, nodes, -1)[..., :width].flatten(1)
+        parent = torch.arange(nodes, device=q.device).repeat_interleave(width)
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)

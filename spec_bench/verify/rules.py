@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 
 class Verdict(NamedTuple):
@@ -35,11 +36,23 @@ class NodeRule(Protocol):
     def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
 
 
-def normalised(weights: Tensor, fallback: Tensor) -> Tensor:
-    """weights [B, V] scaled to sum to 1; the fallback where they have no mass."""
+def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
+    """Non-negative weights [B, V] scaled to sum to 1.
+
+    Args:
+        weights: [B, V].
+        fallback: [B, V], taken where the weights have no mass ...
+        where: [B, 1] bool: ... and where this is false.
+    """
     total = weights.sum(dim=-1, keepdim=True)
-    tiny = torch.finfo(weights.dtype).tiny
-    return torch.where(total > tiny, weights / total.clamp(min=tiny), fallback)
+    good = total > torch.finfo(weights.dtype).tiny
+    return torch.where(good if where is None else good & where, weights / total, fallback)
+
+
+def _scaled(weights: Tensor) -> Tensor:
+    """weights [B, V] scaled to sum to 1, all zero where they have no mass."""
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / threshold(total, torch.finfo(weights.dtype).tiny, torch.inf)
 
 
 def _at(probs: Tensor, token: Tensor) -> Tensor:
@@ -49,8 +62,7 @@ def _at(probs: Tensor, token: Tensor) -> Tensor:
 
 def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
     """min(1, p/q), 0 where q is 0 (such a token cannot have been drawn)."""
-    safe = torch.where(q_token > 0, q_token, 1.0)
-    return torch.where(q_token > 0, (p_token / safe).clamp(max=1.0), 0.0)
+    return torch.where(q_token > 0, (p_token / q_token).clamp(max=1.0), 0.0)
 
 
 def recursive_rejection(
@@ -81,13 +93,12 @@ def recursive_rejection(
         token, there = tokens[:, child : child + 1], valid[:, child : child + 1]
         if replacement and q.shape[1] > 1:
             current_q = q[:, child]
-        acceptance.append(_ratio(_at(p, token), _at(current_q, token)) * there)
-        rejected_p = normalised((p - current_q).clamp(min=0.0), p)
-        p = torch.where(there, rejected_p, p)
+        acceptance.append(_ratio(_at(p, token), _at(current_q, token)))
+        p = normalised((p - current_q).clamp_(min=0.0), p, there)
         if not replacement and child + 1 < tokens.shape[1]:
-            without = current_q.scatter(-1, token, 0.0)
-            current_q = torch.where(there, normalised(without, without), current_q)
-    return Verdict(_columns(acceptance, p), p)
+            # Absent children stand last: what becomes of q behind one is never looked at.
+            current_q = _scaled(current_q.scatter(-1, token, 0.0))
+    return Verdict(_columns(acceptance, p) * valid, p)
 
 
 def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
@@ -109,9 +120,9 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     acceptance = []
     for child in range(tokens.shape[1]):
         token, there = tokens[:, child : child + 1], valid[:, child : child + 1]
-        acceptance.append(_at(p, token).clamp(max=1.0) * there)
-        p = torch.where(there, normalised(p.scatter(-1, token, 0.0), p), p)
-    return Verdict(_columns(acceptance, p), p)
+        acceptance.append(_at(p, token))
+        p = normalised(p.scatter(-1, token, 0.0), p, there)
+    return Verdict(_columns(acceptance, p).clamp(max=1.0) * valid, p)
 
 
 def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
@@ -144,12 +155,14 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
 
 
 def optimal_rho(
-    p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 6, points: int = 16
+    p: Tensor, q: Tensor, count: Tensor, *, rounds: int = 2, points: int = 1024
 ) -> Tensor:
     """The smallest rho that keeps K-SEQ lossless: the root of 1-(1-beta)^K = rho*beta in [1, K].
 
-    Bisection with ``points`` probes a round; the upper end is returned, so a rounding error costs
-    acceptance, never correctness. beta = sum min(q, p/rho).
+    beta = sum min(q, p/rho) is wanted at many rho at once. A token counts q while p/q > rho and
+    p/rho from there on; so with every token's p and q put into the interval between two probes
+    where p/q lies, running sums give beta at all probes. They are sums of float64, and the upper
+    end of the bracket is returned: what resolution lacks costs acceptance, never correctness.
 
     Args:
         p: [B, V].
@@ -161,15 +174,24 @@ def optimal_rho(
     Returns:
         [B, 1] rho, 1 where K <= 1.
     """
+    given, number = p.dtype, torch.finfo(torch.float64)
+    p, q, count = p.double(), q.double(), count.double()
     low, high = torch.ones_like(count), count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
+    ratio, q_total = p / q.clamp(min=number.tiny), q.sum(dim=-1, keepdim=True)
+    empty = p.new_zeros((p.shape[0], points + 2))
     for _ in range(rounds):
-        rho = low + (high - low) * step  # [B, points + 1]
-        beta = torch.minimum(q.unsqueeze(1), p.unsqueeze(1) / rho.unsqueeze(-1)).sum(dim=-1)
-        too_small = 1 - (1 - beta).clamp(min=0.0) ** count > rho * beta
-        index = (too_small[:, :-1].cumprod(dim=-1).sum(dim=-1, keepdim=True)).clamp(max=points)
-        low, high = rho.gather(-1, (index - 1).clamp(min=0)), rho.gather(-1, index)
-    return high
+        rho = torch.lerp(low, high, step)  # [B, points + 1]
+        # The first probe at or above p/q. Next to a probe either side will do: there q = p/rho.
+        first = ((ratio - low) * (points / (high - low).clamp(min=number.eps))).ceil_()
+        first = first.clamp_(0, points + 1).long()
+        p_below = empty.scatter_add(1, first, p).cumsum(dim=-1)[:, :-1]
+        q_below = empty.scatter_add(1, first, q).cumsum(dim=-1)[:, :-1]
+        beta = q_total - q_below + p_below / rho
+        too_small = 1 - (1 - beta).clamp_(min=0.0) ** count > rho * beta
+        index = too_small.sum(dim=-1, keepdim=True).clamp_(max=points)
+        low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
+    return high.to(given)
 
 
 def _columns(columns: list[Tensor], like: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify.rules import NodeRule
 
 
@@ -58,74 +58,79 @@ def walk(
     Returns:
         The path, its length and the last token.
     """
-    rows = torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
-    chosen = draws.verdict(tree.shape.children)
-    node = torch.zeros_like(rows)
-    here = torch.ones_like(tree.valid[:, :1])  # [R, n] which nodes of this level the walk is at
-    stopped = torch.zeros_like(rows, dtype=torch.bool)
-    accepted = torch.zeros_like(rows)
+    shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
+    chosen = draws.verdict(shape.children)
+    node = place = accepted = torch.zeros_like(rows)  # place: of the node within its level
+    copies: Tensor | None = None
+    going = torch.ones_like(rows, dtype=torch.bool)
     path = [node]
-    outcome = log_probs(logits[rows, node], settings).exp()
-    for level, most in enumerate(tree.shape.children):
-        width = min(most, tree.shape.levels[level])
-        order, valid = _candidates(tree, level, here, width)
-        tokens = tree.tokens[:, tree.shape.level(level + 1)].gather(1, order)
-        q = _draft_law(tree, level, order, rows)
+    outcome = probs(logits[rows, node], settings)
+    for level in range(shape.depth):
+        order, valid = _candidates(tree, level, place, copies)
+        tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
+        q = _draft_law(tree, level, rows, place, order.shape[1])
         acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
-        hit = (first < width) & ~stopped
-        picked = first.clamp(max=width - 1).unsqueeze(1)
-        child = order.gather(1, picked).squeeze(1)
-        outcome = torch.where(stopped.unsqueeze(1), outcome, residual)
-        stopped = ~hit
-        accepted = accepted + hit
-        node = torch.where(hit, child + tree.shape.starts[level + 1], node)
+        picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
+        hit = going & (first < order.shape[1])
+        # Where a walk has ended, the places below it mean nothing and change nothing.
+        place = order.gather(1, picked).squeeze(1)
+        node = torch.where(hit, place + shape.starts[level + 1], node)
         path.append(node)
-        at_node = log_probs(logits[rows, node], settings).exp()
-        outcome = torch.where(hit.unsqueeze(1), at_node, outcome)
-        here = _where_now(tree, level, here, child, tokens.gather(1, picked), merge_copies)
+        accepted = accepted + hit
+        outcome = torch.where(going.unsqueeze(1), residual, outcome)
+        outcome = torch.where(hit.unsqueeze(1), probs(logits[rows, node], settings), outcome)
+        going = hit
+        if going.is_cpu and not going.any():  # elsewhere the question would stop the device
+            break
+        if merge_copies:
+            copies = _copies(tree, level, copies, tokens.gather(1, picked))
+    path += [node] * (shape.depth + 1 - len(path))
     return WalkResult(torch.stack(path, dim=1), accepted, chosen.token(outcome))
 
 
-def _candidates(tree: Tree, level: int, here: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Children of the current node, in the order drawn.
+def _candidates(
+    tree: Tree, level: int, place: Tensor, copies: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Children of the current node, in the order drawn; absent ones stand last.
 
     Args:
         tree: the tree.
         level: of the current node.
-        here: [R, n_level].
-        width: the most children there can be.
+        place: [R] of the current node within its level.
+        copies: [R, n_level] all nodes that count as the current one; None where it is alone.
 
     Returns:
-        order [R, width] positions within the next level, and valid [R, width].
+        order [R, C] places within the next level, and valid [R, C].
     """
-    below = tree.shape.level(level + 1)
-    parent = tree.parent[:, below] - tree.shape.starts[level]
-    mine = here.gather(1, parent) & tree.valid[:, below]
-    if here.shape[1] == 1:  # one node above: all below are its children, in order
-        return torch.arange(width, device=mine.device).expand_as(mine), mine
-    order = (~mine).byte().sort(dim=1, stable=True).indices[:, :width]
+    above, below = tree.shape.level(level), tree.shape.level(level + 1)
+    most, count = tree.shape.children[level], tree.shape.levels[level]
+    width = min(most, count)
+    if above.stop - above.start in (1, count / most):  # children stand parent by parent
+        order = place.unsqueeze(1) * width + torch.arange(width, device=place.device)
+        return order, tree.valid[:, below].gather(1, order)
+    parent = tree.parent[:, below] - above.start
+    mine = parent == place.unsqueeze(1) if copies is None else copies.gather(1, parent)
+    mine = mine & tree.valid[:, below]
+    order = mine.byte().sort(dim=1, descending=True, stable=True).indices[:, :width]
     return order, mine.gather(1, order)
 
 
-def _draft_law(tree: Tree, level: int, order: Tensor, rows: Tensor) -> Tensor | None:
+def _draft_law(tree: Tree, level: int, rows: Tensor, place: Tensor, width: int) -> Tensor | None:
     """q of the candidates: [R, 1, V] with one draft, [R, C, V] with several, None if one-hot."""
-    q, q_row = tree.q[level], tree.q_row[level]
-    if q is None or q_row is None:
+    q = tree.q[level]
+    if q is None:
         return None
-    single_draft = q.shape[1] == tree.shape.level(level).stop - tree.shape.level(level).start
-    index = q_row.gather(1, order[:, :1] if single_draft else order)
-    return q[rows.unsqueeze(1), index]
+    law = q[rows, place]
+    drafts = law.shape[1]
+    return law if drafts == 1 else law[:, torch.arange(width, device=law.device) % drafts]
 
 
-def _where_now(
-    tree: Tree, level: int, here: Tensor, child: Tensor, token: Tensor, merge_copies: bool
-) -> Tensor:
-    """[R, n_below] the nodes of the level below that the accepted child stands for."""
+def _copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
+    """[R, n_below] the nodes below the current node's copies that hold the accepted token."""
     below = tree.shape.level(level + 1)
-    position = torch.arange(below.stop - below.start, device=child.device)
-    if not merge_copies:
-        return position == child.unsqueeze(1)
-    parent = tree.parent[:, below] - tree.shape.starts[level]
-    return here.gather(1, parent) & (tree.tokens[:, below] == token)
+    same = tree.tokens[:, below] == token
+    if copies is None:
+        return same
+    return same & copies.gather(1, tree.parent[:, below] - tree.shape.starts[level])

@@ -51,13 +51,13 @@ def test_k_seq_accepts_what_the_root_of_its_equation_gives(p: float, q: float) -
         return min(q, p / rho) + min(1 - q, (1 - p) / rho)
 
     rho = brentq(lambda rho: 1 - (1 - beta(rho)) ** 2 - rho * beta(rho), 1, 2, xtol=1e-14)
-    # The rule's own bisection stops at 16^-6 and errs towards accepting less.
-    assert RULES["k_seq"](p, q) == pytest.approx(1 - (1 - beta(rho)) ** 2, abs=2e-7)
+    # The rule's own search stops at 1024^-2 and errs towards accepting less.
+    assert RULES["k_seq"](p, q) == pytest.approx(1 - (1 - beta(rho)) ** 2, abs=1e-6)
 
 
 def test_the_rules_are_ordered_on_the_whole_grid() -> None:
     for row in grid(9):
-        assert row["multi_round"] <= row["k_seq"] + 2e-7
+        assert row["multi_round"] <= row["k_seq"] + 1e-6
         assert row["k_seq"] <= row["otm"] + TOLERANCE
         assert row["otm"] <= row["recursive_rejection"] + TOLERANCE
 

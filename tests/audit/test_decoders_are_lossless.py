@@ -99,7 +99,6 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> No
                 1, tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, tree.shape.size)
             )
             tree.ancestors[:, nodes] = path | eye
-            tree.q_row[-1] = tree.q_row[-1].flip(1)
             for name in ("_phi", "_psi"):
                 setattr(policy, name, getattr(policy, name).flip(1))
 

@@ -14,9 +14,9 @@ def test_ancestors_of_a_two_level_tree() -> None:
     shape = TreeShape(levels=(2, 3), children=(2, 2))
     tree = Tree(shape, torch.tensor([9]))
     there = torch.ones(1, 2, dtype=torch.bool)
-    tree.add_level(torch.tensor([[5, 6]]), torch.tensor([0, 0]), there, None, None)
+    tree.add_level(torch.tensor([[5, 6]]), torch.tensor([0, 0]), there, None)
     there = torch.ones(1, 3, dtype=torch.bool)
-    tree.add_level(torch.tensor([[7, 8, 8]]), torch.tensor([[0, 1, 1]]), there, None, None)
+    tree.add_level(torch.tensor([[7, 8, 8]]), torch.tensor([[0, 1, 1]]), there, None)
     assert tree.tokens.tolist() == [[9, 5, 6, 7, 8, 8]]
     assert tree.parent.tolist() == [[0, 0, 0, 1, 2, 2]]
     assert tree.ancestors[0].int().tolist() == [
@@ -34,11 +34,10 @@ def test_ancestors_of_a_two_level_tree() -> None:
 
 def test_children_of_an_absent_node_are_absent() -> None:
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
-    tree.add_level(
-        torch.tensor([[1, 2]]), torch.tensor([0, 0]), torch.tensor([[True, False]]), None, None
-    )
+    one = torch.tensor([[True, False]])
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 0]), one, None)
     both = torch.ones(1, 2, dtype=torch.bool)
-    tree.add_level(torch.tensor([[3, 4]]), torch.tensor([0, 1]), both, None, None)
+    tree.add_level(torch.tensor([[3, 4]]), torch.tensor([0, 1]), both, None)
     assert tree.valid.tolist() == [[True, True, False, True, False]]
 
 

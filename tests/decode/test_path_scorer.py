@@ -34,9 +34,7 @@ def test_scores_of_every_node_agree_with_tree_attention() -> None:
     for level, count in enumerate(shape.levels):
         parent = torch.arange(count) * (1, *shape.levels)[level] // count
         tokens = (torch.arange(count) * 7 + level * 3 + 4) % 50
-        tree.add_level(
-            tokens.unsqueeze(0), parent, torch.ones(1, count, dtype=torch.bool), None, None
-        )
+        tree.add_level(tokens.unsqueeze(0), parent, torch.ones(1, count, dtype=torch.bool), None)
     scores = []
     for scorer in (TreeScorer(target, CachePool()), PathScorer(target, CachePool(), shape)):
         scorer.reserve(1, 32)

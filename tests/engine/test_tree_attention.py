@@ -19,7 +19,7 @@ def random_tree(rows: int) -> Tree:
     for parents in PARENTS:
         tokens = torch.randint(0, VOCAB, (rows, len(parents)), generator=generator)
         there = torch.ones_like(tokens, dtype=torch.bool)
-        tree.add_level(tokens, torch.tensor(parents), there, None, None)
+        tree.add_level(tokens, torch.tensor(parents), there, None)
     return tree
 
 

@@ -52,10 +52,10 @@ def test_a_walk_uses_the_acceptance_of_each_depth() -> None:
     rules = tuple(partial(simulated, acceptance=a) for a in (0.8, 0.5))
     tree = Tree(TreeShape((2, 2), (2, 1)), torch.tensor([0]))
     there = torch.ones(1, 2, dtype=torch.bool)
-    q = torch.full((1, 2, 3), 1 / 3, dtype=torch.float64)
+    q = torch.full((1, 2, 1, 3), 1 / 3, dtype=torch.float64)
     both = torch.tensor([0, 0])
-    tree.add_level(torch.tensor([[1, 2]]), both, there, q[:, :1], both)
-    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 1]), there, q, torch.tensor([0, 1]))
+    tree.add_level(torch.tensor([[1, 2]]), both, there, q[:, :1])
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([0, 1]), there, q)
     logits = torch.zeros(1, 5, 3, dtype=torch.float64)
     settings = SamplingSettings(probability_dtype="float64")
     law = [0.0, 0.0, 0.0]

@@ -48,9 +48,9 @@ def walk_over(logits: torch.Tensor) -> tuple[list[int], int, int]:
     """Root 0 with children 1 and 2; 1 has child 0; 2 has child 1, which has child 2."""
     tree = Tree(TreeShape((2, 2, 1), (2, 1, 1)), torch.tensor([0]))
     there = torch.ones((1, 2), dtype=torch.bool)
-    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]), there, None, None)
-    tree.add_level(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), there, None, None)
-    tree.add_level(torch.tensor([[2]]), torch.tensor([[1]]), there[:, :1], None, None)
+    tree.add_level(torch.tensor([[1, 2]]), torch.tensor([[0, 0]]), there, None)
+    tree.add_level(torch.tensor([[0, 1]]), torch.tensor([[0, 1]]), there, None)
+    tree.add_level(torch.tensor([[2]]), torch.tensor([[1]]), there[:, :1], None)
     draws = SeededDraws([torch.Generator().manual_seed(0)])
     result = typical_walk(tree, logits, DOUBLE, TypicalAcceptance(), draws)
     return result.path[0].tolist(), int(result.accepted), int(result.token)
