@@ -83,10 +83,9 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
         [..., count] token ids.
     """
     cdf = probs.double().cumsum(dim=-1)
-    total = cdf[..., -1:]
-    # uniforms * total may round up to total, past the last token that has mass.
-    below_total = torch.nextafter(total, torch.zeros_like(total))
-    return torch.searchsorted(cdf, torch.minimum(uniforms * total, below_total), right=True)
+    # The product stays below the total, and so before the end: a float64 below 1 is at most
+    # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
+    return torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
 
 
 class SeededDraws:
@@ -114,7 +113,7 @@ class SeededDraws:
         # -log -log of a uniform variable is a Gumbel variable; the clamp keeps it finite. Drawn in
         # float64, whose tail is long enough; torch's exponential variables cost three times more.
         uniforms = self._uniforms(*like.shape[1:]).clamp_(min=torch.finfo(torch.float64).tiny)
-        return uniforms.log_().neg_().log_().neg_().to(like.dtype)
+        return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 
 def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -39,11 +40,9 @@ def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     Returns:
         psi [..., V], increasing in ``phi_tilde``, with maximum ``bound``; -inf stays -inf.
     """
-    maximum = phi_tilde.amax(dim=-1, keepdim=True)
-    gap = (phi_tilde - maximum).clamp(max=0.0)
+    gap = phi_tilde - phi_tilde.amax(dim=-1, keepdim=True)
     bound = bound.unsqueeze(-1)
-    # At the maximum itself log1p(-1) = -inf, v = -inf and psi = bound.
-    v = bound - phi_tilde + torch.log1p(-torch.exp(gap))
-    psi = bound - v.clamp(min=0.0) - torch.log1p(torch.exp(-v.abs()))
-    unsupported = torch.isneginf(phi_tilde) | torch.isneginf(bound)
-    return torch.where(unsupported, -torch.inf, psi)
+    # log(1 - exp(gap)); at the maximum itself it is -inf, so v = -inf and psi = bound.
+    v = bound - phi_tilde + gap.expm1_().neg_().log_()
+    psi = bound - softplus(v, threshold=40)
+    return psi.masked_fill_(torch.isneginf(phi_tilde), -torch.inf)

@@ -11,6 +11,7 @@ distribution, [B, C, V] where each has its own, None where proposals are one-hot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -55,9 +56,9 @@ def _scaled(weights: Tensor) -> Tensor:
     return weights / threshold(total, torch.finfo(weights.dtype).tiny, torch.inf)
 
 
-def _at(probs: Tensor, token: Tensor) -> Tensor:
-    """probs [B, V] at token [B, 1] -> [B, 1]."""
-    return probs.gather(-1, token)
+def _one_by_one(tokens: Tensor, valid: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each child's token [B, 1] and whether it exists [B, 1]."""
+    return zip(tokens.unsqueeze(-1).unbind(1), valid.unsqueeze(-1).unbind(1), strict=True)
 
 
 def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ def recursive_rejection(
         p: [B, V] the target's distribution.
         q: [B, 1, V] or [B, C, V]; None for one-hot proposals in rank order.
         tokens: [B, C] children in the order drawn.
-        valid: [B, C] which of them exist.
+        valid: [B, C] which of them exist; absent ones stand last.
         replacement: how the children were drawn.
 
     Returns:
@@ -87,18 +88,17 @@ def recursive_rejection(
     """
     if q is None:
         return ranked_list(p, None, tokens, valid)
-    acceptance = []
-    current_q = q[:, 0]
-    for child in range(tokens.shape[1]):
-        token, there = tokens[:, child : child + 1], valid[:, child : child + 1]
+    at_p, at_q, current_q, last = [], [], q[:, 0], tokens.shape[1] - 1
+    for child, (token, there) in enumerate(_one_by_one(tokens, valid)):
         if replacement and q.shape[1] > 1:
             current_q = q[:, child]
-        acceptance.append(_ratio(_at(p, token), _at(current_q, token)))
+        at_p.append(p.gather(-1, token))
+        at_q.append(current_q.gather(-1, token))
         p = normalised((p - current_q).clamp_(min=0.0), p, there)
-        if not replacement and child + 1 < tokens.shape[1]:
+        if not replacement and child < last:
             # Absent children stand last: what becomes of q behind one is never looked at.
             current_q = _scaled(current_q.scatter(-1, token, 0.0))
-    return Verdict(_columns(acceptance, p) * valid, p)
+    return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
 
 def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
@@ -117,12 +117,11 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     Returns:
         The verdict.
     """
-    acceptance = []
-    for child in range(tokens.shape[1]):
-        token, there = tokens[:, child : child + 1], valid[:, child : child + 1]
-        acceptance.append(_at(p, token))
+    at_p = []
+    for token, there in _one_by_one(tokens, valid):
+        at_p.append(p.gather(-1, token))
         p = normalised(p.scatter(-1, token, 0.0), p, there)
-    return Verdict(_columns(acceptance, p).clamp(max=1.0) * valid, p)
+    return Verdict(_columns(at_p, p).clamp(max=1.0) * valid, p)
 
 
 def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
@@ -147,8 +146,8 @@ def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict
     rho = optimal_rho(p, q, count)
     kept = torch.minimum(q, p / rho)
     beta = kept.sum(dim=-1, keepdim=True)
-    factor = (1 - (1 - beta).clamp(min=0.0) ** count) / torch.where(beta > 0, beta, 1.0)
-    factor = torch.where(beta > 0, factor, count)
+    # Where beta is 0 nothing is kept, and any factor will do.
+    factor = (1 - (1 - beta).clamp_(min=0.0) ** count) / beta.clamp(min=torch.finfo(p.dtype).tiny)
     residual = normalised((p - kept * factor).clamp(min=0.0), p)
     acceptance = _ratio(p.gather(-1, tokens) / rho, q.gather(-1, tokens)) * valid
     return Verdict(acceptance, residual)
@@ -174,6 +173,8 @@ def optimal_rho(
     Returns:
         [B, 1] rho, 1 where K <= 1.
     """
+    if count.is_cpu and count.max() <= 1:  # elsewhere the question would stop the device
+        return torch.ones_like(count)
     given, number = p.dtype, torch.finfo(torch.float64)
     p, q, count = p.double(), q.double(), count.double()
     low, high = torch.ones_like(count), count.clamp(min=1.0)
@@ -188,7 +189,7 @@ def optimal_rho(
         p_below = empty.scatter_add(1, first, p).cumsum(dim=-1)[:, :-1]
         q_below = empty.scatter_add(1, first, q).cumsum(dim=-1)[:, :-1]
         beta = q_total - q_below + p_below / rho
-        too_small = 1 - (1 - beta).clamp_(min=0.0) ** count > rho * beta
+        too_small = (1 - beta).clamp_(min=0.0).pow_(count).addcmul_(rho, beta) < 1
         index = too_small.sum(dim=-1, keepdim=True).clamp_(max=points)
         low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
     return high.to(given)

@@ -73,17 +73,16 @@ def walk(
         acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
         picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
-        hit = going & (first < order.shape[1])
-        # Where a walk has ended, the places below it mean nothing and change nothing.
-        place = order.gather(1, picked).squeeze(1)
-        node = torch.where(hit, place + shape.starts[level + 1], node)
-        path.append(node)
-        accepted = accepted + hit
         outcome = torch.where(going.unsqueeze(1), residual, outcome)
-        outcome = torch.where(hit.unsqueeze(1), probs(logits[rows, node], settings), outcome)
-        going = hit
+        going = going & (first < order.shape[1])
         if going.is_cpu and not going.any():  # elsewhere the question would stop the device
             break
+        # Where a walk has ended, the places below it mean nothing and change nothing.
+        place = order.gather(1, picked).squeeze(1)
+        node = torch.where(going, place + shape.starts[level + 1], node)
+        path.append(node)
+        accepted = accepted + going
+        outcome = torch.where(going.unsqueeze(1), probs(logits[rows, node], settings), outcome)
         if merge_copies:
             copies = _copies(tree, level, copies, tokens.gather(1, picked))
     path += [node] * (shape.depth + 1 - len(path))
