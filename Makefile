@@ -119,6 +119,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python scripts/bench.py
+	$(BIN)/python scripts/bench_layout.py
 
 profile: $(STAMP)
 	$(BIN)/python scripts/profile_decoders.py

@@ -14,6 +14,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from embedded_pair import SPECS, Models, decoder, embedded_pair, embedded_requests
@@ -24,24 +25,34 @@ from transformers import OPTConfig, OPTForCausalLM
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
+from spec_bench.engine.weights import lay_by_columns
 from spec_bench.records import Generation, Request
 
 GREEDY = SamplingSettings(temperature=0)
 
 
-def opt_pair(how: str = "none") -> Models:
-    """Random weights: OPT-125M's architecture, and its first two layers as the draft."""
+def opt_pair(how: str = "none", by_columns: bool = True) -> Models:
+    """Random weights: OPT-125M's architecture, and its first two layers as the draft.
+
+    Args:
+        how: how the passes are captured.
+        by_columns: whether weights are laid out as the loader does it, or as transformers does.
+    """
     torch.manual_seed(0)
     config = OPTConfig(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072)
     target = OPTForCausalLM(config).eval()
     shallow = OPTConfig(**{**config.to_dict(), "num_hidden_layers": 2})
     draft = OPTForCausalLM(shallow).eval()
     draft.load_state_dict(target.state_dict(), strict=False)
+    if by_columns:
+        lay_by_columns(target), lay_by_columns(draft)
     cpu = torch.device("cpu")
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
 
 
 PAIRS = {"embedded": embedded_pair, "opt_125m": opt_pair}
+# What transformers' own generation runs: the same models as transformers lays them out.
+THEIRS = {"embedded": embedded_pair, "opt_125m": partial(opt_pair, by_columns=False)}
 
 
 def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
@@ -114,16 +125,17 @@ def against_transformers(
         pair = PAIRS[label]
         torch._dynamo.reset()
         target, draft = pair(how)
+        plain, assistant = THEIRS[label]()
         if label == "embedded":
             requests = embedded_requests(prompts, new_tokens)
         else:
             requests = random_requests(max(4, prompts // 2), new_tokens, target.vocab_size)
-        for name, assistant, rival in (
+        for name, helper, rival in (
             ("ar", None, "generate"),
-            ("sd", draft, "generate(assistant_model)"),
+            ("sd", assistant, "generate(assistant_model)"),
         ):
             ratios, equal = compare(
-                ours(decoder(name, (target, draft), GREEDY)), theirs(target, assistant), requests
+                ours(decoder(name, (target, draft), GREEDY)), theirs(plain, helper), requests
             )
             low, median, high = statistics.quantiles(ratios, n=4)
             row = (

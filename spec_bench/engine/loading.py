@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from spec_bench.engine import processes
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
+from spec_bench.engine.weights import lay_by_columns
 
 DTYPES = {
     "float32": torch.float32,
@@ -129,6 +130,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
 
 def _wrapped(module: Any, spec: ModelSpec) -> HuggingFaceModel:
     """A transformers model behind the engine's interface."""
+    lay_by_columns(module)
     embedding = module.get_input_embeddings().weight
     return HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
 
