@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,22 +97,26 @@ def enumerated_error(
     Returns:
         The largest |probability - chain's probability| and the number of outcomes enumerated.
     """
-    got, expected, count = _block_law(decoder, settings, vocab=vocab, seed=seed, alter=alter)
-    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
-
-
-def _block_law(
-    decoder: Mapping[str, Any],
-    settings: SamplingSettings,
-    *,
-    vocab: int,
-    seed: int,
-    alter: Callable[[Decoder], None] | None,
-) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
-    """Law of one block followed by the chain's own tokens, the chain's law, and the outcomes."""
     built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
     if alter:
         alter(built)
+    got, expected, count = block_law(built, partial(target.law, settings=settings))
+    return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
+
+
+def block_law(
+    built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]]
+) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
+    """The law of one block followed by the target's own tokens, by enumeration.
+
+    Args:
+        built: the decoder; its randomness is replaced.
+        law: the target's own law: P(continuation) of every continuation of a prefix, of a length.
+
+    Returns:
+        Decoder's and target's law of the tokens that follow ``PROMPT``, as many as the longest
+        block has, and the number of outcomes enumerated.
+    """
     request = Request("audit", PROMPT, built.depth + 1)
 
     def block(draws: EnumeratedDraws) -> Tokens:
@@ -128,11 +133,10 @@ def _block_law(
     length = built.depth + 1
     got: dict[Tokens, float] = defaultdict(float)
     for tokens, probability in blocks.items():
-        rest = target.law((*PROMPT, *tokens), length - len(tokens), settings)
+        rest = law((*PROMPT, *tokens), length - len(tokens))
         for continuation, chance in rest.items():
             got[tokens + continuation] += probability * chance
-    expected = target.law(PROMPT, length, settings)
-    return got, expected, count
+    return got, law(PROMPT, length), count
 
 
 def total_variation(
@@ -142,7 +146,8 @@ def total_variation(
 
     Arguments as ``enumerated_error``'s.
     """
-    got, expected, _ = _block_law(decoder, settings, vocab=vocab, seed=seed, alter=None)
+    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
+    got, expected, _ = block_law(built, partial(target.law, settings=settings))
     return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
 
 

@@ -1,0 +1,82 @@
+"""Decoders over a real transformers model, plain and captured: its own law, by enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from spec_bench.audit.catalogue import AUDIT_CASES, SETTINGS, AuditCase
+from spec_bench.audit.decoders import Tokens, block_law
+from spec_bench.core.warp import probs
+from spec_bench.decode.build import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.loading import COMPILERS
+from spec_bench.engine.model import HuggingFaceModel
+
+VOCAB = 3
+WARM = SETTINGS["temperature 1"]
+CASES = {case.decoder["name"]: case for case in AUDIT_CASES}
+NEEDS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
+)
+
+
+def random_llama(seed: int, how: str) -> HuggingFaceModel:
+    """Two layers, three tokens, float64; sharpened, so that tokens differ in probability."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=32,
+    )
+    module = LlamaForCausalLM(config).double().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(8)
+    return HuggingFaceModel(module, VOCAB, torch.device("cpu"), how)
+
+
+@torch.no_grad()
+def own_law(target: HuggingFaceModel, prefix: Tokens, length: int) -> Mapping[Tokens, float]:
+    """P(continuation | prefix) by the module itself: one plain pass over each sequence."""
+    law = {}
+    for continuation in itertools.product(range(VOCAB), repeat=length):
+        tokens = torch.tensor([[*prefix, *continuation]])
+        at = probs(target.module(tokens).logits[0], WARM)
+        places = range(len(prefix) - 1, tokens.shape[1] - 1)
+        chances = [at[place, tokens[0, place + 1]].item() for place in places]
+        law[continuation] = float(torch.tensor(chances, dtype=torch.float64).prod())
+    return law
+
+
+def error(case: AuditCase, how: str) -> float:
+    """The largest error of one block's law."""
+    torch._dynamo.reset()
+    target, draft = random_llama(0, how), random_llama(1, how)
+    built = build_decoder(case.decoder, target, [draft], WARM)
+    assert isinstance(built, Decoder)
+    got, expected, _ = block_law(built, lambda prefix, length: own_law(target, prefix, length))
+    assert max(expected.values()) - min(expected.values()) > 0.05  # no uniform law
+    return max(abs(got[tokens] - chance) for tokens, chance in expected.items())
+
+
+@pytest.mark.parametrize("name", ["ar", "sd", "spectr", "mcsd_wor"])
+def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
+    assert error(CASES[name], "none") <= 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sd", "spectr", "mcsd_wor"])
+@pytest.mark.parametrize("how", ["graph", pytest.param("inductor", marks=NEEDS_COMPILER)])
+def test_a_captured_model_keeps_exactly_the_models_law(how: str, name: str) -> None:
+    assert error(CASES[name], how) <= 1e-9
