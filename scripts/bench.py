@@ -26,6 +26,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.engine.weights import lay_by_columns
+from spec_bench.metrics.efficiency import mbsu
 from spec_bench.records import Generation, Request
 
 GREEDY = SamplingSettings(temperature=0)
@@ -148,7 +149,7 @@ def against_transformers(
 
 
 def host_overheads(prompts: int, new_tokens: int) -> Table:
-    """Share of the decoding time outside forward passes, and speed against our own AR."""
+    """Share of the decoding time outside forward passes, and speed against our own AR and MBSU."""
     target, draft = embedded_pair()
     requests = embedded_requests(prompts, new_tokens)
     sampling = SamplingSettings(temperature=0.3)
@@ -160,7 +161,8 @@ def host_overheads(prompts: int, new_tokens: int) -> Table:
         names = list(SPECS)
         for name in names[index % len(names) :] + names[: index % len(names)]:
             records[name] += built[name].generate([request], 0)
-    table = Table("decoder", "spec", "host overhead", "block efficiency", "speedup over ar")
+    columns = ("host overhead", "block efficiency", "MBSU", "speedup over ar", "attained")
+    table = Table("decoder", "spec", *columns)
     ar_s = {g.prompt_id: g.decode_s / len(g.tokens) for g in records["ar"]}
     for name, generations in records.items():
         forward_s = sum(g.draft_s + g.target_s for g in generations)
@@ -168,13 +170,11 @@ def host_overheads(prompts: int, new_tokens: int) -> Table:
         steps = [step for g in generations for step in g.steps]
         tau = sum(step.accepted + 1 for step in steps) / len(steps)
         speedups = [ar_s[g.prompt_id] / (g.decode_s / len(g.tokens)) for g in generations]
-        table.add_row(
-            name,
-            SPECS[name],
-            f"{1 - forward_s / decode_s:.1%}",
-            f"{tau:.2f}",
-            f"{statistics.median(speedups):.2f}",
-        )
+        memory_bound = mbsu(tau, built[name].draft_calls, built[name].speed_ratio)
+        speedup = statistics.median(speedups)
+        numbers = (f"{value:.2f}" for value in (tau, memory_bound, speedup))
+        host = f"{1 - forward_s / decode_s:.1%}"
+        table.add_row(name, SPECS[name], host, *numbers, f"{speedup / memory_bound:.0%}")
     return table
 
 

@@ -26,11 +26,12 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import run_nodes
+from spec_bench.engine.weights import lay_by_columns
 from spec_bench.policy.iid_paths import IidPaths
 
 BASE = {"nodes": 1, "context": 256, "batch": 1, "vocabulary": 32_000}
 CURVES: dict[str, tuple[int, ...]] = {
-    "nodes": (1, 2, 4, 8, 16, 32, 64),
+    "nodes": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
     "context": (128, 256, 512, 1024, 2048, 4096),
     "batch": (1, 2, 4, 8, 16, 32),
     "vocabulary": (2_000, 8_000, 32_000, 128_000),
@@ -51,6 +52,7 @@ def model_of(vocab: int, options: argparse.Namespace) -> HuggingFaceModel:
     device = torch.device(options.device)
     with torch.device(device):
         module = LlamaForCausalLM(config).to(getattr(torch, options.dtype)).eval()
+    lay_by_columns(module)
     return HuggingFaceModel(module, vocab, device)
 
 
@@ -131,7 +133,8 @@ def machine_name(options: argparse.Namespace) -> str:
             ),
             platform.processor(),
         )
-        hardware = f"{cpu}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        hardware = f"{cpu}, {threads} thread{'s' if threads > 1 else ''}"
     return f"{hardware}; Llama {options.layers} x {options.width}, {options.dtype}"
 
 
@@ -142,7 +145,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=21)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/scaling-cpu"))
     options = parser.parse_args()
