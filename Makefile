@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench bench-scaling bench-gpu profile audit tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format bench bench-sweep bench-scaling bench-gpu profile audit tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -132,6 +132,9 @@ bench-gpu: $(STAMP)
 	$(BIN)/python scripts/gpu_heads.py
 	$(BIN)/python scripts/bench_scaling.py --device cuda --dtype bfloat16 --width 4096 \
 		--out results/benchmarks/scaling-gpu
+
+bench-sweep: $(STAMP)
+	$(BIN)/python scripts/bench_sweep.py
 
 bench-scaling: $(STAMP)
 	$(BIN)/python scripts/bench_scaling.py

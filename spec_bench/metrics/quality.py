@@ -21,7 +21,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
@@ -117,6 +116,8 @@ class Rouge2(_MeanMetric):
     name = "rouge2"
 
     def __init__(self) -> None:
+        from rouge_score.rouge_scorer import RougeScorer  # brings all of nltk along
+
         self._scorer = RougeScorer(["rouge2"], use_stemmer=False)
 
     def match(self, prediction: str, gold: str) -> float:

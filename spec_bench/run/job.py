@@ -36,7 +36,8 @@ from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
-_WARMUP_TOKENS = 16  # enough for every shape of forward pass to have run
+_WARMUP_TOKENS = 4  # an iteration or a few
+_CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
 
 
 def run_job(settings: JobSettings) -> list[CellResult]:
@@ -134,8 +135,10 @@ def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Requ
     decoder.reserve(
         max(decoder.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests)
     )
+    captured = settings.pair.specs[0].compile != "none"
+    most = _CAPTURE_TOKENS if captured else _WARMUP_TOKENS
     for batch in list(_batches(requests, settings.batch_size))[: settings.warmup]:
-        short = [replace(r, max_new_tokens=min(r.max_new_tokens, _WARMUP_TOKENS)) for r in batch]
+        short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
         decoder.generate(short, settings.seed)
 
 
