@@ -25,7 +25,7 @@ help:
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
-	@echo "make bench        engine speed against transformers' generate"
+	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
 
