@@ -85,6 +85,16 @@ def test_absent_children_are_neither_accepted_nor_change_the_residual() -> None:
         assert torch.allclose(verdict.residual, P)
 
 
+def test_a_draft_without_mass_left_accepts_nothing_and_leaves_the_residual() -> None:
+    # Below the smallest normal number a share of what is left means nothing.
+    q = torch.tensor([[[0.0, -95.0, -95.0]]]).softmax(-1)
+    assert 0 < q[0, 0, 1] < torch.finfo(torch.float32).tiny
+    p = torch.tensor([[0.5, 0.3, 0.2]])
+    verdict = recursive_rejection(p, q, torch.tensor([[0, 1]]), THERE, replacement=False)
+    assert verdict.acceptance[0].tolist() == [0.5, 0.0]
+    assert verdict.residual[0].tolist() == pytest.approx([0.0, 0.6, 0.4])
+
+
 def test_rules_do_not_write_to_their_arguments() -> None:
     tokens = torch.tensor([[2, 1]])
     p, q = P.clone(), Q.clone()
