@@ -26,7 +26,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.engine.weights import lay_by_columns
-from spec_bench.metrics.efficiency import mbsu
+from spec_bench.metrics.efficiency import block_efficiency, host_overhead, mbsu, speedup
 from spec_bench.records import Generation, Request
 
 GREEDY = SamplingSettings(temperature=0)
@@ -61,6 +61,13 @@ def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(4, vocab, (count, 64), generator=generator).tolist()
     return [Request(str(i), tuple(prompt), new_tokens) for i, prompt in enumerate(ids)]
+
+
+def requests_of(label: str, prompts: int, new_tokens: int, vocab: int) -> list[Request]:
+    """A pair's prompts; half as many for the larger one."""
+    if label == "embedded":
+        return embedded_requests(prompts, new_tokens)
+    return random_requests(max(2, prompts // 2), new_tokens, vocab)
 
 
 def theirs(
@@ -127,10 +134,7 @@ def against_transformers(
         torch._dynamo.reset()
         target, draft = pair(how)
         plain, assistant = THEIRS[label]()
-        if label == "embedded":
-            requests = embedded_requests(prompts, new_tokens)
-        else:
-            requests = random_requests(max(4, prompts // 2), new_tokens, target.vocab_size)
+        requests = requests_of(label, prompts, new_tokens, target.vocab_size)
         for name, helper, rival in (
             ("ar", None, "generate"),
             ("sd", assistant, "generate(assistant_model)"),
@@ -148,11 +152,11 @@ def against_transformers(
     return table
 
 
-def host_overheads(prompts: int, new_tokens: int) -> Table:
+def host_overheads(prompts: int, new_tokens: int, label: str = "embedded") -> Table:
     """Share of the decoding time outside forward passes, and speed against our own AR and MBSU."""
-    target, draft = embedded_pair()
-    requests = embedded_requests(prompts, new_tokens)
-    sampling = SamplingSettings(temperature=0.3)
+    target, draft = PAIRS[label]()
+    requests = requests_of(label, prompts, new_tokens, target.vocab_size)
+    sampling = SamplingSettings(temperature=0.3 if label == "embedded" else 1.0)
     built = {name: decoder(name, (target, draft), sampling) for name in SPECS}
     records: dict[str, list[Generation]] = {name: [] for name in SPECS}
     for run in built.values():
@@ -162,19 +166,14 @@ def host_overheads(prompts: int, new_tokens: int) -> Table:
         for name in names[index % len(names) :] + names[: index % len(names)]:
             records[name] += built[name].generate([request], 0)
     columns = ("host overhead", "block efficiency", "MBSU", "speedup over ar", "attained")
-    table = Table("decoder", "spec", *columns)
-    ar_s = {g.prompt_id: g.decode_s / len(g.tokens) for g in records["ar"]}
+    table = Table("decoder", "spec", *columns, title=label)
     for name, generations in records.items():
-        forward_s = sum(g.draft_s + g.target_s for g in generations)
-        decode_s = sum(g.decode_s for g in generations)
-        steps = [step for g in generations for step in g.steps]
-        tau = sum(step.accepted + 1 for step in steps) / len(steps)
-        speedups = [ar_s[g.prompt_id] / (g.decode_s / len(g.tokens)) for g in generations]
+        tau = block_efficiency(generations)
         memory_bound = mbsu(tau, built[name].draft_calls, built[name].speed_ratio)
-        speedup = statistics.median(speedups)
-        numbers = (f"{value:.2f}" for value in (tau, memory_bound, speedup))
-        host = f"{1 - forward_s / decode_s:.1%}"
-        table.add_row(name, SPECS[name], host, *numbers, f"{speedup / memory_bound:.0%}")
+        faster = speedup(generations, records["ar"])
+        numbers = (f"{value:.2f}" for value in (tau, memory_bound, faster))
+        host = f"{host_overhead(generations):.1%}"
+        table.add_row(name, SPECS[name], host, *numbers, f"{faster / memory_bound:.0%}")
     return table
 
 
@@ -195,7 +194,8 @@ def main() -> None:
     console.print(
         against_transformers(options.prompts, options.new_tokens, options.compile, options.pairs)
     )
-    console.print(host_overheads(options.prompts, options.new_tokens))
+    for label in options.pairs:
+        console.print(host_overheads(options.prompts, options.new_tokens, label))
 
 
 if __name__ == "__main__":
