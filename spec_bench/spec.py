@@ -1,0 +1,130 @@
+"""The papers' shorthand for a draft tree: ``-``, ``3``, ``2-2-1``, ``4x3``, ``4x2@0.9``, a name.
+
+Read by syntax alone: what a number means is the tree policy's business. Knows neither policies nor
+decoders, and imports no torch, so that a report reads a ``spec`` column without either.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Literal
+
+Form = Literal["root", "number", "levels", "product", "threshold", "name"]
+
+_NUMBER = "[0-9]{1,9}"
+_LEVELS = re.compile(rf"{_NUMBER}(?:-{_NUMBER})+")
+_PRODUCT = re.compile(rf"({_NUMBER})x({_NUMBER})(?:@([0-9]*\.?[0-9]+))?")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A shorthand that was read.
+
+    Attributes:
+        form: ``root`` (``-``), ``number`` (``3``), ``levels`` (``2-2-1``), ``product`` (``4x3``),
+            ``threshold`` (``4x2@0.9``) or ``name``.
+        numbers: the whole numbers in it, in their order.
+        threshold: the number after ``@``, else None.
+        name: the text itself where it is none of the other forms, else "".
+    """
+
+    form: Form
+    numbers: tuple[int, ...] = ()
+    threshold: float | None = None
+    name: str = ""
+
+    def __str__(self) -> str:
+        """The shorthand; ``parse`` inverts it."""
+        match self.form:
+            case "root":
+                return "-"
+            case "number" | "levels":
+                return "-".join(map(str, self.numbers))
+            case "product":
+                return f"{self.width}x{self.depth}"
+            case "threshold":
+                return f"{self.width}x{self.depth}@{self.threshold:g}"
+            case "name":
+                return self.name
+
+    @property
+    def widths(self) -> tuple[int, ...] | None:
+        """Children per level, where it can be read so: a number is one level.
+
+        None for ``4x3``, ``4x2@0.9`` and names.
+        """
+        return self.numbers if self.form in ("root", "number", "levels") else None
+
+    @property
+    def depth(self) -> int:
+        """L: levels of the tree.
+
+        A bare number is a chain of that length; where it is children at the root, or beams, ask
+        ``widths``.
+
+        Raises:
+            ValueError: a name, which does not tell.
+        """
+        self._no_name("depth")
+        if self.form == "levels":
+            return len(self.numbers)
+        return self.numbers[-1] if self.numbers else 0
+
+    @property
+    def width(self) -> int:
+        """K or W: paths, beams, or the most children of one node; 0 for the root alone.
+
+        A bare number is that number.
+
+        Raises:
+            ValueError: a name, which does not tell.
+        """
+        self._no_name("width")
+        if self.form == "levels":
+            return max(self.numbers)
+        return self.numbers[0] if self.numbers else 0
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the tree, the root not counted.
+
+        Raises:
+            ValueError: a name, which does not tell.
+        """
+        self._no_name("nodes")
+        if self.form in ("product", "threshold"):
+            return self.width * self.depth
+        return sum(accumulate(self.numbers, mul))
+
+    def _no_name(self, wanted: str) -> None:
+        if self.form == "name":
+            raise ValueError(f"the tree {self.name!r} is a name, which has no {wanted} in it")
+
+
+def parse(text: str | int) -> Spec:
+    """Reads a shorthand.
+
+    Args:
+        text: as written; what has no numbers in a known form is a name.
+
+    Raises:
+        ValueError: there is nothing to read.
+    """
+    text = str(text).strip()
+    if not text:
+        raise ValueError("a tree's shorthand is empty; 3, 2-2-1, 4x3 and 4x2@0.9 are trees")
+    if text == "-":
+        return Spec("root")
+    if re.fullmatch(_NUMBER, text):
+        return Spec("number", (int(text),))
+    if _LEVELS.fullmatch(text):
+        return Spec("levels", tuple(map(int, text.split("-"))))
+    if found := _PRODUCT.fullmatch(text):
+        numbers = int(found[1]), int(found[2])
+        if found[3] is None:
+            return Spec("product", numbers)
+        return Spec("threshold", numbers, float(found[3]))
+    return Spec("name", name=text)

@@ -1,0 +1,142 @@
+"""Registries: found by being there, in our package or in another one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spec_bench.registry import Registry, config_folders
+
+
+@dataclass(frozen=True)
+class Declared:
+    name: str
+    thing: object
+    mark: str
+
+
+def install(root: Path, name: str, points: str, **files: str) -> None:
+    """A package beside its metadata, as an installer leaves them."""
+    info = root / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(points)
+    for path, text in files.items():
+        file = root / f"{path.replace('__', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def test_what_is_decorated_stays_what_it_is_and_is_found_with_its_facts() -> None:
+    rules = Registry("rule", "spec_bench.test", Declared)
+
+    @rules("coin", mark="exact")
+    def coin() -> str:
+        return "heads"
+
+    assert coin() == "heads"
+    assert rules["coin"] == Declared("coin", coin, "exact")
+    assert list(rules) == ["coin"]
+
+
+def test_an_unknown_name_is_refused_in_one_line_with_the_choices() -> None:
+    rules: Registry[object] = Registry("rule", "spec_bench.test")
+    rules("one")(object)
+    rules("two")(int)
+    for wrong in ("three", None, float("nan"), ["one"], {}):
+        with pytest.raises(ValueError, match="one, two") as caught:
+            rules.find(wrong, "decoder 'd': verifier.rule")
+        assert repr(wrong) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_two_things_of_one_name_are_refused_and_one_imported_twice_is_not() -> None:
+    rules: Registry[object] = Registry("rule", "spec_bench.test")
+    rules("one")(int)
+    rules("one")(int)
+    with pytest.raises(ValueError, match=r"builtins\.int and builtins\.str"):
+        rules("one")(str)
+
+
+def test_modules_of_the_package_looked_after_register_when_first_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(
+        tmp_path,
+        "housed",
+        "",
+        housed____init__="",
+        housed__known="from spec_bench.registry import Registry\nthings = Registry('thing', 'g')\n",
+        housed__more="from housed.known import things\n@things('late')\nclass Late: ...\n",
+    )
+    things: Registry[object] = Registry("thing", "spec_bench.test", within="housed")
+    assert "housed.more" not in sys.modules
+    assert list(things) == []
+    assert "housed.more" in sys.modules
+
+
+def test_another_packages_entry_points_are_imported_only_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    things: Registry[object] = Registry("thing", "spec_bench.test_things")
+    things("own")(int)
+    monkeypatch.setattr(sys, "shared_things", things, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(
+        tmp_path,
+        "lodger",
+        "[spec_bench.test_things]\nguest = lodger_things\n",
+        lodger_things="import sys\n@sys.shared_things('guest')\nclass Guest: ...\n",
+    )
+    assert things["own"] is int
+    assert "lodger_things" not in sys.modules
+    assert things.find("guest", "thing").__name__ == "Guest"  # type: ignore[attr-defined]
+    assert list(things) == ["own", "guest"]
+
+
+def test_an_entry_point_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(
+        tmp_path,
+        "broken",
+        "[spec_bench.test_broken]\nguest = broken_things\n",
+        broken_things="raise RuntimeError('out of order\\nand more')",
+    )
+    things: Registry[object] = Registry("thing", "spec_bench.test_broken")
+    with pytest.raises(ValueError, match=r"broken_things.*RuntimeError: out of order") as caught:
+        list(things)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_of_configs_are_found_without_importing_their_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "papers", "[spec_bench.configs]\nmine = papers_of_mine\n")
+    (tmp_path / "papers_of_mine" / "experiments").mkdir(parents=True)
+    assert config_folders() == [tmp_path / "papers_of_mine"]
+    assert "papers_of_mine" not in sys.modules
+
+
+def test_a_folder_of_configs_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "papers", "[spec_bench.configs]\nmine = nowhere.at_all\n")
+    with pytest.raises(ValueError, match=r"'mine'.*'nowhere\.at_all'"):
+        config_folders()
+
+
+def test_registry_and_spec_import_no_torch() -> None:
+    code = (
+        "import sys, spec_bench.registry, spec_bench.spec\n"
+        "assert not {'torch', 'pandas', 'hydra', 'pydantic'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
