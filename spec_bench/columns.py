@@ -1,0 +1,159 @@
+"""Every number of ``results.csv``, once: its name, title, definition, unit and digits.
+
+They stand as lines of ``columns.csv`` beside this file. No other file lists columns: what needs
+some of them asks by kind, or for one by name. The order is that of the results file. A column with
+an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% bootstrap interval
+over prompts. Knows nothing about how a number is computed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal[
+    "identity",  # which cell it is
+    "setting",  # what it ran with
+    "state",  # how it ended
+    "count",
+    "efficiency",
+    "time",
+    "energy",
+    "likelihood",  # how probable the texts are under the target
+    "score",  # how good the texts are, to references or to a judge
+    "memory",
+    "note",  # what another column's number was made with
+]
+Holds = Literal["number", "text", "flag"]
+ENDS = ("_low", "_high")
+_ENDS = ("lower", "upper")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a cell.
+
+    Attributes:
+        name: in the file; a contract with tables, figures and users' scripts.
+        title: for tables and pages.
+        definition: one line.
+        kind: what it says about a cell.
+        unit: of the number; "" where it is a plain number or text.
+        digits: after the point, where it is printed.
+        interval: whether its 95% interval is known too.
+        better: which way is better; None where neither is.
+        short: in narrow tables, such as the terminal's; "": not shown there.
+        holds: what its cells are.
+    """
+
+    name: str
+    title: str
+    definition: str
+    kind: Kind
+    unit: str = ""
+    digits: int = 2
+    interval: bool = False
+    better: Literal["up", "down"] | None = None
+    short: str = ""
+    holds: Holds = "number"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and, where there is an interval, those of its ends."""
+        return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
+
+
+def _read() -> list[Column]:
+    """The lines of ``columns.csv``; an empty cell there is the field's default."""
+    with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
+        lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
+    typed: list[dict[str, Any]] = [
+        {**line, "digits": int(line.get("digits", 2)), "interval": line.get("interval") == "yes"}
+        for line in lines
+    ]
+    return [Column(**line) for line in typed]
+
+
+COLUMNS: list[Column] = _read()
+
+
+def register(column: Column) -> Column:
+    """Adds a column of another package, after all others.
+
+    Raises:
+        ValueError: another column has one of its names.
+    """
+    taken = {name: own for own in COLUMNS for name in own.names}
+    for name in column.names:
+        if taken.get(name, column) != column:
+            raise ValueError(f"column {column.name!r}: {name!r} is a name of another column")
+    if column.name not in taken:
+        COLUMNS.append(column)
+    return column
+
+
+def column(name: str) -> Column:
+    """The column of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for each in COLUMNS:
+        if each.name == name:
+            return each
+    raise ValueError(f"no column {name!r}; columns: {', '.join(each.name for each in COLUMNS)}")
+
+
+def of_kind(*kinds: Kind) -> list[Column]:
+    """The columns of these kinds, in the file's order."""
+    return [each for each in COLUMNS if each.kind in kinds]
+
+
+def labels() -> list[str]:
+    """The names of what identifies a cell and how it ended; the first columns of every file."""
+    return [each.name for each in of_kind("identity", "setting", "state")]
+
+
+def header() -> dict[str, str]:
+    """Every name that a file may have, ends of intervals too, with its one-line definition."""
+    found: dict[str, str] = {}
+    for each in COLUMNS:
+        ends = [
+            f"{which} end of the 95% interval of {each.name} (over prompts)"
+            for which in ("lower", "upper")
+        ]
+        found.update(zip(each.names, [each.definition, *ends], strict=False))
+    return found
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names as a file orders them, each once; those of no column come last, as they came."""
+    there = dict.fromkeys(names)
+    known = [name for each in COLUMNS for name in each.names if name in there]
+    return list(dict.fromkeys([*known, *there]))
+
+
+def columns_in(names: Iterable[str]) -> list[Column]:
+    """The columns of a file with these names, in its order.
+
+    Scores of metric modules have no line here; they are known by their intervals, and come last.
+    """
+    there = dict.fromkeys(names)
+    known = [each for each in COLUMNS if each.name in there]
+    mine = header()
+    modules = [name for name in there if name not in mine and f"{name}_low" in there]
+    return [*known, *(module_column(name) for name in modules)]
+
+
+def scores_in(names: Iterable[str]) -> list[str]:
+    """The names of the quality scores among a file's names: ours, then those of metric modules."""
+    return [each.name for each in columns_in(names) if each.kind == "score"]
+
+
+def module_column(name: str) -> Column:
+    """The column of a metric module's score, which is named after the module."""
+    title, definition = name.replace("_", " "), "score of a metric module"
+    return Column(name, title, definition, "score", digits=3, interval=True, better="up")

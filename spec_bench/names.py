@@ -1,0 +1,96 @@
+"""How decoders, tasks and marks are written for people, and what they look like in figures.
+
+Columns' titles are in ``columns``. The pages' style sheet takes its colours from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """A colour on white and on a dark page."""
+
+    light: str
+    dark: str
+
+
+# Okabe & Ito: distinguishable with any colour vision.
+BLUE, VERMILLION = Colour("#0072B2", "#4AA8E0"), Colour("#D55E00", "#F08A3C")
+GREEN, PURPLE = Colour("#009E73", "#2FC294"), Colour("#CC79A7", "#E29AC4")
+ORANGE, SKY = Colour("#E69F00", "#E69F00"), Colour("#56B4E9", "#56B4E9")
+BLACK = Colour("#000000", "#98A2AD")
+PALETTE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder for people.
+
+    Attributes:
+        title: in tables and figures.
+        colour: in figures and on pages.
+        marker: matplotlib's letter.
+    """
+
+    title: str
+    colour: Colour
+    marker: str = "o"
+
+
+DECODERS: dict[str, Decoder] = {
+    "ar": Decoder("AR", BLACK, "X"),
+    "sd": Decoder("SD", BLUE, "o"),
+    "spectr": Decoder("SpecTr", ORANGE, "s"),
+    "specinfer": Decoder("SpecInfer", ORANGE, "v"),
+    "rsd_c": Decoder("RSD-C", GREEN, "^"),
+    "rsd_s": Decoder("RSD-S", VERMILLION, "D"),
+    "mcsd": Decoder("MCSD with replacement", PURPLE, "s"),
+    "mcsd_wor": Decoder("MCSD", PURPLE, "o"),
+    "mcns": Decoder("MCNS", PURPLE, "^"),
+    "beam_sampling": Decoder("beam sampling", GREEN, "s"),
+    "beam_search": Decoder("beam search", GREEN, "P"),
+    "dsbd": Decoder("DSBD", VERMILLION, "o"),
+    "dsbd_one_cache": Decoder("DSBD, one cache", VERMILLION, "D"),
+    "medusa": Decoder("Medusa", BLUE, "o"),
+    "medusa_typical": Decoder("Medusa, typical", BLUE, "v"),
+    "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
+    "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
+    "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
+}
+TASKS = {
+    "xsum": "XSum",
+    "wmt18_deen": "WMT18 De-En",
+    "wmt14_ende": "WMT14 En-De",
+    "dolly": "Dolly",
+    "alpaca": "Alpaca",
+    "mt_bench": "MT-bench",
+    "squad": "SQuAD",
+    "spider": "Spider",
+}
+
+# What sets a row apart from an exact one: how it is written, and what it means.
+MARKS = {"exact_beam": "beam law", "approximate": "approximate", "simulated": "simulated"}
+MEANINGS = {
+    "exact_beam": "beam law: exact for the law of beam decoding, which is not that of the target's "
+    "single samples.",
+    "approximate": "approximate: the output does not follow the target's distribution.",
+    "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
+}
+
+
+def decoder(name: str) -> Decoder:
+    """How a decoder is shown; one that is not listed keeps its name and is purple."""
+    return DECODERS.get(name, Decoder(name, PURPLE))
+
+
+def task(name: str) -> str:
+    """A task's name in print; one that is not listed keeps its name."""
+    return TASKS.get(name, name)
+
+
+def title(name: str) -> str:
+    """A decoder's or task's name in print; any other name as it is."""
+    return TASKS.get(name) or decoder(name).title

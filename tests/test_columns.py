@@ -1,0 +1,72 @@
+"""Every number of the results file has one line, and the file's order is that of the lines."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spec_bench import columns
+from spec_bench.columns import COLUMNS, Column
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def test_every_name_of_the_committed_results_has_a_line() -> None:
+    files = sorted(RESULTS.rglob("results.csv"))
+    assert files
+    for path in files:
+        with path.open(newline="", encoding="utf-8") as stream:
+            names = next(csv.reader(stream))
+        assert not set(names) - set(columns.header()), path
+
+
+def test_no_name_stands_twice() -> None:
+    names = [name for each in COLUMNS for name in each.names]
+    assert len(names) == len(set(names))
+
+
+def test_every_number_says_what_it_is() -> None:
+    for each in COLUMNS:
+        assert each.title, each.name
+        assert each.definition, each.name
+        assert not each.interval or each.holds == "number", each.name
+
+
+def test_ends_of_an_interval_follow_their_number() -> None:
+    assert columns.ordered(["mbsu_high", "other", "speedup", "mbsu", "mbsu_low", "pair"]) == [
+        *("pair", "mbsu", "mbsu_low", "mbsu_high", "speedup", "other"),
+    ]
+    assert columns.header()["mbsu_low"] == "lower end of the 95% interval of mbsu (over prompts)"
+
+
+def test_a_metric_modules_score_is_known_by_its_interval() -> None:
+    names = ["meteor", "meteor_low", "meteor_high", "spec", "bleu", "someones_note"]
+    assert [each.name for each in columns.columns_in(names)] == ["spec", "bleu", "meteor"]
+    assert columns.scores_in(names) == ["bleu", "meteor"]
+
+
+def test_an_unknown_column_is_named_with_the_choices() -> None:
+    with pytest.raises(ValueError, match="'blue'"):
+        columns.column("blue")
+
+
+def test_a_column_of_another_package_comes_last_and_takes_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "COLUMNS", list(COLUMNS))
+    mine = columns.register(Column("waste", "waste", "rejected nodes", "efficiency"))
+    assert columns.register(mine) is mine
+    assert columns.COLUMNS[-1] is columns.column("waste")
+    with pytest.raises(ValueError, match="mbsu_low"):
+        columns.register(Column("mbsu_low", "low", "the lower end", "efficiency"))
+
+
+def test_the_ground_floor_imports_neither_torch_nor_pandas() -> None:
+    floor = "spec_bench.columns, spec_bench.names, spec_bench.files, spec_bench.records"
+    code = f"import sys, {floor}; assert not {{'torch', 'pandas', 'numpy'}} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
