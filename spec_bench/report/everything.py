@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from spec_bench.files import results_files
 from spec_bench.report.page.build import build_page
 from spec_bench.report.page.gather import gather, results_file
 from spec_bench.report.page.pictures import draw, drawings
 from spec_bench.report.page.tables import shown_tables
 from spec_bench.report.papers import comma, latex, markdown
 from spec_bench.report.papers.index import load_paper, recipes_by_name
-from spec_bench.report.papers.measured import Measured, read_measured, results_files
+from spec_bench.report.papers.measured import Measured, read_measured
 
 _TABLES = {"md": markdown.render, "csv": comma.render, "tex": latex.render}
 _FORMATS = ("png", "pdf")

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
+from spec_bench import files
 from spec_bench.records import Generation
 
 Row = Mapping[str, Any]
@@ -99,7 +100,7 @@ def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
         results: the results file, ``<results>/<name>/results.csv``.
         run_id: the cell's.
     """
-    path = results.resolve().parent.parent / "runs" / run_id / "generations.jsonl"
+    path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
     if not path.is_file():
         return None
     with path.open(encoding="utf-8") as stream:
@@ -109,7 +110,7 @@ def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
 
 def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured; None where the raw runs are not beside the results."""
-    path = results.resolve().parent.parent / "runs" / run_id / "provenance.json"
+    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
 
 

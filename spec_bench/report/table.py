@@ -8,24 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.metrics import quality_names
+from spec_bench import columns
+from spec_bench.columns import Column
 from spec_bench.report.load import Group, provenance_of
 from spec_bench.report.papers.titles import MARKS, MEANINGS
 
-# (header, column, digits, factor)
-_COLUMNS: tuple[tuple[str, str, int, float], ...] = (
-    ("block efficiency", "block_efficiency", 2, 1.0),
-    ("MBSU", "mbsu", 2, 1.0),
-    ("acceptance rate", "acceptance_rate", 2, 1.0),
-    ("token rate (1/s)", "token_rate", 0, 1.0),
-    ("end to end (1/s)", "token_rate_end_to_end", 0, 1.0),
-    ("speedup", "speedup", 2, 1.0),
-    ("host overhead", "host_overhead", 2, 1.0),
-    ("J/token", "energy_j_per_token", 3, 1.0),
-    ("beam width", "beam_width", 2, 1.0),
-    ("perplexity", "perplexity", 2, 1.0),
-)
-_COUNTS = ("execution_errors", "execution_timeouts")  # shown where there are any
+_OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:
@@ -34,46 +22,50 @@ def markdown(groups: Sequence[Group], results: Path) -> str:
     return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
 
 
-def formatted(row: pd.Series, column: str, digits: int, factor: float = 1.0) -> str:
+def formatted(row: pd.Series, column: str, digits: int) -> str:
     """``value [low, high]``; empty where there is no value."""
     value = row.get(column)
     if value is None or pd.isna(value):
         return ""
-    text = f"{value * factor:.{digits}f}"
+    text = f"{value:.{digits}f}"
     low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
     if low is None or pd.isna(low) or pd.isna(high) or low == high:
         return text
-    return f"{text} [{low * factor:.{digits}f}, {high * factor:.{digits}f}]"
+    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _group_table(group: Group) -> str:
     """One task's table with the columns that have a value in it."""
-    columns = [c for c in _columns(group) if c[1] in group.rows and group.rows[c[1]].notna().any()]
+    shown = [c for c in _columns(group) if group.rows[c.name].notna().any()]
     lines = [
         f"### {group.title}",
         "",
-        "| " + " | ".join(["decoder", "spec", *(header for header, *_ in columns)]) + " |",
-        "| " + " | ".join(["---", "---", *("---:" for _ in columns)]) + " |",
+        "| " + " | ".join(["decoder", "spec", *(_header(c) for c in shown)]) + " |",
+        "| " + " | ".join(["---", "---", *("---:" for _ in shown)]) + " |",
     ]
     for _, row in group.rows.iterrows():
         mark = MARKS.get(str(row.lossless))
         name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
-        cells = [formatted(row, name, digits, factor) for _, name, digits, factor in columns]
+        cells = [formatted(row, c.name, c.digits) for c in shown]
         if row.status == "failed":
-            cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(columns) - 1)]
+            cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(shown) - 1)]
         lines.append("| " + " | ".join([name, str(row.spec), *cells]) + " |")
     return "\n".join(lines)
 
 
-def _columns(group: Group) -> list[tuple[str, str, int, float]]:
-    """Efficiency, then whatever scores the rows have, then what counts against a score."""
-    scores = [(name.replace("_", " "), name, 3, 1.0) for name in quality_names(group.rows.columns)]
-    counts = [
-        (name.replace("_", " "), name, 0, 1.0)
-        for name in _COUNTS
-        if name in group.rows and group.rows[name].any()
+def _columns(group: Group) -> list[Column]:
+    """What is measured with an interval, then what counts against a score."""
+    there = columns.columns_in(group.rows.columns)
+    counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
+    return [
+        *(c for c in there if c.interval and c.name not in _OF_A_REQUEST),
+        *(c for c in counts if group.rows[c.name].any()),
     ]
-    return [*_COLUMNS, *scores, *counts]
+
+
+def _header(column: Column) -> str:
+    """The column's title; scores go by their names in the file."""
+    return column.name.replace("_", " ") if column.kind in ("score", "count") else column.title
 
 
 def _footer(groups: Sequence[Group], results: Path) -> str:

@@ -12,42 +12,16 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.report.papers.titles import MARKS
+from spec_bench import names
+from spec_bench.names import MARKS
 
-# Okabe & Ito: distinguishable with any colour vision.
-BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
-COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-DECODER_COLOURS = {  # as on pages
-    **{"sd": BLUE, "spectr": ORANGE, "rsd_c": GREEN, "rsd_s": VERMILLION},
-    **{"specinfer": ORANGE, "beam_sampling": GREEN, "dsbd": VERMILLION},
-    **{"medusa": BLUE, "redrafter": VERMILLION, "redrafter_no_rnn": GREEN, "ar": BLACK},
-}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = names.MARKERS
+COLOURS = tuple(colour.light for colour in names.PALETTE)
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
+DECODER_COLOURS = {name: each.colour.light for name, each in names.DECODERS.items()}
 FORMATS = ("png", "pdf")
 _DPI = 200
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
-NAMES = {
-    "ar": "AR",
-    "sd": "SD",
-    "spectr": "SpecTr",
-    "rsd_c": "RSD-C",
-    "rsd_s": "RSD-S",
-    "xsum": "XSum",
-    "wmt18_deen": "WMT18 De-En",
-    "wmt14_ende": "WMT14 En-De",
-    "dolly": "Dolly",
-    "alpaca": "Alpaca",
-    "squad": "SQuAD",
-    "spider": "Spider",
-    "specinfer": "SpecInfer",
-    "beam_sampling": "beam sampling",
-    "dsbd": "DSBD",
-    "medusa": "Medusa",
-    "redrafter": "ReDrafter",
-    "redrafter_no_rnn": "ReDrafter, no recurrence",
-    "mt_bench": "MT-bench",
-}
 _SETTINGS = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -72,7 +46,7 @@ def settings() -> Any:
 
 def name_of(label: object) -> str:
     """A decoder's or task's name in print."""
-    return NAMES.get(str(label), str(label))
+    return names.title(str(label))
 
 
 def marks(rows: pd.DataFrame) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from html import escape
 from importlib import resources
 
-from spec_bench.metrics.summary import DEFINITIONS
 from spec_bench.report.load import Group
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
-from spec_bench.report.page.results_table import COLUMNS, results_table
+from spec_bench.report.page.results_table import SHOWN, results_table
 from spec_bench.report.papers import html
 from spec_bench.report.papers.titles import MEANINGS, TASKS, titled
 
@@ -235,8 +234,6 @@ def _origins(data: PageData) -> str:
 def _words() -> str:
     """One definition a column."""
     entries = "".join(
-        f"<dt>{escape(column.title)}</dt><dd>{escape(DEFINITIONS[column.name])}</dd>"
-        for column in COLUMNS
-        if column.name in DEFINITIONS
+        f"<dt>{escape(column.title)}</dt><dd>{escape(column.definition)}</dd>" for column in SHOWN
     )
     return f"<dl>{entries}</dl>"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench import files
 from spec_bench.report.load import Group, groups_of
 from spec_bench.report.orderings import Check, check_all
 from spec_bench.report.others import claims_of
@@ -21,7 +22,7 @@ from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.papers.commands import commands_for
 from spec_bench.report.papers.grid import Wanted
 from spec_bench.report.papers.index import Item, Paper, load_paper, recipes_by_name
-from spec_bench.report.papers.measured import Measured, read_measured, results_files
+from spec_bench.report.papers.measured import Measured, read_measured
 from spec_bench.report.papers.progress import Progress, progress_of, wanted_of
 
 _PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
@@ -72,14 +73,14 @@ def results_file(name: str, results: Path) -> Path:
     """
     if Path(name).is_file():
         return Path(name)
-    files = results_files(results)
-    found = [path for path in files if path.parent.name == name]
+    tables = files.results_files(results)
+    found = [path for path in tables if path.parent.name == name]
     direct = [path for path in found if path.parent.parent == results]
     if direct or len(found) == 1:
         return (direct or found)[0]
     if found:
         raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, found))}")
-    known = sorted({path.parent.name for path in files})
+    known = sorted({path.parent.name for path in tables})
     raise ValueError(
         f"no experiment {name!r} below {str(results)!r}; there: {', '.join(known) or 'none'}"
     )
@@ -170,9 +171,9 @@ def _checks(
 def _origins(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
     """Distinct machines and versions with the number of cells, the most common first."""
     counts: dict[str, int] = {}
-    runs = file.resolve().parent.parent / "runs"
+    results = files.results_of(file)
     for run_id in list(rows.run_id)[:_PROVENANCE_FILES]:
-        path = runs / str(run_id) / "provenance.json"
+        path = files.run_folder(results, str(run_id)) / files.PROVENANCE
         if path.is_file():
             key = json.dumps(_origin(json.loads(path.read_text(encoding="utf-8"))[-1]))
             counts[key] = counts.get(key, 0) + 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 
 import pandas as pd
 
-from spec_bench.metrics import METRICS
-from spec_bench.metrics.summary import DEFINITIONS
+from spec_bench import columns
+from spec_bench.columns import Column
 from spec_bench.report.load import Group, Row, rows_of
 from spec_bench.report.papers.titles import DECODERS, MARKS, titled
 
@@ -17,50 +16,21 @@ _OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A column of the page's tables.
-
-    Attributes:
-        name: in the results file.
-        title: for people.
-        digits: after the point.
-    """
-
-    name: str
-    title: str
-    digits: int
-
-
-COLUMNS = (
-    Shown("draft_calls", "draft calls", 0),
-    Shown("nodes_per_call", "nodes", 1),
-    Shown("block_efficiency", "block efficiency", 2),
-    Shown("mbsu", "MBSU", 2),
-    Shown("acceptance_rate", "acceptance", 2),
-    Shown("token_rate", "tokens/s", 1),
-    Shown(_OF_A_REQUEST, "tokens/s of a request", 1),
-    Shown("speedup", "speedup", 2),
-    *(
-        Shown(name, titled({"rouge2": "ROUGE-2", "bleu": "BLEU"}, name).replace("_", " "), 3)
-        for name in METRICS
-    ),
-    Shown("perplexity", "perplexity", 3),
-    Shown("beam_width", "beam width", 2),
-    Shown("energy_j_per_token", "J/token", 3),
-    Shown("host_overhead", "host overhead", 2),
+SHOWN = (
+    *(columns.column(name) for name in ("draft_calls", "nodes_per_call")),
+    *(each for each in columns.COLUMNS if each.interval),
 )
 
 
 def results_table(group: Group) -> str:
     """The group's table; columns without a value are left out."""
     rows = group.rows
-    shown = [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
+    shown = [c for c in SHOWN if c.name in rows and rows[c.name].notna().any()]
     if "batch_size" in rows and (rows.batch_size == 1).all():
         shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
     heads = [_head("decoder", "name of the algorithm"), _head("tree", "the papers' shorthand")]
-    heads += [_head(c.title, DEFINITIONS.get(c.name, "")) for c in shown]
+    heads += [_head(c.title, c.definition) for c in shown]
     best = {
         c.name: _ahead(rows, c.name)
         for c in shown
@@ -101,7 +71,7 @@ def _head(title: str, definition: str) -> str:
 def _line(
     row: Row,
     draft: str,
-    shown: list[Shown],
+    shown: list[Column],
     scales: dict[str, tuple[float, float]],
     best: set[str],
 ) -> str:
@@ -131,7 +101,7 @@ def _line(
     return f"<tr{kind}>{name}{tree}{''.join(cells)}</tr>"
 
 
-def _cell(row: Row, column: Shown, scale: tuple[float, float] | None, best: bool) -> str:
+def _cell(row: Row, column: Column, scale: tuple[float, float] | None, best: bool) -> str:
     """A number, its interval, and that drawn where the column has a scale."""
     value = row.get(column.name)
     if value is None or pd.isna(value):

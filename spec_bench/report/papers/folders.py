@@ -1,13 +1,10 @@
-"""Where the papers' data and the pairs' configs lie: in a wheel inside the package, else beside it.
-
-Knows the file system only. The runner has functions of its own: the report never imports it.
-"""
+"""Where the papers' data and the pairs' configs lie."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import spec_bench
+from spec_bench.files import package_folder
 
 
 def conf_dir() -> Path:
@@ -16,7 +13,7 @@ def conf_dir() -> Path:
     Raises:
         ValueError: the installation carries none.
     """
-    return _folder("conf")
+    return package_folder("conf")
 
 
 def experiments_dir() -> Path:
@@ -25,12 +22,4 @@ def experiments_dir() -> Path:
     Raises:
         ValueError: the installation carries none.
     """
-    return _folder("experiments")
-
-
-def _folder(name: str) -> Path:
-    package = Path(spec_bench.__file__).resolve().parent
-    for folder in (package / name, package.parent / name):
-        if folder.is_dir():
-            return folder
-    raise ValueError(f"no folder {name!r} in {package} or beside it")
+    return package_folder("experiments")

@@ -1,8 +1,7 @@
 """Measured rows, found by what a table asks for.
 
-Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``; raw runs are
-not read. Where several rows fit, the recipe's own experiment is preferred, then the smallest
-batch, the lowest seed and the most prompts.
+Reads experiments' tables alone; raw runs are not read. Where several rows fit, the recipe's own
+experiment is preferred, then the smallest batch, the lowest seed and the most prompts.
 """
 
 from __future__ import annotations
@@ -13,18 +12,12 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.files import results_files
 from spec_bench.report.load import read_results
 from spec_bench.report.papers.grid import Wanted
 from spec_bench.report.papers.pairs import pair_configs
 
 Row = Mapping[str, Any]
-_RUNS = "runs"
-
-
-def results_files(folder: Path) -> list[Path]:
-    """The results files below a folder, one or two levels down."""
-    found = [*folder.glob("*/results.csv"), *folder.glob("*/*/results.csv")]
-    return sorted(path for path in set(found) if _RUNS not in path.relative_to(folder).parts)
 
 
 def read_measured(files: Iterable[Path]) -> pd.DataFrame:
