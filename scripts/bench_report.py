@@ -7,7 +7,6 @@ pages of 1,998 rows and one page of 2,000 rows. ``--keep DIR`` leaves the result
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.published import side_by_side
 from spec_bench.report.__main__ import main as report
 from spec_bench.report.papers import markdown
 from spec_bench.report.papers.build import build_table
@@ -60,8 +60,8 @@ def synthetic(paper_rows: list[dict[str, str]]) -> dict[str, pd.DataFrame]:
         score = paper.settings["accuracy"][row["task"]]
         for name in ("block_efficiency", "mbsu", "token_rate", "accuracy"):
             column = score if name == "accuracy" else name
-            if row[name] and column:
-                value = float(row[name]) * (1 + 0.02 * ((place * 37 % 11) / 5 - 1))
+            if column and row[column]:
+                value = float(row[column]) * (1 + 0.02 * ((place * 37 % 11) / 5 - 1))
                 cell[column] = value
                 cell[f"{column}_low"] = value * (1 - HALF_WIDTH)
                 cell[f"{column}_high"] = value * (1 + HALF_WIDTH)
@@ -78,8 +78,7 @@ def synthetic(paper_rows: list[dict[str, str]]) -> dict[str, pd.DataFrame]:
 
 def write(folder: Path) -> int:
     """Writes the synthetic results; the number of rows."""
-    with (load_paper("rsd").folder / "reference" / "rsd.csv").open() as stream:
-        files = synthetic(list(csv.DictReader(stream)))
+    files = synthetic(side_by_side(load_paper("rsd").numbers))
     for experiment, rows in files.items():
         path = folder / experiment / "results.csv"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,12 @@ import yaml
 
 from spec_bench.decode.build import resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.published import read_published, side_by_side
 from spec_bench.records import Generation
 from spec_bench.verify.simulated import constant_acceptance
 
 ROOT = Path(__file__).parent.parent
-REFERENCE = ROOT / "experiments" / "rsd" / "reference" / "rsd.csv"
+REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"
 # By target: a draft of the architecture that the paper's has, and the paper's table on XSum.
 PAIRS = {
     "llama2_7b": ("llama_115m", 1),
@@ -63,8 +64,7 @@ Published = Mapping[str, str]
 
 def published_rows(table: int) -> list[Published]:
     """The rows of one of the paper's tables that have a block efficiency, in printed order."""
-    with REFERENCE.open(encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["table"] == str(table)]
+    rows = side_by_side(row for row in read_published(REFERENCE) if row["table"] == str(table))
     if not rows:
         raise ValueError(f"{REFERENCE.name} has no table {table}")
     return [row for row in rows if row["block_efficiency"]]

@@ -10,15 +10,15 @@ reference run offline beside it. Needs ``pip install 'spec-bench[reports]'``.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 from typing import Any
 
+from spec_bench.published import read_published, side_by_side
 from spec_bench.sinks.curves import AXES, METRICS, curves
 from spec_bench.sinks.wandb import Wandb, build_wandb, log_curves
 
-REFERENCE = Path(__file__).resolve().parents[1] / "experiments" / "rsd" / "reference" / "rsd.csv"
+REFERENCE = Path(__file__).resolve().parents[1] / "experiments" / "rsd" / "reference.csv"
 EXPERIMENT_AXIS = {"draft_length": "draft_length", "target_budget": "budget"}  # the CSV's names
 GROUP = "paper"
 TITLES = {
@@ -57,8 +57,7 @@ def reference_rows(target: str, draft: str, task: str) -> list[dict[str, str]]:
     Raises:
         ValueError: the paper has no such table.
     """
-    with REFERENCE.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = side_by_side(read_published(REFERENCE))
     found = [row for row in rows if (row["target"], row["draft"]) == (target, draft)]
     if not found:
         pairs = dict.fromkeys(f"{row['target']} with {row['draft']}" for row in rows)

@@ -1,118 +1,23 @@
-"""Reading a results file: rows as they are, grouped into what may be compared."""
+"""Other names of ``spec_bench.report.rows``."""
 
-from __future__ import annotations
-
-import functools
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
-
-import pandas as pd
-
-from spec_bench import files
-from spec_bench.records import Generation
-
-Row = Mapping[str, Any]
-"""A results file's row by column; reading one takes a hundredth of what a Series takes."""
-
-_COMPARABLE = (
-    *("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
-    *("max_new_tokens", "later_turns", "prompts"),
+from spec_bench.report.rows import (
+    Group,
+    Row,
+    generations_of,
+    groups_of,
+    provenance_of,
+    read_results,
+    reason_of,
+    rows_of,
 )
 
-
-@dataclass(frozen=True)
-class Group:
-    """Cells that differ in the decoder only.
-
-    Attributes:
-        title: the task, and of the other settings those that differ between groups.
-        rows: the cells, the baseline first, as the file orders them.
-    """
-
-    title: str
-    rows: pd.DataFrame
-
-    @functools.cached_property
-    def by_decoder(self) -> dict[str, list[Row]]:
-        """Each decoder's cells in the file's order, made once: claims ask often."""
-        found: dict[str, list[Row]] = {}
-        for row in rows_of(self.rows):
-            found.setdefault(str(row["decoder"]), []).append(row)
-        return found
-
-    def row(self, decoder: str) -> pd.Series | None:
-        """The first cell of that decoder that has numbers."""
-        found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
-        return None if found.empty else found.iloc[0]
-
-
-def read_results(path: Path) -> pd.DataFrame:
-    """The rows of a results file.
-
-    Raises:
-        ValueError: there is no such file, or it has no rows.
-    """
-    if not path.is_file():
-        raise ValueError(f"no results file {str(path)!r}")
-    text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
-    rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
-    if rows.empty:
-        raise ValueError(f"{str(path)!r} has no rows")
-    return rows
-
-
-def reason_of(row: Row | pd.Series, column: str) -> str:
-    """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
-    for reason in str(row.get("reason", "")).split("; "):
-        name, _, why = reason.partition(": ")
-        if name == column:
-            return why
-    return ""
-
-
-def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """A frame's rows, top to bottom."""
-    return cast("list[Row]", frame.to_dict("records"))
-
-
-def groups_of(rows: pd.DataFrame) -> list[Group]:
-    """The rows as groups of comparable cells; a failed cell goes with its task's other cells."""
-    keys = [name for name in _COMPARABLE if name in rows and name != "prompts"]
-    shown = [name for name in keys if name != "task" and rows[name].nunique(dropna=False) > 1]
-    # Temperature and truncation belong to the task unless one task has several.
-    several = rows.groupby("task")[shown].nunique(dropna=False) > 1 if shown else None
-    groups = []
-    for _, part in rows.groupby(keys, sort=False, dropna=False):
-        first = part.iloc[0]
-        extra = [name for name in shown if several is not None and several.at[first.task, name]]
-        title = ", ".join([str(first.task), *(f"{name} {_written(first[name])}" for name in extra)])
-        groups.append(Group(title, part))
-    return groups
-
-
-def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
-    """A cell's records by prompt id; None where the raw runs are not beside the results.
-
-    Args:
-        results: the results file, ``<results>/<name>/results.csv``.
-        run_id: the cell's.
-    """
-    path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
-    if not path.is_file():
-        return None
-    with path.open(encoding="utf-8") as stream:
-        found = [Generation.from_json(json.loads(line)) for line in stream if line.endswith("\n")]
-    return {generation.prompt_id: generation for generation in found}
-
-
-def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
-    """Where a cell was measured; None where the raw runs are not beside the results."""
-    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
-    return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
-
-
-def _written(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+__all__ = [
+    "Group",
+    "Row",
+    "generations_of",
+    "groups_of",
+    "provenance_of",
+    "read_results",
+    "reason_of",
+    "rows_of",
+]

@@ -15,10 +15,9 @@ from typing import Any
 
 import yaml
 
+from spec_bench.published import FILE, read_published
+
 BASELINE = "ar"
-# What tables of published numbers call the baseline and its tokens per second.
-_BASELINES = {"ar", "multinomial"}
-_RATES = {"token_rate", "tokens_per_second"}
 
 
 @dataclass(frozen=True)
@@ -134,26 +133,17 @@ def measured_rows(results: Path) -> list[RateRow]:
 def published_rows(experiments: Path) -> list[RateRow]:
     """The rates in the papers' reference tables that state tokens a second."""
     found = []
-    for path in sorted(experiments.glob("*/reference/*.csv")):
-        with path.open(newline="", encoding="utf-8") as stream:
-            found += [rate for row in csv.DictReader(stream) if (rate := _published(row))]
+    for path in sorted(experiments.glob(f"*/{FILE}")):
+        numbers = (row for row in read_published(path) if row["metric"] == "token_rate")
+        found += [_published(row) for row in numbers if row["value"] and row["target"]]
     return found
 
 
-def _published(row: Mapping[str, str]) -> RateRow | None:
-    """A reference row's rate: a column of its own, or a metric of that name."""
-    value = row.get("token_rate") or (row.get("value") if row.get("metric") in _RATES else None)
-    rate, decoder = _number(value), row.get("decoder") or row.get("method") or ""
-    if not rate or not row.get("target"):
-        return None
-    baseline = decoder in _BASELINES
+def _published(row: Mapping[str, str]) -> RateRow:
+    """A printed token rate; the baseline has no draft."""
+    draft = "" if row["decoder"] == BASELINE else row["draft"]
     return RateRow(
-        row["target"],
-        "" if baseline else row.get("draft") or "",
-        row.get("task") or "",
-        BASELINE if baseline else decoder,
-        "-" if baseline else row.get("spec") or "",
-        rate,
+        row["target"], draft, row["task"], row["decoder"], row["spec"], float(row["value"])
     )
 
 

@@ -5,7 +5,6 @@ Knows what the user may write and the papers' reference tables; nothing about ho
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build import build_policy, validate_decoder
 from spec_bench.decode.simulation import SIMULATED
+from spec_bench.published import FILE, Row, read_published
 from spec_bench.run.search_path import recipes_dir
 from spec_bench.verify.simulated import constant_acceptance
 
@@ -61,28 +61,24 @@ def published_block_efficiency(table: str) -> dict[tuple[str, str], float]:
     """What a paper printed, by decoder and spec; rows without a number are left out.
 
     Args:
-        table: such as ``rsd/1``: Table 1 of ``experiments/rsd/reference/rsd.csv``.
+        table: such as ``rsd/1``: Table 1 of ``experiments/rsd/reference.csv``.
 
     Raises:
         ValueError: no such paper, or no such table in it.
     """
     paper, _, number = str(table).partition("/")
     root = recipes_dir()
-    known = sorted(path.stem for path in root.glob("*/reference/*.csv") if _has_efficiency(path))
+    printed = {path.parent.name: _efficiencies(path) for path in root.glob(f"*/{FILE}")}
+    known = sorted(name for name, rows in printed.items() if rows)
     if paper not in known:
         raise ValueError(
             f"simulate.table is PAPER/NUMBER with a paper of {', '.join(known) or 'none'} "
             f"(in {root.name}/), got {table!r}"
         )
-    with (root / paper / "reference" / f"{paper}.csv").open(encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["table"] == number]
+    rows = [row for row in printed[paper] if row["table"] == number]
     if not rows:
         raise ValueError(f"simulate.table: {paper} has no table {number!r}")
-    return {
-        (row["decoder"], row["spec"]): float(row["block_efficiency"])
-        for row in rows
-        if row["block_efficiency"]
-    }
+    return {(row["decoder"], row["spec"]): float(row["value"]) for row in rows if row["value"]}
 
 
 def _simulated(
@@ -127,8 +123,8 @@ def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:
     return look_up
 
 
-def _has_efficiency(path: Path) -> bool:
-    """Whether a reference file prints block efficiencies by decoder and spec."""
-    with path.open(encoding="utf-8") as stream:
-        columns = next(csv.reader(stream), [])
-    return {"table", "decoder", "spec", "block_efficiency"} <= set(columns)
+def _efficiencies(path: Path) -> list[Row]:
+    """A paper's block efficiencies; none where its tables print several per decoder and tree."""
+    rows = [row for row in read_published(path) if row["metric"] == "block_efficiency"]
+    cells = {(row["table"], row["decoder"], row["spec"]) for row in rows}
+    return rows if len(cells) == len(rows) else []

@@ -1,19 +1,26 @@
-"""Measured rows made of literals: what a results file holds, without a run."""
+"""Measured rows made of literals: what a results file holds, without a run. One factory for all.
+
+``row`` makes a cell, ``frame`` a frame of cells as ``load_rows`` gives them, ``write`` a results
+file, ``record`` a cell's raw records. ``EMBEDDED``, ``SQUAD`` and ``MT_BENCH`` are what the cells
+of an experiment share: ``row("sd", "3", **SQUAD, token_rate=(50.0, 49.0, 51.0))``.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from spec_bench.records import Generation, StepRecord
 
 DEFAULTS: dict[str, Any] = {
     "pair": "llama2_7b",
     "target": "meta-llama/Llama-2-7b-hf",
     "draft": "JackFram/llama-160m",
     "task": "xsum",
-    "decoder": "sd",
-    "spec": "2",
     "temperature": 0.3,
     "top_k": 0,
     "top_p": 1.0,
@@ -23,40 +30,221 @@ DEFAULTS: dict[str, Any] = {
     "lossless": "exact",
     "status": "complete",
     "reason": "",
-    "run_id": "",
     "baseline": "same job",
     "prompts": 30,
 }
+EMBEDDED: dict[str, Any] = {
+    "pair": "embedded",
+    "target": "embedded:target",
+    "draft": "embedded:draft_distilled",
+    "prompts": 8,
+}
+SQUAD: dict[str, Any] = {
+    **EMBEDDED,
+    "task": "squad",
+    "temperature": 1.0,
+    "top_k": 10,
+    "top_p": 0.8,
+    "reason": "energy_j_per_token: no meter",
+}
+MT_BENCH: dict[str, Any] = {**EMBEDDED, "task": "mt_bench", "temperature": 0.0}
+METRICS = (
+    *("block_efficiency", "mbsu", "acceptance_rate", "token_rate", "token_rate_per_request"),
+    *("speedup", "rouge2", "bleu"),
+)
+"""The metrics whose columns every row has, measured or not."""
+EMPTY = {f"{name}{end}": None for name in METRICS for end in ("", "_low", "_high")}
 
 
-def row(decoder: str, spec: str, **values: Any) -> dict[str, Any]:
-    """One cell; a metric is ``name=value`` or ``name=(value, low, high)``."""
-    made = {**DEFAULTS, "decoder": decoder, "spec": spec}
-    if decoder == "ar":
-        made["draft"] = ""
+def row(
+    decoder: str, spec: str = "-", *, half: float | None = None, **values: Any
+) -> dict[str, Any]:
+    """One cell.
+
+    Args:
+        decoder: its name.
+        spec: its tree.
+        half: half the width of the interval of each metric that brings none.
+        values: settings; a metric is ``name=value`` or ``name=(value, low, high)``.
+    """
+    made = {**EMPTY, **DEFAULTS, "decoder": decoder, "spec": spec, "run_id": f"{decoder}-{spec}"}
+    made["lossless"] = law_of(decoder)
     for name, value in values.items():
         if isinstance(value, tuple):
             made[name], made[f"{name}_low"], made[f"{name}_high"] = value
         else:
             made[name] = value
+    for name in METRICS if half is not None else ():
+        if made[name] is not None and made[f"{name}_low"] is None:
+            made |= {f"{name}_low": made[name] - half, f"{name}_high": made[name] + half}
+    if decoder == "ar" and "draft" not in values:
+        made["draft"] = ""
     return made
+
+
+def law_of(decoder: str) -> str:
+    """``exact``, ``exact_beam`` or ``approximate``."""
+    if decoder.endswith("_typical"):
+        return "approximate"
+    return "exact_beam" if decoder.startswith(("beam", "dsbd")) else "exact"
+
+
+def around(value: float, half: float) -> tuple[float, float, float]:
+    """A value with an interval."""
+    return value, value - half, value + half
+
+
+def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+    """The cells as a frame."""
+    return pd.DataFrame(list(rows))
 
 
 def write(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
     """``<folder>/<name>/results.csv``; returns the folder."""
     path = folder / name / "results.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    metrics = {f"{m}{end}": None for m in _METRICS for end in ("", "_low", "_high")}
-    pd.DataFrame([{**metrics, **each} for each in rows]).to_csv(path, index=False)
+    frame(*rows).to_csv(path, index=False)
     return folder
 
 
-_METRICS = (
-    "block_efficiency",
-    "mbsu",
-    "acceptance_rate",
-    "token_rate",
-    "speedup",
-    "rouge2",
-    "bleu",
-)
+def record(
+    results: Path,
+    run_id: str,
+    accepted: Sequence[Sequence[int]],
+    *,
+    depth: int = 3,
+    rate: float = 1,
+) -> None:
+    """Writes a cell's raw records beside a results file.
+
+    Args:
+        results: ``<folder>/<name>/results.csv``.
+        run_id: the cell's.
+        accepted: for each prompt the accepted tokens of each target call.
+        depth: levels of the tree.
+        rate: tokens per second.
+    """
+    path = results.parent.parent / "runs" / run_id / "generations.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as stream:
+        for prompt, counts in enumerate(accepted):
+            steps = tuple(StepRecord(depth, depth, count, count + 1) for count in counts)
+            tokens = tuple(range(sum(count + 1 for count in counts)))
+            seconds = len(tokens) / rate
+            generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
+            stream.write(json.dumps(generation.to_json()) + "\n")
+
+
+def dsbd_fronts(**same: Any) -> pd.DataFrame:
+    """Beam sampling of width 1 to 3, three settings of DSBD, SD, and the baseline.
+
+    One setting of DSBD is slower and better than the other two.
+    """
+    cells = (
+        ("ar", "-", 0.50, 30.0, None),
+        ("sd", "3", 0.50, 50.0, None),
+        ("beam_sampling", "1", 0.50, 30.0, 1.0),
+        ("beam_sampling", "2", 0.60, 20.0, 2.0),
+        ("beam_sampling", "3", 0.70, 10.0, 3.0),
+        ("dsbd", "3x2@0.9", 0.64, 36.0, 1.5),
+        ("dsbd", "4x2@0.9", 0.70, 30.0, 2.5),
+        ("dsbd", "4x2@0.7", 0.72, 24.0, 2.75),
+    )
+    rows = []
+    for decoder, spec, score, speed, width in cells:
+        values = {
+            "exact_match": around(score, 0.03),
+            "token_rate": around(speed, 1.0),
+            "beam_width": None if width is None else around(width, 0.1),
+            "perplexity": around(2.0 - score, 0.01),
+        }
+        rows.append(row(decoder, spec, **{**SQUAD, **values, **same}))
+    return frame(*rows)
+
+
+SHARES = {  # of right guesses at t+1 to t+5
+    "medusa": (0.6, 0.55, 0.5, 0.45, 0.4),
+    "redrafter": (0.62, 0.6, 0.6, 0.6, 0.6),
+    "redrafter_no_rnn": (0.61, 0.58, 0.55, 0.52, 0.5),
+}
+
+
+def head(kind: str, folder: str = "", last: float | None = None, **values: Any) -> dict[str, Any]:
+    """A trained head as ``heads.csv`` has it; ``last`` is its accuracy at t+5."""
+    shares = [*SHARES[kind][:4], SHARES[kind][4] if last is None else last]
+    found: dict[str, Any] = {"head": kind, "blocks": 2, "learning_rate": 0.003, "steps": 100}
+    found |= {"parameters": 1_000_000 if kind != "medusa" else 2_000_000}
+    for number, share in enumerate(shares, 1):
+        found |= {f"train t+{number}": share + 0.05, f"validation t+{number}": share}
+    return {**found, "validation dialogues": 800, "seconds": 1.0, "folder": folder, **values}
+
+
+def redrafter_grid(folder: Path) -> pd.DataFrame:
+    """Four heads with and four without the recurrence, decoded with; ``heads.csv`` beside."""
+    heads, rows = [], []
+    for kind, bonus in (("redrafter", 0.5), ("redrafter_no_rnn", 0.0)):
+        for blocks in range(4):
+            name, share = f"heads/{kind}-{blocks}", 0.40 + 0.05 * blocks + bonus / 10
+            heads.append(head(kind, name, share, blocks=blocks))
+            measured = {
+                "block_efficiency": around(2.0 + 0.2 * blocks + bonus, 0.01),
+                "token_rate": around(50.0 + 10.0 * blocks - 20 * bonus, 1.0),
+                "experiment": "redrafter-grid",
+                "file": str(folder / "redrafter-grid" / "results.csv"),
+                "draft": name,
+            }
+            rows.append(row("redrafter", "15x5", **{**MT_BENCH, **measured}))
+    (folder / "redrafter-heads").mkdir(parents=True)
+    pd.DataFrame([head("medusa", "m"), *heads]).to_csv(
+        folder / "redrafter-heads" / "heads.csv", index=False
+    )
+    return frame(*rows)
+
+
+def redrafter_beams() -> pd.DataFrame:
+    """Beams 1, 2 and 4 wide, answers of at most 8 and 32 tokens."""
+    rows = []
+    for limit in (8, 32):
+        for width, nodes in ((1, (5, 5, 5)), (2, (6, 8, 9)), (4, (10, 12, 16))):
+            counts = {
+                f"nodes_per_call_{name}": float(count)
+                for name, count in zip(("p01", "p50", "p99"), nodes, strict=True)
+            }
+            rows.append(
+                row(
+                    "redrafter",
+                    f"{width}x5",
+                    **MT_BENCH,
+                    experiment="redrafter-beams",
+                    max_new_tokens=limit,
+                    block_efficiency=around(2.0 + 0.1 * width, 0.01),
+                    nodes_per_call=float(nodes[1]),
+                    **counts,
+                )
+            )
+    return frame(*rows)
+
+
+def redrafter_batches() -> pd.DataFrame:
+    """AR and ReDrafter at batch 1 and 4, beams merged and as rows."""
+    cells = (("ar", "-", True, 20.0), ("redrafter", "8x5", True, 50.0))
+    cells = (*cells, ("redrafter", "8x5", False, 30.0))
+    return frame(
+        *(
+            row(
+                decoder,
+                spec,
+                **MT_BENCH,
+                experiment="redrafter-batches",
+                batch_size=size,
+                batching="continuous",
+                tree_attention=attention,
+                nodes_per_call=20.0 if attention else 40.0,
+                block_efficiency=around(3.0, 0.1),
+                token_rate=around(speed * size**0.5, 1.0),
+                token_rate_per_request=around(speed / size**0.5, 1.0),
+            )
+            for size in (1, 4)
+            for decoder, spec, attention, speed in cells
+        )
+    )

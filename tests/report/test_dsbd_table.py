@@ -66,8 +66,8 @@ def test_the_recipes_setting_is_shown_and_else_the_first_one_measured(tmp_path: 
     own = squad("dsbd_one_cache", "4x3@0.9", token_rate=25.0)
     write(tmp_path / "a", "dsbd-one-cache", other)
     write(tmp_path / "b", "dsbd-one-cache", other, own)
-    assert "| 6x2@0.7 |" in line_of(table(tmp_path / "a"), "", "Llama-2-13B", "DSBD")
-    shown = line_of(table(tmp_path / "b"), "", "Llama-2-13B", "DSBD")
+    assert "| 6x2@0.7 |" in line_of(table(tmp_path / "a"), "", "Llama-2-13B", "DSBD (beam law)")
+    shown = line_of(table(tmp_path / "b"), "", "Llama-2-13B", "DSBD (beam law)")
     assert "| 4x3@0.9 |" in shown
     assert "| 26.67 | 25.00 | -1.67 |" in shown
 

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 
 import pytest
 
+from spec_bench.published import side_by_side
 from spec_bench.report.papers import comma, markdown
 from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.folders import experiments_dir
 from spec_bench.report.papers.grid import Grid
 from spec_bench.report.papers.index import find_item, load_paper, paper_names
 from spec_bench.report.papers.measured import Measured, read_measured
 
 NOTHING = Measured(read_measured([]))
-
-
-def reference(paper: str, name: str) -> list[dict[str, str]]:
-    path = experiments_dir() / paper / "reference" / name
-    with path.open() as stream:
-        return list(csv.DictReader(stream))
 
 
 def printed(name: str) -> Grid:
@@ -30,32 +23,31 @@ def printed(name: str) -> Grid:
 
 @pytest.mark.parametrize("number", range(1, 55))
 def test_every_rsd_table_prints_the_reference_value_for_value(number: int) -> None:
-    rows = [row for row in reference("rsd", "rsd.csv") if row["table"] == str(number)]
+    rows = side_by_side(load_paper("rsd").numbers_of(number))
     grid = printed(f"rsd/{number}")
     assert len(grid.lines) == len(rows) == (33 if number < 28 else 41)
     for line, row in zip(grid.lines, rows, strict=True):
         assert line.labels[0] == row["axis_value"]
         assert line.labels[2] == row["spec"]
+        score = {"xsum": ["rouge2"], "wmt18_deen": ["bleu"], "dolly": []}[row["task"]]
+        metrics = ["block_efficiency", "mbsu", "token_rate", *score]
+        assert [cell.printed for cell in line.cells] == [row[metric] for metric in metrics]
         names = [column.name for column in grid.columns]
-        assert [cell.printed for cell in line.cells] == [row[name] for name in names]
-        assert names == [
-            *("block_efficiency", "mbsu", "token_rate"),
-            *(["accuracy"] if row["task"] != "dolly" else []),
-        ]
+        assert names == [name if name not in score else "accuracy" for name in metrics]
 
 
 def test_the_113_cells_that_were_lost_say_so() -> None:
     lost = {
-        (number, line.labels[2], column.name)
+        (str(number), line.labels[2], cell.column)
         for number in range(1, 55)
         for grid in [printed(f"rsd/{number}")]
         for line in grid.lines
         for cell, column in zip(line.cells, grid.columns, strict=True)
         if cell.lost
     }
-    gaps = reference("rsd", "rsd_gaps.csv")
+    gaps = [number for number in load_paper("rsd").numbers if number["reason"]]
     assert len(lost) == len(gaps) == 113
-    assert lost == {(int(gap["table"]), gap["spec"], gap["column"]) for gap in gaps}
+    assert lost == {(gap["table"], gap["spec"], gap["metric"]) for gap in gaps}
 
 
 def test_a_lost_cell_is_explained_and_its_twin_named() -> None:
@@ -76,7 +68,7 @@ def test_the_best_of_a_block_and_column_is_bold() -> None:
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_every_mcsd_number_stands_in_its_table(number: int) -> None:
-    rows = [row for row in reference("mcsd", "mcsd.csv") if row["table"] == str(number)]
+    rows = load_paper("mcsd").numbers_of(number)
     cells = [cell for line in printed(f"mcsd/{number}").lines for cell in line.cells]
     numbers = sorted(c.printed for c in cells if c.printed and c.column != "spec")
     assert numbers == sorted(row["value"] for row in rows)
@@ -138,8 +130,8 @@ def test_every_recipe_that_is_named_exists() -> None:
             assert len(item.experiments) == len(item.recipes)
 
 
-def test_csv_has_a_line_for_every_line(tmp_path: Path) -> None:
+def test_csv_has_a_line_for_every_line() -> None:
     rows = list(csv.DictReader(io.StringIO(comma.render(printed("rsd/7")))))
     assert len(rows) == 33
-    assert rows[1]["block_efficiency_paper"] == reference("rsd", "rsd.csv")[199]["block_efficiency"]
+    assert rows[1]["block_efficiency_paper"] == load_paper("rsd").numbers_of(7)[4]["value"]
     assert rows[-1]["token_rate_paper"] == "lost"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from spec_bench.report.papers.folders import experiments_dir
+from spec_bench.published import side_by_side
 from spec_bench.report.papers.index import Item, load_paper
 from spec_bench.report.papers.pairs import pair_configs, pair_of
 
@@ -16,9 +16,13 @@ AXES = {"draft_length": "draft length L", "target_budget": "budget B (tree nodes
 
 @functools.cache
 def reference(paper: str) -> pd.DataFrame:
-    """All printed numbers of a paper; the shared frame is not to be written to."""
-    path = experiments_dir() / paper / "reference" / str(load_paper(paper).settings["reference"])
-    return pd.read_csv(path, dtype={"spec": str, "k_config": str})
+    """A paper's printed numbers, one row per cell; the shared frame is not to be written to."""
+    rows = pd.DataFrame(side_by_side(load_paper(paper).numbers))
+    keys = ("target", "draft", "task", "method", "decoder", "spec", "axis", "tree_attention")
+    for name in rows.columns.difference(keys):
+        rows[name] = pd.to_numeric(rows[name])
+    scores = rows[[name for name in ("rouge2", "bleu") if name in rows]]
+    return rows.assign(accuracy=scores.bfill(axis=1).iloc[:, 0]) if not scores.empty else rows
 
 
 def axis_of(item: Item) -> str:
@@ -74,10 +78,11 @@ def printed_mcsd(pair: str, task: str, temperature: float, metric: str) -> float
     config = pair_configs().get(pair)
     names = config.printed if config else frozenset()
     rows = reference("mcsd")
-    rows = rows[(rows.task == task) & (rows.metric == metric) & (rows.temperature == temperature)]
-    for row in rows.sort_values("table").itertuples():
-        if (row.target, row.draft) in names:
-            return float(row.value)
+    name, _, candidates = metric.rpartition("_k")
+    rows = rows[(rows.task == task) & (rows.spec == candidates) & rows[name].notna()]
+    for row in rows[rows.temperature == temperature].sort_values("table").to_dict("records"):
+        if (row["target"], row["draft"]) in names:
+            return float(row[name])
     return None
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from spec_bench.report.papers.folders import experiments_dir
+from spec_bench.report.paper import read_recipe
 from spec_bench.report.papers.grid import Wanted
 from spec_bench.report.papers.measured import Measured
 from spec_bench.report.papers.pairs import pair_configs
@@ -70,13 +66,9 @@ def _command(
     return " ".join(["python -m spec_bench", *(["-m"] if several else []), *parts])
 
 
-@functools.cache
-def _swept(recipe: str) -> tuple[str, ...]:
+def _swept(name: str) -> tuple[str, ...]:
     """What a recipe sweeps over unless told."""
-    paper, _, stem = recipe.partition("=")
-    text = (experiments_dir() / paper / f"{stem}.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.safe_load(text)
-    return tuple(data.get("hydra", {}).get("sweeper", {}).get("params", {}))
+    return tuple(read_recipe(name).get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
 def _models(label: str, measured: Measured) -> str:

@@ -8,7 +8,6 @@ typical acceptance, get lines that the paper does not have.
 
 from __future__ import annotations
 
-from spec_bench.report.papers.drafter_size import written
 from spec_bench.report.papers.grid import Cell, Column, Grid, Line, Wanted, mark_best
 from spec_bench.report.papers.index import Item, Paper, recipe_cells
 from spec_bench.report.papers.pairs import wanted_pair
@@ -46,8 +45,7 @@ def layout(paper: Paper, item: Item, pair: str | None) -> Grid:
     printed: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in reference_rows(paper, item.number):
         own = printed.setdefault((row["target"], row["method"], row["acceptance"]), {})
-        own[row["metric"]] = row["value"]
-        own["drafter_params"] = written(int(row["drafter_params"]))
+        own["drafter_params" if row["metric"] == "drafter_size" else row["metric"]] = row["value"]
     lines, found = [], False
     for target in dict.fromkeys(target for target, _, _ in printed):
         wanted = wanted_pair(target, "", pair)

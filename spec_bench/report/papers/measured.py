@@ -1,35 +1,26 @@
 """Measured rows, found by what a table asks for.
 
-Reads experiments' tables alone; raw runs are not read. Where several rows fit, the recipe's own
-experiment is preferred, then the smallest batch, the lowest seed and the most prompts.
+Where several rows fit, the recipe's own experiment is preferred, then the smallest
+batch, the lowest seed and the most prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from spec_bench.files import results_files
-from spec_bench.report.load import read_results
 from spec_bench.report.papers.grid import Wanted
 from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.rows import Row, load_rows, read_rows
 
-Row = Mapping[str, Any]
+__all__ = ["Measured", "Row", "read_measured", "results_files"]
 
 
-def read_measured(files: Iterable[Path]) -> pd.DataFrame:
-    """All rows of some results files; ``experiment`` is the folder of each, ``file`` its path."""
-    frames = []
-    for path in files:
-        if path.stat().st_size == 0:
-            continue
-        rows = read_results(path)
-        frames.append(rows.assign(experiment=path.parent.name, file=str(path)))
-    # The copy stores columns of a type together: selecting rows is several times faster then.
-    return pd.concat(frames, ignore_index=True).copy() if frames else pd.DataFrame()
+read_measured = read_rows
 
 
 class Measured:
@@ -52,7 +43,7 @@ class Measured:
     @classmethod
     def below(cls, folder: Path) -> Measured:
         """All results files below a folder."""
-        return cls(read_measured(results_files(folder)))
+        return cls(load_rows(folder))
 
     def pairs(self, tasks: Iterable[str] | None = None) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
@@ -126,7 +117,7 @@ def _fits(row: Row, wanted: Wanted) -> bool:
         wanted.temperature in (None, row["temperature"])
         and row["top_p"] == wanted.top_p
         and (row["top_k"] or 0) == wanted.top_k
-        and _tree_attention(row) == wanted.tree_attention
+        and row["tree_attention"] == wanted.tree_attention
     )
 
 
@@ -169,12 +160,6 @@ def _aliases(rows: pd.DataFrame) -> dict[str, str]:
         for label, target, draft in labels.itertuples(index=False)
         if label not in named and (target, draft) in by_models
     }
-
-
-def _tree_attention(row: Row) -> bool:
-    """Older files have no such column; all their trees had it."""
-    value = row.get("tree_attention", True)
-    return True if pd.isna(value) else str(value).lower() != "false"
 
 
 def _count(value: Any) -> float:

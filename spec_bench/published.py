@@ -1,0 +1,67 @@
+"""The papers' printed numbers: ``experiments/PAPER/reference.csv``, one line per number, as text.
+
+One schema for all papers. A number stays the text that was printed, so that it is shown again as
+it stood; a line whose ``value`` is empty is a number that the paper prints and the available copy
+has lost.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+FILE = "reference.csv"
+COLUMNS = {
+    "table": "its number in the paper",
+    "target": "as the paper prints it; empty where it names none",
+    "draft": "likewise",
+    "task": "name of a task of ours",
+    "method": "the paper's name of the line, where two lines of a table share one decoder",
+    "decoder": "name of a decoder of ours",
+    "spec": "tree, in our shorthand; empty where the paper does not print it",
+    "axis": "what divides the table into blocks: draft_length or target_budget",
+    "axis_value": "the block's value, as printed",
+    "temperature": "as printed; empty where it is not",
+    "top_k": "likewise",
+    "top_p": "likewise",
+    "tree_attention": "true or false; empty where the paper does not compare them",
+    "metric": "name of a column of ours",
+    "value": "as printed",
+    "plus_minus": "as printed",
+    "reason": "why the value is lost: row_lost or order_unknown",
+    "candidates": "the numbers it may be, separated by |",
+    "twin_table": "a table that prints the same cell's number again",
+    "twin_value": "that number",
+}
+"""Columns of the file with what they hold; all of them are text."""
+_OF_NUMBER = ("metric", "value", "plus_minus", "reason", "candidates", "twin_table", "twin_value")
+KEYS = tuple(name for name in COLUMNS if name not in _OF_NUMBER)
+"""The columns that say which cell a number belongs to."""
+
+Row = dict[str, str]
+
+
+@cache
+def read_published(file: Path) -> tuple[Row, ...]:
+    """All printed numbers of a paper, in printed order; read once, not to be written to.
+
+    Raises:
+        ValueError: a column is missing or unknown.
+    """
+    with file.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        if tuple(reader.fieldnames or ()) != tuple(COLUMNS):
+            raise ValueError(f"{file} must have the columns {','.join(COLUMNS)}")
+        return tuple(reader)
+
+
+def side_by_side(numbers: Iterable[Row]) -> list[Row]:
+    """One row per cell: its keys, and each of its numbers in a column named after the metric."""
+    cells: dict[tuple[str, ...], Row] = {}
+    for number in numbers:
+        key = tuple(number[name] for name in KEYS)
+        cell = cells.setdefault(key, dict(zip(KEYS, key, strict=True)))
+        cell[number["metric"]] = number["value"]
+    return list(cells.values())
