@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from spec_bench.sinks.csv import read_csv
+from spec_bench.files import read_csv
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")

@@ -11,7 +11,6 @@ two i.i.d. candidates, a linear program. No model and no sampling.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from spec_bench.files import write_csv
 from spec_bench.verify.rules import NodeRule, k_seq, recursive_rejection
 
 OUTPUT = Path("results/embedded/rsd-fig1/acceptance.csv")
@@ -154,12 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"spec_bench.audit.bernoulli: {error}", file=sys.stderr)
         return 2
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with options.output.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, ["p", "q", *RULES], lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: f"{value:.10g}" for name, value in row.items()})
+    written = [{name: f"{value:.10g}" for name, value in row.items()} for row in rows]
+    write_csv(options.output, written, ["p", "q", *RULES])
     print(f"{len(rows)} points, equal to the closed forms within {TOLERANCE:g}: {options.output}")
     return 0
 

@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from spec_bench import files
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
 from spec_bench.judge.settings import JudgeSettings
-from spec_bench.sinks.csv import read_csv, write_csv
+from spec_bench.sinks.csv import write_csv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,20 +56,21 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
     """
     if not path.is_file():
         raise ValueError(f"no results file {str(path)!r}")
-    runs = path.resolve().parent.parent / "runs"
-    run_ids = [row["run_id"] for row in read_csv(path) if row["status"] != "failed"]
-    folders = [runs / run_id for run_id in run_ids if (runs / run_id / ANSWERS).is_file()]
+    results = files.results_of(path)
+    run_ids = [row["run_id"] for row in files.read_csv(path) if row["status"] != "failed"]
+    cells = [files.run_folder(results, run_id) for run_id in run_ids]
+    folders = [folder for folder in cells if (folder / ANSWERS).is_file()]
     if not folders:
-        raise ValueError(f"no cell of {str(path)!r} has {ANSWERS} below {str(runs)!r}")
+        raise ValueError(f"no cell of {str(path)!r} has {ANSWERS} below {str(results)!r}")
     judged = dict(
         zip(
             (folder.name for folder in folders),
-            judge_folders(folders, settings, runs / "judgements"),
+            judge_folders(folders, settings, files.judgements_folder(results)),
             strict=True,
         )
     )
     # Read again: a job may have added rows meanwhile.
-    rows = read_csv(path)
+    rows = files.read_csv(path)
     for row in rows:
         if row["run_id"] in judged:
             judged[row["run_id"]].apply(row)

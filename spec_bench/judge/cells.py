@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench.judge.cache import Judgements, write_whole
+from spec_bench import files
+from spec_bench.judge.cache import Judgements
 from spec_bench.judge.conversation import read_conversations
 from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
@@ -110,7 +111,7 @@ def _without(why: str, settings: JudgeSettings) -> Judged:
 
 
 def _write(folder: Path, judged: Judged) -> Judged:
-    write_whole(folder / FILE, json.dumps(asdict(judged), indent=1) + "\n")
+    files.write_json(folder / FILE, asdict(judged))
     return judged
 
 

@@ -10,12 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from spec_bench import files
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.records import Generation
-from spec_bench.run.identity import digest
 from spec_bench.run.prompts import Prompts, prompt_ids
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import write_atomic
 from spec_bench.tasks import Example, Task
 from spec_bench.tasks.conversation import fixed_answers
 
@@ -50,7 +49,7 @@ def write_answers(
         answers.append(
             {
                 "question_id": _number(example.id),
-                "answer_id": digest([folder.name, example.id]),
+                "answer_id": files.digest([folder.name, example.id]),
                 "model_id": model_id,
                 "choices": [choice],
                 "tstamp": now,
@@ -58,7 +57,7 @@ def write_answers(
         )
     for name, lines in ((QUESTIONS, questions), (ANSWERS, answers)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_atomic(folder / name, text)
+        files.write_text(folder / name, text)
 
 
 def model_name(*parts: str) -> str:

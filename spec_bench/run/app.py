@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench import files
 from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
@@ -38,7 +39,6 @@ from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.run.store import CellStore
 from spec_bench.run.worker import JobError, enter, lost_worker, offer_devices
 from spec_bench.sinks.console import print_table
-from spec_bench.sinks.csv import read_csv
 from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
 from spec_bench.tasks import with_metrics
 
@@ -166,17 +166,17 @@ def _settings(plain: dict[str, Any]) -> JobSettings:
 
 def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
     """CSV always; table and W&B as configured."""
-    folder = settings.results / settings.name
+    file = files.results_file(settings.results, settings.name)
     labels = settings.labels(settings.cells[0])
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
     Experiment(settings.results, settings.name).add(note)
     if settings.sink["table"]:
         print_table(results)
-        print(f"results: {folder / 'results.csv'}")
+        print(f"results: {file}")
     if wandb is not None:
         pair, task = settings.pair.name, settings.task.name
-        rows = [row for row in read_csv(folder / "results.csv") if row["pair"] == pair]
+        rows = [row for row in files.read_csv(file) if row["pair"] == pair]
         logged = [_logged(settings.results, result) for result in results]
         log_job(wandb, logged, [row for row in rows if row["task"] == task])
 
@@ -184,7 +184,7 @@ def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | 
 def _logged(results: Path, result: CellResult) -> LoggedCell:
     """A cell's row, resolved settings and records, as its folder holds them."""
     store = CellStore(results, result.run_id)
-    config = yaml.safe_load((store.folder / "config.yaml").read_text(encoding="utf-8"))
+    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
     return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
 
 

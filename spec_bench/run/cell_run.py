@@ -7,12 +7,13 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from spec_bench import files
 from spec_bench.decode.build import AnyDecoder
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.records import Generation, Request
 from spec_bench.run.cells import Cell
 from spec_bench.run.identity import job_id
-from spec_bench.run.store import CellStore, write_atomic
+from spec_bench.run.store import CellStore
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
@@ -51,7 +52,7 @@ class CellRun:
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up; its trace lies beside its records."""
-        write_atomic(self.store.trace_path, "".join(traceback.format_exception(error)))
+        files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
         message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
         self.failure = f"{type(error).__name__}: {message} (trace: {self.store.trace_path})"
         self.decoder = None

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from spec_bench import files
 from spec_bench.run.identity import job_id
-from spec_bench.run.store import CellStore, write_atomic
+from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
 
 
@@ -42,14 +43,14 @@ class Experiment:
     """
 
     def __init__(self, results: Path, name: str) -> None:
-        self.csv = results / name / "results.csv"
+        self.csv = files.results_file(results, name)
         self._results = results
-        self._notes = results / "runs" / "jobs" / name
+        self._notes = files.jobs_folder(results, name)
 
     def add(self, note: JobNote) -> None:
         """Notes a job that has ended and rebuilds the CSV."""
         path = self._notes / f"{job_id(note.cells)}.json"
-        write_atomic(path, json.dumps(asdict(note), indent=1) + "\n")
+        files.write_json(path, asdict(note))
         self.rebuild()
 
     def rebuild(self) -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-
-def digest(value: Any) -> str:
-    """Twelve hex digits of the SHA-256 of a value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+from spec_bench.files import digest
 
 
 def run_id(settings: Mapping[str, Any]) -> str:

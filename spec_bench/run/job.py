@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from spec_bench import files
 from spec_bench.decode.build import AnyDecoder, build_decoder
 from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
@@ -148,7 +149,7 @@ def _judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
         return
     folders = [run.store.folder for run in runs if (run.store.folder / ANSWERS).exists()]
     if settings.task.judged and folders:
-        judge_folders(folders, settings.judge, settings.results / "runs" / "judgements")
+        judge_folders(folders, settings.judge, files.judgements_folder(settings.results))
 
 
 def _decode(

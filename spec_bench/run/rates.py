@@ -5,7 +5,6 @@ Pure functions of rows; reads CSV files and, for a row's device, the cell's own 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from spec_bench import files
 from spec_bench.published import FILE, read_published
 
 BASELINE = "ar"
@@ -117,16 +117,13 @@ def known_rates(results: Path, experiments: Path) -> tuple[list[RateRow], list[R
 def measured_rows(results: Path) -> list[RateRow]:
     """The rates in all CSVs below a results folder."""
     found = []
-    for path in sorted(results.rglob("results.csv")):
-        if results / "runs" in path.parents:
-            continue
-        with path.open(newline="", encoding="utf-8") as stream:
-            for row in csv.DictReader(stream):
-                if (rate := _number(row.get("token_rate"))) and not row["simulated_acceptance"]:
-                    target, draft, task = row["target"], row["draft"], row["task"]
-                    device = _device(path.parent.parent / "runs" / row["run_id"])
-                    size, kind = int(row["batch_size"] or 1), (row["decoder"], row["spec"])
-                    found.append(RateRow(target, draft, task, *kind, rate, size, device))
+    for path in files.results_files(results):
+        for row in files.read_csv(path):
+            if (rate := _number(row.get("token_rate"))) and not row["simulated_acceptance"]:
+                target, draft, task = row["target"], row["draft"], row["task"]
+                device = _device(files.run_folder(files.results_of(path), row["run_id"]))
+                size, kind = int(row["batch_size"] or 1), (row["decoder"], row["spec"])
+                found.append(RateRow(target, draft, task, *kind, rate, size, device))
     return found
 
 
@@ -171,7 +168,7 @@ def _number(text: str | None) -> float | None:
 
 def _device(folder: Path) -> str | None:
     """The kind of device that a cell ran on, from its config; None where that is not here."""
-    path = folder / "config.yaml"
+    path = folder / files.CONFIG
     if not path.is_file():
         return None
     for line in path.read_text(encoding="utf-8").splitlines():

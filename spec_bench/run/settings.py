@@ -10,11 +10,11 @@ from typing import Any
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
+from spec_bench.files import digest
 from spec_bench.judge.settings import JudgeSettings, judge_settings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
-from spec_bench.run.identity import digest
 from spec_bench.run.pair import Pair, build_pair
 from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance

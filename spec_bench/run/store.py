@@ -14,26 +14,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
-from uuid import uuid4
 
 import yaml
 
+from spec_bench import files
 from spec_bench.judge.cells import read_judged
 from spec_bench.records import CellResult, Generation
 
 log = logging.getLogger(__name__)
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a rerun after a kill, sees all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Not the process id: processes of two machines may write to one shared folder.
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
 
 
 class CellStore:
@@ -44,13 +32,13 @@ class CellStore:
     """
 
     def __init__(self, results: Path, run_id: str) -> None:
-        self.folder = results / "runs" / run_id
+        self.folder = files.run_folder(results, run_id)
         self._lock: TextIO | None = None
 
     @property
     def trace_path(self) -> Path:
         """Where a failure's traceback lies."""
-        return self.folder / "trace.txt"
+        return self.folder / files.TRACE
 
     def lock(self) -> None:
         """Waits until no other process works on this cell; a killed process holds no lock."""
@@ -70,14 +58,15 @@ class CellStore:
 
     def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
-        write_atomic(self.folder / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
-        path = self.folder / "provenance.json"
+        text = yaml.safe_dump(dict(settings), sort_keys=False)
+        files.write_text(self.folder / files.CONFIG, text)
+        path = self.folder / files.PROVENANCE
         starts = json.loads(path.read_text()) if path.exists() else []
-        write_atomic(path, json.dumps([*starts, provenance], indent=1) + "\n")
+        files.write_json(path, [*starts, provenance])
 
     def append(self, generations: Iterable[Generation]) -> None:
         """Adds generations; when this returns they survive a kill."""
-        with (self.folder / "generations.jsonl").open("a", encoding="utf-8") as stream:
+        with (self.folder / files.GENERATIONS).open("a", encoding="utf-8") as stream:
             for generation in generations:
                 stream.write(json.dumps(generation.to_json(), separators=(",", ":")) + "\n")
             stream.flush()
@@ -85,7 +74,7 @@ class CellStore:
 
     def load(self) -> dict[str, Generation]:
         """The generations on disk by prompt id; a last line torn by a kill is cut off."""
-        path = self.folder / "generations.jsonl"
+        path = self.folder / files.GENERATIONS
         if not path.exists():
             return {}
         data = path.read_bytes()
@@ -99,15 +88,14 @@ class CellStore:
 
     def finish(self, result: CellResult, job: str) -> None:
         """Writes the cell's result, the last thing a cell writes."""
-        content = {**vars(result), "job": job}
-        write_atomic(self.folder / "result.json", json.dumps(content, indent=1) + "\n")
+        files.write_json(self.folder / files.RESULT, {**vars(result), "job": job})
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.
 
         What a judge said of its answers is part of it.
         """
-        path = self.folder / "result.json"
+        path = self.folder / files.RESULT
         if not path.exists():
             return None
         content = json.loads(path.read_text())
@@ -117,7 +105,7 @@ class CellStore:
 
     def job(self) -> str | None:
         """The job that finished the cell; cells of one job were measured interleaved."""
-        path = self.folder / "result.json"
+        path = self.folder / files.RESULT
         return json.loads(path.read_text()).get("job") if path.exists() else None
 
     def complete(self) -> bool:

@@ -5,36 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from tqdm import tqdm
 
+from spec_bench import columns
 from spec_bench.records import CellResult, Generation
-from spec_bench.sinks.rows import row_of, scores_of
+from spec_bench.sinks.rows import row_of
 
-_COLUMNS = (
-    ("task", "task"),
-    ("decoder", "decoder"),
-    ("spec", "spec"),
-    ("tau", "block_efficiency"),
-    ("MBSU", "mbsu"),
-    ("alpha", "acceptance_rate"),
-    ("tok/s", "token_rate"),
-    ("speedup", "speedup"),
-    ("host", "host_overhead"),
-    ("beams", "beam_width"),
-    ("PPL", "perplexity"),
-)
-_SCORES = {
-    "bleu": "BLEU",
-    "rouge2": "ROUGE-2",
-    "exact_match": "EM",
-    "f1": "F1",
-    "execution_accuracy": "EX",
-}
 _LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 
 
@@ -76,14 +57,15 @@ class Progress:
 def print_table(results: Iterable[CellResult], console: Console | None = None) -> None:
     """Prints one line a cell with the columns that have a value anywhere."""
     rows = [row_of(result) for result in results]
-    scores = dict.fromkeys(name for row in rows for name in scores_of(row))
-    asked = [*_COLUMNS, *((_SCORES.get(name, name), name) for name in scores)]
-    columns = [(title, name) for title, name in asked if any(_known(row, name) for row in rows)]
+    there = columns.columns_in(name for row in rows for name in row)
+    asked = [c for c in there if c.short or c.kind == "score"]
+    shown = [c for c in asked if any(_known(row, c.name) for row in rows)]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for position, (title, _) in enumerate(columns):
-        table.add_column(title, justify="left" if position < 3 else "right", no_wrap=True)
+    for each in shown:
+        side: Literal["left", "right"] = "left" if each.holds == "text" else "right"
+        table.add_column(each.short or each.name, justify=side, no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row, name) for _, name in columns), style=_style(row))
+        table.add_row(*(_cell(row, each.name) for each in shown), style=_style(row))
     console = console or Console()
     # A cut number is worse than a wrapped line.
     wide = console.options.update(width=_MOST_WIDTH)

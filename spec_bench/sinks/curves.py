@@ -5,32 +5,26 @@ Knows flat rows and the papers' shorthand of a tree; nothing about W&B.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
+from spec_bench import columns
+from spec_bench.spec import parse
+
+# What RSD's figures show (arXiv 2402.14160, Section 5); accuracy is the task's first score.
 METRICS = ("block_efficiency", "mbsu", "token_rate", "accuracy")
-ACCURACY = ("bleu", "rouge2", "exact_match", "execution_accuracy")
 AXES = ("draft_length", "budget")
 
 
 def axes_of(spec: str) -> tuple[int, int] | None:
     """Draft length and budget (tree nodes a target call verifies) of a spec.
 
-    ``3`` is a chain, ``4x3`` four paths of depth three, ``2-2-1`` branching factors from the root
-    on. None where nothing is drafted, or the shorthand is another decoder's.
+    None where nothing is drafted, or the shorthand is another decoder's.
     """
-    if re.fullmatch(r"\d+", spec):
-        return int(spec), int(spec)
-    if re.fullmatch(r"\d+x\d+", spec):
-        paths, length = map(int, spec.split("x"))
-        return length, paths * length
-    if re.fullmatch(r"\d+(-\d+)+", spec):
-        widths = [int(width) for width in spec.split("-")]
-        return len(widths), sum(accumulate(widths, mul))
-    return None
+    tree = parse(spec or "-")
+    if tree.form not in ("number", "levels", "product"):
+        return None
+    return tree.depth, tree.nodes
 
 
 def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> list[dict[str, float]]:
@@ -61,6 +55,7 @@ def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> lis
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The figures' four metrics, those that the row has; accuracy is the task's first score."""
-    scores = [row[name] for name in ("accuracy", *ACCURACY) if row.get(name) not in (None, "")]
+    names = ["accuracy", *columns.scores_in(row)]
+    scores = [row[name] for name in names if row.get(name) not in (None, "")]
     values = {**{name: row.get(name) for name in METRICS}, "accuracy": next(iter(scores), None)}
     return {name: float(value) for name, value in values.items() if value not in (None, "")}

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from spec_bench import files
+
 FILE = "wandb.json"
 
 
@@ -68,10 +70,7 @@ def recall(folder: Path, empty: Note) -> Note:
 def remember(folder: Path, note: Note) -> None:
     """Writes a note in place of the run's earlier one."""
     others = [one for one in _notes(folder) if one.place != note.place]
-    text = json.dumps([asdict(one) for one in (*others, note)], indent=1) + "\n"
-    partial = folder / f".{FILE}.{os.getpid()}.tmp"
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, folder / FILE)
+    files.write_json(folder / FILE, [asdict(one) for one in (*others, note)])
 
 
 def _notes(folder: Path) -> list[Note]:

@@ -6,7 +6,6 @@ log's columns as names and numbers only.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import logging
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spec_bench import files
 from spec_bench.sinks.wandb import Wandb, build_wandb, failures, open_run
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
     """
     if sink.mode == "disabled":
         return
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = files.read_csv(file)
     told = json.dumps([facts["settings"], rows], sort_keys=True, default=str)
     run_id = f"heads-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     tags = [facts["head"], facts["target"]]

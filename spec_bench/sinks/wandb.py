@@ -10,8 +10,6 @@ Knows records and W&B; imports W&B only once it is wanted.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spec_bench.files import digest
 from spec_bench.records import CellResult, Generation
 from spec_bench.sinks.curves import AXES, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
@@ -184,7 +183,7 @@ def log_curves(
     Returns:
         Whether anything was logged: the same table is logged once.
     """
-    content, folder = _digest([dict(row) for row in rows]), sink.folder / "wandb" / run_id
+    content, folder = digest([dict(row) for row in rows]), sink.folder / "wandb" / run_id
     with locked(folder):
         note = recall(folder, sink.note(run_id))
         if note.content == content:
@@ -202,7 +201,7 @@ def log_curves(
 
 def table_id(experiment: str, pair: str, task: str) -> str:
     """The id of the run that carries the table."""
-    return f"results-{_digest([experiment, pair, task])}"
+    return f"results-{digest([experiment, pair, task])}"
 
 
 @contextmanager
@@ -278,7 +277,3 @@ def failures() -> tuple[type[Exception], ...]:
     import wandb
 
     return (wandb.Error, OSError)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spec_bench import columns
 from spec_bench.records import Generation
-from spec_bench.sinks.rows import LABELS
-
-_NUMERIC_LABELS = ("temperature", "top_k", "top_p", "seed", "batch_size")
-_TEXT_COLUMNS = {
-    *LABELS,
-    "acceptance_rate_by_depth",
-    "energy_method",
-    "quality_signature",
-} - {*_NUMERIC_LABELS}
 
 
 def prompt_lines(generations: Sequence[Generation]) -> list[dict[str, Any]]:
@@ -59,15 +51,16 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Any:
     """The rows as a W&B table: numbers as numbers, empty cells as none."""
     import wandb
 
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    data = [[_cell(name, row.get(name)) for name in columns] for row in rows]
-    return wandb.Table(columns=columns, data=data, allow_mixed_types=True)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
+    data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
+    return wandb.Table(columns=names, data=data, allow_mixed_types=True)
 
 
-def _cell(name: str, value: Any) -> Any:
+def _cell(value: Any, text: bool) -> Any:
     if value in (None, ""):
         return None
-    if name in _TEXT_COLUMNS or not isinstance(value, str):
+    if text or not isinstance(value, str):
         return value
     try:
         return float(value)

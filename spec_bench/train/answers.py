@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.files import write_text
 
 Ids = Sequence[int]
 
@@ -145,5 +146,5 @@ def _read(file: Path) -> dict[int, list[list[int]]]:
         record = json.loads(line)
         done[record["batch"]] = record["answers"]
     if len(complete) != len(text):
-        file.write_text(complete, encoding="utf-8")
+        write_text(file, complete)
     return done

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import HuggingFaceModel
-from spec_bench.run.identity import digest
+from spec_bench.files import digest
 from spec_bench.run.models import tokenizer_of
 from spec_bench.run.paths import config_dir
 from spec_bench.run.search_path import register

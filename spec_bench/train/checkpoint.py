@@ -6,7 +6,6 @@ What follows from the step is not stored: the learning rate, and which dialogues
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from spec_bench.run.identity import digest
+from spec_bench.files import digest, replacing, write_csv
 
 
 @dataclass
@@ -50,7 +49,6 @@ class Checkpoint:
         self, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
     ) -> None:
         """Writes everything, atomically."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "settings": self.settings,
             "module": module.state_dict(),
@@ -59,9 +57,8 @@ class Checkpoint:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        part = self.file.with_suffix(".part")
-        torch.save(state, part)
-        os.replace(part, self.file)
+        with replacing(self.file) as partial:
+            torch.save(state, partial)
 
     def load(self, module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
         """Goes back to the last checkpoint; without one nothing changes.
@@ -99,13 +96,7 @@ class TrainingLog:
     def rewind(self, step: int) -> None:
         """Drops the lines of steps after ``step``, which are about to be done again."""
         rows = [row for row in self.rows() if int(row["step"]) <= step]
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        part = self.file.with_suffix(".part")
-        with part.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, self.columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(part, self.file)
+        write_csv(self.file, rows, self.columns)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line; what the row does not name stays empty."""

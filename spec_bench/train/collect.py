@@ -7,11 +7,12 @@ Figure 4) as a CSV.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from spec_bench.files import write_csv
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -52,11 +53,7 @@ def _row(facts: dict[str, Any], folder: Path) -> dict[str, Any]:
 def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
     """A CSV with the columns of all rows, in order of their first appearance."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(file, rows, columns)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from spec_bench.draft.heads import save_heads
 from spec_bench.engine.loading import DTYPES
+from spec_bench.files import write_text
 from spec_bench.measure.provenance import provenance
 from spec_bench.train.accuracy import Accuracy, measure
 from spec_bench.train.checkpoint import Progress
@@ -94,6 +95,4 @@ def _provenance() -> dict[str, Any]:
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=2, default=str) + "\n", encoding="utf-8")
-    part.replace(file)
+    write_text(file, json.dumps(value, indent=2, default=str) + "\n")

@@ -6,7 +6,6 @@ bears the hash of the target and of the dialogues. Knows nothing about heads.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.files import write_json
 from spec_bench.train.dialogues import Dialogue, positions
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Cached:
             states = self._mapped(file, rows, width, dtype, True)
             self._fill(states, Computed(model, dialogues, batch), batch, progress)
             facts = {"rows": rows, "width": width, "dtype": dtype}
-            (folder / "hidden.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+            write_json(folder / "hidden.json", facts)
         self.states = self._mapped(file, rows, width, dtype, False)
 
     @staticmethod

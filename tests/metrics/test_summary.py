@@ -5,9 +5,7 @@ import json
 import pytest
 
 from spec_bench.metrics import COLUMNS, METRICS, quality_names, summarise
-from spec_bench.metrics.summary import WITH_INTERVAL
 from spec_bench.records import Generation, StepRecord
-from spec_bench.sinks.rows import EFFICIENCY
 
 
 def generation(prompt_id, accepted, decode_s, energy_j=None):
@@ -94,10 +92,6 @@ def test_scores_are_told_from_other_columns_by_their_names_and_intervals():
     columns = [*COLUMNS, "peak_memory_bytes", "rouge_rougeL", "rouge_rougeL_low"]
     assert quality_names(columns) == [*METRICS, "rouge_rougeL"]
     assert quality_names(["task", "speedup", "speedup_low", "f1"]) == ["f1"]
-
-
-def test_the_console_takes_the_same_columns_for_scores():
-    assert WITH_INTERVAL - set(METRICS) == EFFICIENCY
 
 
 def test_a_prompt_without_text_is_refused_by_name():

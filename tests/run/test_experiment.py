@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.files import read_csv
 from spec_bench.records import CellResult
 from spec_bench.run import experiment
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.store import CellStore
-from spec_bench.sinks.csv import merge_csv, read_csv
+from spec_bench.sinks.csv import merge_csv
 
 
 def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> None:

@@ -10,9 +10,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from spec_bench.files import read_csv
 from spec_bench.records import CellResult
 from spec_bench.run.store import CellStore
-from spec_bench.sinks.csv import read_csv
 
 RunJob = Callable[..., list[CellResult]]
 TEXTS = [
