@@ -123,6 +123,6 @@ class Prompts:
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
     """Ids of the turns that are asked: the example's own; where it has several, with ``/TURN``."""
     if len(example.turns) == 1:
-        return (example.id,)
+        return example.prompt_ids
     assert isinstance(task, Task), "random prompts have one turn"
-    return tuple(f"{example.id}/{turn}" for turn in range(task.asked(example)))
+    return example.prompt_ids[: task.asked(example)]

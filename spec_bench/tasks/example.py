@@ -13,13 +13,14 @@ class Example:
 
     Attributes:
         id: unique within the task and the same whatever the limit and the offset.
-        turns: what the user says, one text a turn; most tasks have one turn. For tasks that are
+        turns: what the user says, one text per turn; most tasks have one turn. For tasks that are
             not chats this is the whole prompt.
         references: reference answers of each turn, as many tuples as turns; empty where there are
             none (no reference, or a question without an answer).
         meta: the row's other columns, as they came.
         answers: fixed answers that later turns continue in place of the references; empty where
             none were given.
+        system: what stands before the conversation, "" where nothing does.
     """
 
     id: str
@@ -27,3 +28,11 @@ class Example:
     references: tuple[tuple[str, ...], ...]
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
     answers: tuple[str, ...] = ()
+    system: str = ""
+
+    @property
+    def prompt_ids(self) -> tuple[str, ...]:
+        """One id per turn: the example's own, with ``/turn`` behind it where there are several."""
+        if len(self.turns) == 1:
+            return (self.id,)
+        return tuple(f"{self.id}/{turn}" for turn in range(len(self.turns)))

@@ -6,6 +6,7 @@ names). A tokenizer is anything that behaves like one of ``transformers``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from spec_bench.records import SqlReference
 from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_asked
 from spec_bench.tasks.example import Example
+from spec_bench.tasks.messages import Turns, read_references, read_turns
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, load_rows
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
@@ -32,10 +34,11 @@ class Task:
         template: text of one turn with ``{field}`` in it; of several templates the first whose
             fields are all filled is used (an optional context).
         fields: name in the template -> column or path into columns.
-        turns: a field that holds a list of turns, or one text; the template then says ``{turn}``.
-            A template that does not makes one turn of the row.
+        turns: a field that holds a list of turns, one text, or a list of chat messages (see
+            ``messages``); the template then says ``{turn}``. A template that does not makes one
+            turn of the row.
         reference: the field that holds the reference answer, a text or a list of several (with
-            ``turns``: one a turn); None where there is none.
+            ``turns``: one per turn); None where there is none.
         chat: True: the tokenizer's chat template; False: plain text; ``auto``: the chat template
             where the tokenizer has one.
         plain: one turn as plain text, with ``{turn}``, for tokenizers without a chat template.
@@ -83,9 +86,8 @@ class Task:
         if not rows:
             raise ValueError(f"task {self.name}: no rows from offset {offset} on")
         examples = [self._example(row, offset + index) for index, row in enumerate(rows)]
-        ids = [example.id for example in examples]
-        if len(set(ids)) < len(ids):
-            twice = sorted({i for i in ids if ids.count(i) > 1})
+        counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
+        if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
         if self.answers is None:
             return examples
@@ -111,14 +113,16 @@ class Task:
         answers = self._history(example, turn, history)
         asked = [fill(self.plain, {"turn": text}) for text in example.turns[: turn + 1]]
         past = (f"{text} {answer}\n" for text, answer in zip(asked[:-1], answers, strict=True))
-        return "".join(past) + asked[-1]
+        before = f"{example.system}\n" if example.system else ""
+        return before + "".join(past) + asked[-1]
 
     def messages(
         self, example: Example, turn: int = 0, history: Sequence[str] | None = None
     ) -> list[dict[str, str]]:
         """The same as a list of chat messages, the last one the user's; see ``prompt``."""
         answers = self._history(example, turn, history)
-        messages = [{"role": "user", "content": example.turns[0]}]
+        messages = [{"role": "system", "content": example.system}] if example.system else []
+        messages.append({"role": "user", "content": example.turns[0]})
         for answer, text in zip(answers, example.turns[1 : turn + 1], strict=True):
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": text})
@@ -190,28 +194,26 @@ class Task:
     def _example(self, row: Row, index: int) -> Example:
         try:
             turns = self._turns(row)
-            references = self._references(row, len(turns))
+            references = self._references(row, turns)
             identity = look_up(row, "id", self.fields, default=None)
         except ValueError as error:
             where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
             raise ValueError(f"task {self.name}, {where}: {error}") from error
-        return Example(str(index if identity is None else identity), turns, references, dict(row))
+        name = str(index if identity is None else identity)
+        return Example(name, turns.asked, references, dict(row), turns.answers, turns.system)
 
-    def _turns(self, row: Row) -> tuple[str, ...]:
-        """The row's texts, one a turn."""
+    def _turns(self, row: Row) -> Turns:
+        """What the row asks, with the template filled in."""
         names = self._names()
         values = {
             name: self._schema(row) if name == "schema" else look_up(row, name, self.fields)
             for name in sorted(names - {"turn"})
         }
         if self.turns is None or "turn" not in names:
-            return (fill(choose(self.template, values), values),)
-        items = look_up(row, self.turns, self.fields)
-        items = [items] if isinstance(items, str) else list(items or ())
-        if not items:
-            raise ValueError(f"no turns in field {self.turns!r}")
-        filled = [{**values, "turn": item} for item in items]
-        return tuple(fill(choose(self.template, one), one) for one in filled)
+            return Turns((fill(choose(self.template, values), values),))
+        turns = read_turns(look_up(row, self.turns, self.fields), self.turns)
+        filled = [{**values, "turn": asked} for asked in turns.asked]
+        return replace(turns, asked=tuple(fill(choose(self.template, one), one) for one in filled))
 
     def _names(self) -> set[str]:
         """What the templates ask for."""
@@ -250,16 +252,20 @@ class Task:
             "the hub has no databases; set task.database to the folder that holds them"
         )
 
-    def _references(self, row: Row, turns: int) -> tuple[tuple[str, ...], ...]:
+    def _references(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
+        """Reference answers per turn; a recorded answer to the last turn stands in for none."""
+        count = len(turns.asked)
         if self.reference is None:
-            return ((),) * turns
+            return ((),) * count
+        recorded = turns.answers if len(turns.answers) == count else ()
         # Where nothing is scored a dataset without references is as good.
-        optional: dict[str, Any] = {} if self.scores else {"default": ()}
-        found = look_up(row, self.reference, self.fields, **optional)
-        golds = [found] if isinstance(found, str) else [str(gold) for gold in found or ()]
+        optional: dict[str, Any] = {} if self.scores and not recorded else {"default": recorded}
+        found = read_references(
+            look_up(row, self.reference, self.fields, **optional), self.reference
+        )
         if RUNS_SQL in self.scores:
             database = self._database(row)
-            golds = [SqlReference(gold, database) for gold in golds]
+            found = [tuple(SqlReference(gold, database) for gold in golds) for golds in found]
         if self.turns is None or "turn" not in self._names():
-            return (tuple(golds),)
-        return tuple((golds[turn],) if turn < len(golds) else () for turn in range(turns))
+            return (tuple(gold for golds in found for gold in golds),)
+        return (*found[:count], *[()] * (count - len(found)))

@@ -45,6 +45,8 @@ def test_question_files_run_through_as_they_are(name, chat_tokenizer, plain_toke
     assert examples[0].turns == tuple(first["turns"])
     assert examples[0].id == str(first["question_id"])
     assert examples[0].references[0] == tuple(first.get("reference", ())[:1])
+    golds = [gold for example in examples for golds in example.references for gold in golds]
+    assert not any(gold.startswith("[") for gold in golds)
 
 
 def test_lines_may_differ_in_their_fields_and_types(tmp_path):
@@ -122,3 +124,74 @@ def test_a_reference_is_needed_where_something_is_scored(tmp_path):
 def test_without_a_path_it_says_what_is_missing():
     with pytest.raises(ValueError, match=r"task jsonl: source\.kind=local needs source\.path"):
         build_task(config("jsonl")).examples()
+
+
+def conversation(*roles):
+    return [{"role": role, "content": f"{role} {place}"} for place, role in enumerate(roles)]
+
+
+def test_chat_messages_are_turns_answers_and_a_system_message(tmp_path, chat_tokenizer):
+    said = conversation("system", "user", "assistant", "user")
+    task = task_of(tmp_path, {"question_id": "q", "turns": said})
+    [example] = task.examples()
+    assert example.turns == ("user 1", "user 3")
+    assert example.answers == ("assistant 2",)
+    assert task.messages(example, turn=1) == said
+    assert task.messages(example) == said[:2]
+    assert task.asked(example) == 2
+    assert "system 0" in task.prompt(example)
+
+
+def test_a_recorded_answer_to_the_last_turn_is_its_reference(tmp_path):
+    said = conversation("user", "assistant")
+    [example] = task_of(tmp_path, {"turns": said}, metrics=["rouge"]).examples()
+    assert example.references == (("assistant 1",),)
+    [example] = task_of(tmp_path, {"turns": said, "reference": "given"}).examples()
+    assert example.references == (("given",),)
+
+
+@pytest.mark.parametrize(
+    ("turns", "named"),
+    [
+        ([None], r"turns\[0\].*None"),
+        (["Fine?", 7], r"turns\[1\].*7"),
+        ([{"text": "no role"}], r"turns\[0\].*'text'"),
+        ([{"role": "tool", "content": "x"}], r"turns\[0\].*'tool'"),
+        ([{"role": "user", "content": None}], r"turns\[0\].*None"),
+        (conversation("user", "user"), r"turns\[1\].*'user'"),
+        (conversation("user", "assistant", "system"), r"turns\[2\].*'system'"),
+        (conversation("system"), "no user's message"),
+        (["  "], "turn 0.*blank"),
+        ([], r"no turns.*\[\]"),
+        (None, "no turns.*None"),
+        ({"role": "user", "content": "not a list"}, "no turns"),
+    ],
+)
+def test_what_is_no_turn_is_named_with_its_place_and_value(tmp_path, turns, named):
+    with pytest.raises(ValueError, match=f"line 2: .*{named}"):
+        task_of(tmp_path, {"turns": ["Good?"]}, {"turns": turns}).examples()
+
+
+def test_a_null_reference_is_none_and_not_the_word_none(tmp_path):
+    row = {"turns": ["One?", "Two?"], "reference": [None, "two"]}
+    [example] = task_of(tmp_path, row).examples()
+    assert example.references == ((), ("two",))
+    [example] = task_of(tmp_path, {"turns": "One?", "reference": None}).examples()
+    assert example.references == ((),)
+
+
+def test_several_references_of_one_turn_are_as_good_as_each_other(tmp_path):
+    row = {"turns": ["One?", "Two?"], "reference": [["a", "b"], "c"]}
+    [example] = task_of(tmp_path, row).examples()
+    assert example.references == (("a", "b"), ("c",))
+
+
+def test_a_reference_that_is_no_text_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"line 1: reference\[0\].*'a': 1"):
+        task_of(tmp_path, {"turns": ["One?"], "reference": [{"a": 1}]}).examples()
+
+
+def test_ids_that_clash_once_turns_are_counted_are_refused(tmp_path):
+    rows = {"question_id": "q", "turns": ["One?", "Two?"]}, {"question_id": "q/0", "turns": ["x"]}
+    with pytest.raises(ValueError, match="twice: q/0"):
+        task_of(tmp_path, *rows).examples()
