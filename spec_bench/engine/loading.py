@@ -12,7 +12,7 @@ from huggingface_hub.errors import GatedRepoError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from spec_bench.engine import processes
-from spec_bench.engine.model import COMPILE, HuggingFaceModel
+from spec_bench.engine.model import COMPILE, HuggingFaceModel, longest_sequence
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.weights import lay_by_columns
 
@@ -155,7 +155,7 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
         config = random_config(path)
     else:
         config = AutoConfig.from_pretrained(path, revision=revision)
-    return getattr(config, "max_position_embeddings", None)
+    return longest_sequence(config.get_text_config())
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:

@@ -1,8 +1,8 @@
 """A causal language model as the decoders see it: tokens at slots in, logits out.
 
-``LanguageModel`` is the interface; ``HuggingFaceModel`` runs any transformers causal LM as it is,
-through a 4D additive mask, explicit position ids and the slot cache. The engine knows nothing about
-tokenisation, sampling or drafting.
+``LanguageModel`` is the interface; ``HuggingFaceModel`` runs a transformers causal LM as it is,
+through additive masks by kind of layer, explicit position ids and the slot cache. The engine knows
+nothing about tokenisation, sampling or drafting.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
+from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.stopwatch import ForwardTimer
 
 # ``none`` calls the module. ``graph`` replays its kernels without the modules' Python around them:
@@ -104,6 +105,24 @@ class LanguageModel(Protocol):
         ...
 
 
+def longest_sequence(config: PretrainedConfig) -> int | None:
+    """The longest sequence that a model takes; None where its config names no limit.
+
+    Rotary embeddings of the kind ``longrope`` turn all keys by other angles beyond the length they
+    were trained for, those in a cache excepted, so such a model is taken up to that length.
+
+    Args:
+        config: of the model that reads text.
+    """
+    named = ("max_position_embeddings", "max_seq_len")
+    limits = [getattr(config, name, None) for name in named]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *rope.values()):
+        if isinstance(one, dict) and one.get("rope_type") == "longrope":
+            limits.append(one.get("original_max_position_embeddings"))
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+
 def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
     """The module's forward pass, captured once for all lengths.
 
@@ -137,21 +156,28 @@ class HuggingFaceModel:
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
-        config = self.module.config
-        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        config = self.module.config.get_text_config()
+        self.max_positions = longest_sequence(config)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
+        self._masks = attention_masks(self.module)
         self._run = capture(self.module, self.compile)
-        self._layouts = self._probe()
+        self._layouts = self._layers()
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
         self.hidden_size: int = config.hidden_size
 
     @torch.inference_mode()
-    def _probe(self) -> list[LayerLayout]:
-        """Runs one token to learn each layer's key and value shapes, dtype and device."""
+    def _layers(self) -> list[LayerLayout]:
+        """Runs one token to learn each layer's key and value shapes, dtype and device.
+
+        Raises:
+            ValueError: if nothing is kept of it.
+        """
         cache = DynamicCache()
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self.module(input_ids=token, past_key_values=cache, use_cache=True)
+        if not any(layer.is_initialized for layer in cache.layers):
+            raise ValueError("it keeps no keys and values of past tokens")
         return [
             LayerLayout(
                 layer.keys.shape[1],
@@ -185,19 +211,34 @@ class HuggingFaceModel:
         needs_hidden: bool = False,
     ) -> ForwardOutput:
         self.timer.start()
-        cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2]))
-        hidden_at = torch.zeros((), dtype=self.dtype, device=self.device)
-        mask = hidden_at.masked_fill(~visible, torch.finfo(self.dtype).min).unsqueeze(1)
-        output = self._run(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=logits_to_keep,
-            output_hidden_states=needs_hidden,
-        )
-        logits = output.logits[..., : self.vocab_size].to(self.device)
-        hidden = output.hidden_states[-1].to(self.device) if needs_hidden else None
+        # Most modules take all rows at once.
+        size = 1 if self._masks.rows_apart else len(starts)
+        outputs = []
+        for row in range(0, len(starts), size):
+            part = slice(row, row + size)
+            at = slice(rows.start + row, rows.start + row + size)
+            cache.begin(WritePlan(at, starts[part], tokens.shape[1], visible.shape[2]))
+            with self._masks.over(visible[part]) as mask:
+                outputs.append(
+                    self._run(
+                        input_ids=tokens[part],
+                        attention_mask=mask,
+                        position_ids=positions[part],
+                        past_key_values=cache,
+                        use_cache=True,
+                        logits_to_keep=logits_to_keep,
+                        output_hidden_states=needs_hidden,
+                    )
+                )
+        logits = _rows([output.logits for output in outputs])
+        logits = logits[..., : self.vocab_size].to(self.device)
+        hidden = None
+        if needs_hidden:
+            hidden = _rows([output.hidden_states[-1] for output in outputs]).to(self.device)
         self.timer.stop()
         return ForwardOutput(logits, hidden)
+
+
+def _rows(parts: list[Tensor]) -> Tensor:
+    """All rows in one tensor; nothing is copied where they came at once."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,157 @@
+"""Which slots each layer of a model attends to: by the layer's kind, by position and not by slot.
+
+A pass says which slots every token may see: its own path and nothing else. A layer with a sliding
+window or with chunks sees less of it. How far away a token lies on the path follows from the path
+alone, as the number of visible slots between the two; so a tree's siblings, which stand at
+different slots and at one position, are cut alike.
+
+Letters: R rows, T tokens of one pass, S cache slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+Mask = Tensor | dict[str, Tensor]
+
+# What transformers calls the kinds of layer that keep keys and values of single tokens, and the
+# setting that says how far such a layer looks.
+REACH = {
+    "full_attention": None,
+    "sliding_attention": "sliding_window",
+    "chunked_attention": "attention_chunk_size",
+}
+
+
+def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
+    """The kinds of layer that a model has, by the rule of transformers' own mask making.
+
+    ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all
+    layers.
+
+    Args:
+        config: of the model that reads text.
+
+    Raises:
+        ValueError: a kind that keeps something else than keys and values of single tokens.
+    """
+    named = getattr(config, "layer_types", None)
+    if named is not None:
+        for kind in named:
+            if kind not in REACH:
+                raise ValueError(
+                    f"it has layers of the kind {kind!r}; only {', '.join(REACH)} can be run over "
+                    "trees of tokens"
+                )
+        return tuple(dict.fromkeys(named))
+    for kind, setting in REACH.items():
+        if setting and getattr(config, setting, None) is not None:
+            return (kind,)
+    return ("full_attention",)
+
+
+class LayerMasks:
+    """Makes a pass's attention masks in the form that the module takes.
+
+    A module whose layers differ takes a dict by kind, every other one a single mask for all layers.
+
+    Args:
+        config: of the model that reads text. Windows are read at every pass, as transformers does.
+        dtype: of the masks, which are added to attention scores.
+    """
+
+    # Whether the module can only be given one row of a batch at a time.
+    rows_apart = False
+
+    def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
+        self._config, self._dtype = config, dtype
+        self.kinds = kinds_of_layers(config)
+
+    @contextmanager
+    def over(self, visible: Tensor) -> Iterator[Mask]:
+        """What to hand to the module as its attention mask, for as long as the pass lasts.
+
+        Args:
+            visible: [R, T, S] bool, each token's whole path.
+        """
+        yield self.by_kind(visible)
+
+    def by_kind(self, visible: Tensor) -> Mask:
+        """Masks [R, 1, T, S] to add: one, or a dict where kinds differ."""
+        if len(self.kinds) == 1:
+            return self.additive(self.seen_by(self.kinds[0], visible))
+        made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
+        masks = {}
+        for kind in self.kinds:
+            seen = self.seen_by(kind, visible)
+            masks[kind] = made.setdefault(id(seen), self.additive(seen))
+        return masks
+
+    def seen_by(self, kind: str, visible: Tensor) -> Tensor:
+        """What of [R, T, S] a layer of this kind sees."""
+        setting = REACH[kind]
+        reach = None if setting is None else getattr(self._config, setting)
+        # No path is longer than the slots that are read, so a shorter reach cuts nothing.
+        if reach is None or reach >= visible.shape[-1]:
+            return visible
+        return cut(visible, reach, chunked=kind == "chunked_attention")
+
+    def additive(self, seen: Tensor) -> Tensor:
+        """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere."""
+        zero = torch.zeros((), dtype=self._dtype, device=seen.device)
+        return zero.masked_fill(~seen, torch.finfo(self._dtype).min).unsqueeze(1)
+
+
+def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
+    """Cuts paths to a sliding window of ``reach`` tokens, the token itself among them, or to the
+    token's own chunk of so many positions.
+
+    Args:
+        visible: [R, T, S] bool, each token's whole path.
+        reach: tokens.
+        chunked: whether positions are cut into chunks.
+
+    Returns:
+        [R, T, S] bool.
+    """
+    count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
+    own = count[..., -1:]
+    if chunked:
+        same = (count - 1).div(reach, rounding_mode="floor") == (own - 1).div(
+            reach, rounding_mode="floor"
+        )
+        return visible & same
+    return visible & (count > own - reach)
+
+
+def positions_of_slots(visible: Tensor) -> Tensor:
+    """The position of the token at each slot.
+
+    Args:
+        visible: [R, T, S] bool, each token's whole path.
+
+    Returns:
+        [R, S]; 0 at slots that no token sees.
+    """
+    count = visible.cumsum(dim=-1, dtype=torch.int32) * visible
+    return count.amax(dim=1).clamp(min=1).long() - 1
+
+
+@contextmanager
+def shortened(config: PretrainedConfig, reach: int) -> Iterator[None]:
+    """Windows and chunks of ``reach`` tokens for a while, in place of a model's own."""
+    settings = [name for name in REACH.values() if name and getattr(config, name, None) is not None]
+    own: dict[str, Any] = {name: getattr(config, name) for name in settings}
+    try:
+        for name in settings:
+            setattr(config, name, min(reach, own[name]))
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(config, name, value)

@@ -1,0 +1,187 @@
+"""Tiny random models of every kind that is decoded, with windows of 16 tokens where they have any.
+
+Weights are large enough that answers vary and that what a window hides would change them.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.records import Request
+
+VOCAB = 60
+WINDOW = 16
+LAYERS = 4
+_PLAIN: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    # An output matrix of its own: with the input's, a random model repeats what it read last.
+    "tie_word_embeddings": False,
+}
+_GATED = _PLAIN | {"intermediate_size": 64, "num_key_value_heads": 2}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": 32,
+    "n_layer": LAYERS,
+    "n_head": 4,
+    "n_positions": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "tie_word_embeddings": False,
+}
+_MIXED = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to make one kind of tiny model.
+
+    Attributes:
+        model_type: transformers' name.
+        config: settings.
+        scale: factor on all matrices.
+        open: settings that turn its windows off, empty where it has none.
+    """
+
+    model_type: str
+    config: Mapping[str, Any]
+    scale: float = 6.0
+    open: Mapping[str, Any] | None = None
+
+
+def _windowed(model_type: str, config: Mapping[str, Any], scale: float = 6.0) -> Kind:
+    """A kind whose window is ``sliding_window``."""
+    return Kind(model_type, {**config, "sliding_window": WINDOW}, scale, {"sliding_window": 10**6})
+
+
+KINDS: dict[str, Kind] = {
+    "llama": Kind("llama", _GATED),
+    "mistral": _windowed("mistral", _GATED),
+    "mixtral": _windowed("mixtral", _GATED | _EXPERTS),
+    "qwen2": _windowed("qwen2", _GATED | {"use_sliding_window": True, "layer_types": _MIXED}),
+    "qwen3": _windowed(
+        "qwen3", _GATED | {"use_sliding_window": True, "layer_types": _MIXED, "head_dim": 8}
+    ),
+    "phi3": _windowed("phi3", _GATED),
+    "gemma2": _windowed(
+        "gemma2", _GATED | {"head_dim": 8, "layer_types": _MIXED, "query_pre_attn_scalar": 8}
+    ),
+    "gemma3": _windowed(
+        "gemma3_text", _GATED | {"head_dim": 8, "layer_types": _MIXED, "query_pre_attn_scalar": 8}
+    ),
+    "gpt_oss": _windowed("gpt_oss", _GATED | _EXPERTS | {"head_dim": 8, "layer_types": _MIXED}),
+    "cohere2": _windowed("cohere2", _GATED | {"head_dim": 8, "layer_types": _MIXED}),
+    "opt": Kind("opt", _PLAIN | {"ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "gpt2": Kind("gpt2", _GPT2),
+    "gptj": Kind("gptj", _GPT2 | {"rotary_dim": 4}),
+    "gpt_neox": Kind("gpt_neox", _PLAIN | {"intermediate_size": 64}),
+    "gpt_neo": Kind(
+        "gpt_neo",
+        {
+            **{key: value for key, value in _PLAIN.items() if "num" not in key},
+            "num_layers": LAYERS,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], LAYERS // 2]],
+            "window_size": WINDOW,
+        },
+        open={"window_size": 256},
+    ),
+    "falcon": Kind("falcon", _PLAIN | {"new_decoder_architecture": False}),
+    "mpt": Kind(
+        "mpt",
+        {
+            **{key: _PLAIN[key] for key in ("vocab_size", "tie_word_embeddings")},
+            "d_model": 32,
+            "n_layers": LAYERS,
+            "n_heads": 4,
+            "max_seq_len": 256,
+        },
+    ),
+    "stablelm": Kind("stablelm", _GATED),
+    "olmo2": Kind("olmo2", _GATED),
+    "smollm3": _windowed("smollm3", _GATED | {"use_sliding_window": True, "layer_types": _MIXED}),
+    "bloom": Kind(
+        "bloom",
+        {
+            **{key: _PLAIN[key] for key in ("vocab_size", "hidden_size", "tie_word_embeddings")},
+            "n_layer": LAYERS,
+            "n_head": 4,
+        },
+    ),
+    "falcon_alibi": Kind("falcon", _PLAIN | {"new_decoder_architecture": False, "alibi": True}),
+}
+
+
+def tiny_module(name: str, **settings: Any) -> PreTrainedModel:
+    """A random module of one kind, float64, always the same weights.
+
+    Args:
+        name: a key of ``KINDS``.
+        settings: in place of the kind's own.
+    """
+    kind = KINDS[name]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind.model_type, **{**kind.config, **settings})
+    # The fused ways of running experts know no float64.
+    experts = {"experts_implementation": "eager"} if "num_local_experts" in kind.config else {}
+    module = AutoModelForCausalLM.from_config(config, **experts).double().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() >= 2:
+                parameter.mul_(kind.scale)
+    return module
+
+
+@functools.cache
+def tiny_pair_of(name: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+    """A target and a draft that is the target with a little noise."""
+    target = tiny_module(name)
+    draft = copy.deepcopy(target)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(0.1 * parameter.std() * noise if parameter.numel() > 1 else 0)
+    cpu = torch.device("cpu")
+    return HuggingFaceModel(target, VOCAB, cpu), HuggingFaceModel(draft, VOCAB, cpu)
+
+
+def long_requests(count: int, new_tokens: int) -> list[Request]:
+    """Prompts of 5 to 80 random tokens, well beyond a window and well within one."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [5 + 75 * index // max(count - 1, 1) for index in range(count)]
+    prompts = [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in lengths]
+    return [Request(f"p{i}", tuple(prompt), new_tokens) for i, prompt in enumerate(prompts)]
+
+
+def generated(module: PreTrainedModel, requests: list[Request]) -> list[list[int]]:
+    """Greedy answers of transformers' own ``generate``, none of which stops early."""
+    answers = []
+    for request in requests:
+        ids = torch.tensor([request.prompt_ids])
+        output = module.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=request.max_new_tokens,
+            min_new_tokens=request.max_new_tokens,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        answers.append(output[0, ids.shape[1] :].tolist())
+    return answers
