@@ -11,8 +11,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from spec_bench.registry import Registry
 
 Kind = Literal[
     "identity",  # which cell it is
@@ -80,6 +83,19 @@ def _read() -> list[Column]:
 COLUMNS: list[Column] = _read()
 
 
+@cache
+def _others_loaded() -> None:
+    """Imports the modules in which other packages have metrics, which register their columns."""
+    list(Registry("metric", "spec_bench.metrics"))
+
+
+def _load_others() -> bool:
+    """Whether there are more columns now."""
+    before = len(COLUMNS)
+    _others_loaded()
+    return len(COLUMNS) > before
+
+
 def register(column: Column) -> Column:
     """Adds a column of another package, after all others.
 
@@ -96,7 +112,7 @@ def register(column: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """The column of that name.
+    """The column of that name, ours or another package's.
 
     Raises:
         ValueError: there is none.
@@ -104,6 +120,8 @@ def column(name: str) -> Column:
     for each in COLUMNS:
         if each.name == name:
             return each
+    if _load_others():
+        return column(name)
     raise ValueError(f"no column {name!r}; columns: {', '.join(each.name for each in COLUMNS)}")
 
 
@@ -142,6 +160,8 @@ def columns_in(names: Iterable[str]) -> list[Column]:
     Scores of metric modules have no line here; they are known by their intervals, and come last.
     """
     there = dict.fromkeys(names)
+    if not header().keys() >= there.keys():
+        _load_others()
     known = [each for each in COLUMNS if each.name in there]
     mine = header()
     modules = [name for name in there if name not in mine and f"{name}_low" in there]

@@ -1,17 +1,17 @@
 """Metrics: pure functions of records."""
 
 from spec_bench.metrics.intervals import Interval
-from spec_bench.metrics.quality import METRICS, build_metric, check_references, check_score
-from spec_bench.metrics.summary import COLUMNS, quality_names, speedup_interval, summarise
+from spec_bench.metrics.metric import CellRecords, Sums, metric
+from spec_bench.metrics.quality import SCORES, check_references, check_score
+from spec_bench.metrics.summary import summarise
 
 __all__ = [
-    "COLUMNS",
-    "METRICS",
+    "SCORES",
+    "CellRecords",
     "Interval",
-    "build_metric",
+    "Sums",
     "check_references",
     "check_score",
-    "quality_names",
-    "speedup_interval",
+    "metric",
     "summarise",
 ]

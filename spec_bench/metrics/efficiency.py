@@ -4,61 +4,60 @@ Knows the records only; nothing about intervals, quality or how a table is laid 
 
 Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. The
 per-prompt numerators and denominators (``Sums``) are the common ground of the point values here
-and of the intervals in ``intervals.py``. A ratio whose denominator is zero has no value (None).
+and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from math import exp
 
 import numpy as np
 
+from spec_bench.metrics.intervals import Interval, rate_ratio_interval
+from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.records import Generation
 
 
-@dataclass(frozen=True)
-class Sums:
-    """A ratio of sums, kept apart by prompt so that prompts can be resampled.
-
-    Attributes:
-        numerators: one number a prompt.
-        denominators: one number a prompt, in the same order.
-    """
-
-    numerators: tuple[float, ...]
-    denominators: tuple[float, ...]
-
-    @property
-    def value(self) -> float | None:
-        """Sum of the numerators over sum of the denominators."""
-        below = sum(self.denominators)
-        return sum(self.numerators) / below if below else None
+@metric("prompts")
+def prompts(generations: Sequence[Generation]) -> int:
+    """Prompts decoded."""
+    return len(generations)
 
 
+@metric("delivered_tokens")
 def delivered_tokens(generations: Sequence[Generation]) -> int:
     """Tokens handed to the user, counted from token ids."""
     return sum(len(generation.tokens) for generation in generations)
 
 
+@metric("target_calls")
 def target_calls(generations: Sequence[Generation]) -> int:
     """Forward passes of the target that verified a tree; the prefill is not one."""
     return sum(len(generation.steps) for generation in generations)
 
 
+@metric("block_efficiency")
 def emitted_per_call(generations: Sequence[Generation]) -> Sums:
-    """Emitted tokens (accepted + 1) over target calls."""
-    emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
-    return Sums(emitted, tuple(float(len(g.steps)) for g in generations))
-
-
-def block_efficiency(generations: Sequence[Generation]) -> float | None:
-    """Block efficiency tau: sum of (accepted + 1) / target calls (arXiv:2402.14160, C.2).
+    """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
 
     Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
     limit inside the last block count here although they are not delivered.
     """
-    return emitted_per_call(generations).value
+    emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
+    return Sums(emitted, tuple(float(len(g.steps)) for g in generations))
+
+
+@metric("mbsu", of_cell=True)
+def mbsu_of(cell: CellRecords) -> Sums | None:
+    """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
+    calls, ratio = cell.draft_calls, cell.parameter_ratio
+    if calls is None or ratio is None:
+        return None
+    factor = mbsu(1.0, calls, ratio)
+    return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
 
 
 def mbsu(block_efficiency: float, draft_calls: int, parameter_ratio: float) -> float:
@@ -89,6 +88,7 @@ def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums:
     return Sums(accepted, tuple(float(len(steps)) for steps in reached))
 
 
+@metric("acceptance_rate")
 def acceptance(generations: Sequence[Generation]) -> Sums:
     """The counts of ``accepted_at_depth`` pooled over all depths."""
     accepted = tuple(float(sum(s.accepted for s in g.steps)) for g in generations)
@@ -97,9 +97,10 @@ def acceptance(generations: Sequence[Generation]) -> Sums:
     return Sums(accepted, reached)
 
 
-def acceptance_rate(generations: Sequence[Generation]) -> float | None:
-    """alpha: P(the walk leaves a depth by an accepted child | it reached it), depths pooled."""
-    return acceptance(generations).value
+@metric("acceptance_rate_by_depth")
+def acceptance_rates_text(generations: Sequence[Generation]) -> str:
+    """alpha_1 .. alpha_L as a JSON list."""
+    return json.dumps(acceptance_rate_by_depth(generations))
 
 
 def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
@@ -108,37 +109,26 @@ def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float |
     return tuple(accepted_at_depth(generations, d).value for d in range(1, deepest + 1))
 
 
+@metric("token_rate")
 def tokens_per_decode_s(generations: Sequence[Generation]) -> Sums:
     """Delivered tokens over seconds of decoding."""
     return Sums(_delivered(generations), tuple(g.decode_s for g in generations))
 
 
-def token_rate(generations: Sequence[Generation]) -> float | None:
-    """Delivered tokens per second of decoding, the prompt's prefill left out."""
-    return tokens_per_decode_s(generations).value
-
-
+@metric("token_rate_end_to_end")
 def tokens_per_total_s(generations: Sequence[Generation]) -> Sums:
     """Delivered tokens over seconds of prefill and decoding."""
     return Sums(_delivered(generations), tuple(g.prefill_s + g.decode_s for g in generations))
 
 
-def token_rate_end_to_end(generations: Sequence[Generation]) -> float | None:
-    """Delivered tokens per second, the prompt's prefill included."""
-    return tokens_per_total_s(generations).value
-
-
+@metric("host_overhead")
 def host_seconds(generations: Sequence[Generation]) -> Sums:
     """Seconds of decoding outside model forward passes, over seconds of decoding."""
     outside = tuple(g.decode_s - g.draft_s - g.target_s for g in generations)
     return Sums(outside, tuple(g.decode_s for g in generations))
 
 
-def host_overhead(generations: Sequence[Generation]) -> float | None:
-    """1 - (model forward seconds / wall seconds of decoding)."""
-    return host_seconds(generations).value
-
-
+@metric("energy_j_per_token")
 def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
     """Joules over delivered tokens; None where any generation was not metered."""
     energy_j = tuple(g.energy_j for g in generations if g.energy_j is not None)
@@ -147,12 +137,7 @@ def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
     return Sums(energy_j, _delivered(generations))
 
 
-def energy_j_per_token(generations: Sequence[Generation]) -> float | None:
-    """Joules per delivered token over the decode window; no meter, no number."""
-    sums = energy_per_token(generations)
-    return None if sums is None else sums.value
-
-
+@metric("energy_check_j_per_token")
 def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
     """Joules per delivered token by the meter's second way; None where any window lacks it."""
     check_j = tuple(g.energy_check_j for g in generations if g.energy_check_j is not None)
@@ -161,30 +146,35 @@ def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
     return Sums(check_j, _delivered(generations)).value
 
 
+@metric("nodes_per_call_p01")
+def nodes_first_percentile(generations: Sequence[Generation]) -> float | None:
+    """1st percentile of the tree nodes of a call."""
+    return nodes_percentile(generations, 1)
+
+
+@metric("nodes_per_call_p50")
+def nodes_median(generations: Sequence[Generation]) -> float | None:
+    """Median of the tree nodes of a call."""
+    return nodes_percentile(generations, 50)
+
+
+@metric("nodes_per_call_p99")
+def nodes_last_percentile(generations: Sequence[Generation]) -> float | None:
+    """99th percentile of the tree nodes of a call."""
+    return nodes_percentile(generations, 99)
+
+
 def nodes_percentile(generations: Sequence[Generation], percent: float) -> float | None:
     """Tree nodes of a target call, the root not counted: a percentile over all calls."""
     nodes = [step.nodes for generation in generations for step in generation.steps]
     return float(np.percentile(nodes, percent)) if nodes else None
 
 
+@metric("nodes_per_call")
 def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     """Tree nodes verified per target call, the root not counted."""
     nodes = tuple(float(sum(s.nodes for s in g.steps)) for g in generations)
     return Sums(nodes, tuple(float(len(g.steps)) for g in generations)).value
-
-
-def speedup(generations: Sequence[Generation], baseline: Sequence[Generation]) -> float | None:
-    """Token rate over the baseline's token rate on the same prompts.
-
-    Args:
-        generations: of one cell.
-        baseline: the same job's autoregressive generations, in any order.
-
-    Raises:
-        ValueError: the two do not hold the same prompts.
-    """
-    rate, reference = token_rate(generations), token_rate(matched(generations, baseline))
-    return rate / reference if rate is not None and reference else None
 
 
 def matched(
@@ -215,8 +205,67 @@ def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
     return tuple(float(len(generation.tokens)) for generation in generations)
 
 
+@metric("draft_calls", of_cell=True)
+def draft_calls(cell: CellRecords) -> int | None:
+    """L: sequential draft calls per iteration."""
+    return cell.draft_calls
+
+
+@metric("parameter_ratio", of_cell=True)
+def parameter_ratio(cell: CellRecords) -> float | None:
+    """r: parameters of the draft / parameters of the target."""
+    return cell.parameter_ratio
+
+
+@metric("prefill_s")
+def prefill_s(generations: Sequence[Generation]) -> float:
+    """Seconds of prefill, all prompts."""
+    return sum(generation.prefill_s for generation in generations)
+
+
+@metric("decode_s")
+def decode_s(generations: Sequence[Generation]) -> float:
+    """Seconds of decoding, all prompts."""
+    return sum(generation.decode_s for generation in generations)
+
+
+@metric("draft_s")
+def draft_s(generations: Sequence[Generation]) -> float:
+    """Seconds inside draft forward passes, all prompts."""
+    return sum(generation.draft_s for generation in generations)
+
+
+@metric("target_s")
+def target_s(generations: Sequence[Generation]) -> float:
+    """Seconds inside target forward passes while decoding, all prompts."""
+    return sum(generation.target_s for generation in generations)
+
+
+@metric("speedup", of_cell=True)
+def speedup(cell: CellRecords) -> Interval | None:
+    """Token rate over the baseline's on the same prompts, paired by prompt id.
+
+    Raises:
+        ValueError: the two do not hold the same prompts.
+    """
+    if cell.baseline is None:
+        return None
+    ours = tokens_per_decode_s(cell.generations)
+    theirs = tokens_per_decode_s(matched(cell.generations, cell.baseline))
+    return rate_ratio_interval(
+        ours.numerators, ours.denominators, theirs.numerators, theirs.denominators
+    )
+
+
+@metric("perplexity")
+def perplexity(generations: Sequence[Generation]) -> Sums | None:
+    """Surprise per token, and its exponential."""
+    surprise = surprise_per_token(generations)
+    return None if surprise is None else replace(surprise, mapped=exp)
+
+
 def surprise_per_token(generations: Sequence[Generation]) -> Sums | None:
-    """- log-likelihood of the delivered tokens over their number; perplexity is its exponential.
+    """- log-likelihood of the delivered tokens over their number, in nats.
 
     None where a record does not have it.
     """
@@ -226,6 +275,7 @@ def surprise_per_token(generations: Sequence[Generation]) -> Sums | None:
     return Sums(tuple(known), tuple(float(len(g.tokens)) for g in generations))
 
 
+@metric("latency_s")
 def latency_per_request(generations: Sequence[Generation]) -> Sums | None:
     """Seconds from the start of a request's prefill to its last token, over requests."""
     known = [g.latency_s for g in generations if g.latency_s is not None]
@@ -234,6 +284,7 @@ def latency_per_request(generations: Sequence[Generation]) -> Sums | None:
     return Sums(tuple(known), tuple(1.0 for _ in known))
 
 
+@metric("token_rate_per_request")
 def tokens_per_latency_s(generations: Sequence[Generation]) -> Sums | None:
     """Delivered tokens over the seconds that their requests took: the speed that one user sees."""
     latency = latency_per_request(generations)
@@ -242,6 +293,7 @@ def tokens_per_latency_s(generations: Sequence[Generation]) -> Sums | None:
     return Sums(tuple(float(len(g.tokens)) for g in generations), latency.numerators)
 
 
+@metric("beam_width")
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
     """Beams of all layers over layers; None where single sequences were decoded."""
     widths = [[width for step in g.steps for width in step.widths] for g in generations]

@@ -5,7 +5,7 @@ Execution accuracy of SQL is in ``execution``, modules of ``evaluate`` in ``modu
 Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
 the papers print them (sacrebleu's own scale is 0..100).
 
-A metric turns each prompt into a few numbers whose sums over prompts determine the score, so that
+A score turns each prompt into a few numbers whose sums over prompts determine the score, so that
 the interval comes from resampling prompts and BLEU stays a corpus score in every resample.
 """
 
@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,16 @@ from sacrebleu.metrics.bleu import BLEU
 
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
+from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
+from spec_bench.registry import Registry
 
 References = Sequence[Sequence[str]]
 UNANSWERABLE = "unanswerable"
 
 
-class Metric(Protocol):
-    """What the registry holds. Modules of ``evaluate`` are in ``module_metric.py``."""
+class Score(Protocol):
+    """What ``SCORES`` holds. Modules of ``evaluate`` are in ``module_metric.py``."""
 
     def score(self, predictions: Sequence[str], references: References) -> Interval:
         """Scores predictions against the references of the same prompt (several allowed)."""
@@ -44,8 +46,18 @@ class Metric(Protocol):
         """Implementation, version and settings, for the record."""
 
 
+def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
+    """Facts are those of the score's column, where another package brings it."""
+    column_of(name, facts)
+    return kind
+
+
+SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare)
+"""Quality scores by the name of their first column: a task names those it is scored by."""
+
+
 class _OneColumn(ABC):
-    """A metric that is one number."""
+    """A score that is one number."""
 
     name: str
 
@@ -58,6 +70,7 @@ class _OneColumn(ABC):
         return {self.name: self.score(predictions, references)}
 
 
+@SCORES("bleu")
 class Bleu(_OneColumn):
     """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing)."""
 
@@ -110,6 +123,7 @@ class _MeanMetric(_OneColumn):
         return _interval(lambda sums: sums[0] / sums[1], rows)
 
 
+@SCORES("rouge2")
 class Rouge2(_MeanMetric):
     """ROUGE-2 F1 by rouge-score, without stemming."""
 
@@ -149,6 +163,7 @@ class _AnswerMetric(_MeanMetric):
         return super().score(predictions, golds)
 
 
+@SCORES("exact_match")
 class ExactMatch(_AnswerMetric):
     """Equality after SQuAD normalisation."""
 
@@ -163,6 +178,7 @@ class ExactMatch(_AnswerMetric):
         return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
+@SCORES("f1")
 class TokenF1(_AnswerMetric):
     """F1 of the words after SQuAD normalisation."""
 
@@ -181,24 +197,7 @@ class TokenF1(_AnswerMetric):
         return f"f1 squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
 
 
-METRICS: dict[str, type[Metric]] = {
-    "bleu": Bleu,
-    "rouge2": Rouge2,
-    "exact_match": ExactMatch,
-    "f1": TokenF1,
-    "execution_accuracy": ExecutionAccuracy,
-}
-
-
-def build_metric(name: str) -> Metric:
-    """The quality metric of that name.
-
-    Raises:
-        ValueError: unknown name.
-    """
-    if name not in METRICS:
-        raise ValueError(f"unknown score {name!r}; choose from {', '.join(METRICS)}")
-    return METRICS[name]()
+SCORES.add("execution_accuracy", ExecutionAccuracy, ExecutionAccuracy.__module__)
 
 
 def check_score(name: str) -> None:
@@ -207,8 +206,8 @@ def check_score(name: str) -> None:
     Raises:
         ValueError: neither a score of ours nor a module that can be loaded.
     """
-    if name not in METRICS:
-        load_module(name, tuple(METRICS))
+    if name not in SCORES:
+        load_module(name, tuple(SCORES))
 
 
 def check_references(name: str, references: References) -> None:
@@ -227,7 +226,7 @@ def quality_columns(
     """The columns of one score and its signature.
 
     Args:
-        name: one of ``METRICS``, which is its first column, or a module (see ``module_metric``),
+        name: one of ``SCORES``, which is its first column, or a module (see ``module_metric``),
             whose columns are named after it: ``rouge_rouge2``.
         predictions: the answers.
         references: of each prompt.
@@ -235,10 +234,10 @@ def quality_columns(
     Raises:
         ValueError: as the score does.
     """
-    if name in METRICS:
-        metric = build_metric(name)
-        return metric.columns(predictions, references), metric.signature(references)
-    return load_module(name, tuple(METRICS)).score(predictions, references)
+    if name in SCORES:
+        score = SCORES[name]()
+        return score.columns(predictions, references), score.signature(references)
+    return load_module(name, tuple(SCORES)).score(predictions, references)
 
 
 def normalise(text: str) -> str:

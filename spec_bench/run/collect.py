@@ -7,7 +7,7 @@ from typing import Literal
 
 from spec_bench.decode.build import AnyDecoder
 from spec_bench.judge.scores import SCORE
-from spec_bench.metrics import summarise
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import CellResult, Generation
 from spec_bench.run.answers import model_name, write_answers
 from spec_bench.run.cell_run import CellRun, job_of
@@ -74,15 +74,15 @@ def _complete(
     reference = None if baseline.failure else _in_order(baseline, prompts)
     if reference is None:
         reasons.append("speedup: the baseline failed")
-    metrics = summarise(
+    records = CellRecords(
         generations,
         baseline=reference,
         texts=prompts.texts(generations),
         references=prompts.references,
-        scores=prompts.scores(),
         draft_calls=decoder.draft_calls,
         parameter_ratio=decoder.speed_ratio,
     )
+    metrics = summarise(records, prompts.scores())
     metrics["peak_memory_bytes"] = run.memory.peak_bytes
     metrics["cache_bytes"] = max(
         decoder.cache_bytes(len(request.prompt_ids), request.max_new_tokens)

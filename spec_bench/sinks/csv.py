@@ -39,6 +39,6 @@ def merge_csv(
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows with the union of their columns, in the columns' order."""
-    names = columns.ordered(name for row in rows for name in row)
-    files.write_csv(path, rows, names or columns.labels())
+    """Writes rows with every column that a file may have, and what else they have after these."""
+    names = columns.ordered([*columns.header(), *(name for row in rows for name in row)])
+    files.write_csv(path, rows, names)

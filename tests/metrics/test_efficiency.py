@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.metrics import efficiency
+from spec_bench.metrics import CellRecords, efficiency, metric
 from spec_bench.records import Generation, StepRecord
 
 
@@ -15,19 +15,25 @@ def generation(prompt_id="p", accepted=(), depth=3, tokens=None, nodes=3, **seco
     return Generation(prompt_id, tuple(range(count)), "length", steps, **times)
 
 
+def value(name, generations, **more):
+    """A registered metric's number."""
+    found = metric[name].of(CellRecords(generations, **more))
+    return getattr(found, "value", found)
+
+
 def test_block_efficiency_is_a_ratio_of_sums_and_not_a_mean_of_means():
     cell = [generation(accepted=(3,)), generation(accepted=(0, 0, 0))]
-    assert efficiency.block_efficiency(cell) == (4 + 3) / 4  # the mean of means would be 2.5
+    assert value("block_efficiency", cell) == (4 + 3) / 4  # the mean of means would be 2.5
 
 
 def test_block_efficiency_of_autoregressive_decoding_is_exactly_one():
     cell = [generation(accepted=(0,) * 7, depth=0, nodes=0)]
-    assert efficiency.block_efficiency(cell) == 1.0
+    assert value("block_efficiency", cell) == 1.0
 
 
 def test_block_efficiency_counts_tokens_that_were_not_delivered():
     cell = [generation(accepted=(3,), tokens=2)]
-    assert efficiency.block_efficiency(cell) == 4.0
+    assert value("block_efficiency", cell) == 4.0
     assert efficiency.delivered_tokens(cell) == 2
 
 
@@ -47,13 +53,13 @@ def test_acceptance_rate_by_depth_conditions_on_reaching_the_depth():
 
 def test_overall_acceptance_rate_pools_the_depths():
     cell = [generation(accepted=(0, 1, 1, 2), depth=2)]
-    assert efficiency.acceptance_rate(cell) == (3 + 1) / (4 + 3)
+    assert value("acceptance_rate", cell) == (3 + 1) / (4 + 3)
 
 
 def test_a_tree_that_was_shallower_does_not_count_at_the_depths_it_lacks():
     cell = [generation(accepted=(2,), depth=2), generation(accepted=(1,), depth=1)]
     assert efficiency.acceptance_rate_by_depth(cell) == (1.0, 1.0)
-    assert efficiency.acceptance_rate(cell) == 1.0
+    assert value("acceptance_rate", cell) == 1.0
 
 
 def test_a_depth_that_no_walk_came_close_to_has_no_rate():
@@ -62,33 +68,33 @@ def test_a_depth_that_no_walk_came_close_to_has_no_rate():
 
 def test_autoregressive_decoding_has_no_acceptance_rate():
     cell = [generation(accepted=(0, 0), depth=0)]
-    assert efficiency.acceptance_rate(cell) is None
+    assert value("acceptance_rate", cell) is None
     assert efficiency.acceptance_rate_by_depth(cell) == ()
 
 
 def test_token_rates_count_delivered_tokens_with_and_without_the_prefill():
     cell = [generation(accepted=(3,), tokens=3, prefill_s=1.0, decode_s=2.0)]
-    assert efficiency.token_rate(cell) == 1.5
-    assert efficiency.token_rate_end_to_end(cell) == 1.0
+    assert value("token_rate", cell) == 1.5
+    assert value("token_rate_end_to_end", cell) == 1.0
 
 
 def test_host_overhead_is_what_the_forward_passes_leave_of_the_decoding_time():
     cell = [generation(decode_s=4.0, draft_s=1.0, target_s=2.0)]
-    assert efficiency.host_overhead(cell) == 0.25
+    assert value("host_overhead", cell) == 0.25
 
 
 def test_energy_is_joules_per_delivered_token():
     cell = [generation(accepted=(1,), energy_j=6.0), generation(accepted=(0,), energy_j=3.0)]
-    assert efficiency.energy_j_per_token(cell) == 3.0
+    assert value("energy_j_per_token", cell) == 3.0
 
 
 def test_one_unmetered_prompt_leaves_no_energy():
     cell = [generation(accepted=(1,), energy_j=6.0), generation(accepted=(1,))]
-    assert efficiency.energy_j_per_token(cell) is None
+    assert value("energy_j_per_token", cell) is None
 
 
 def test_no_seconds_no_rate():
-    assert efficiency.token_rate([generation(accepted=(1,), decode_s=0.0)]) is None
+    assert value("token_rate", [generation(accepted=(1,), decode_s=0.0)]) is None
 
 
 def test_speedup_matches_prompts_by_id_and_not_by_position():
@@ -100,17 +106,17 @@ def test_speedup_matches_prompts_by_id_and_not_by_position():
         generation("b", (0,), tokens=30, decode_s=6.0),
         generation("a", (0,), tokens=10, decode_s=2.0),
     ]
-    assert efficiency.speedup(cell, baseline) == 2.0
+    assert value("speedup", cell, baseline=baseline) == 2.0
     assert [g.prompt_id for g in efficiency.matched(cell, baseline)] == ["a", "b"]
 
 
 def test_speedup_against_a_truncated_baseline_is_refused_by_name():
     with pytest.raises(ValueError, match="missing from the baseline: b, c"):
-        efficiency.speedup([generation(i) for i in "abc"], [generation("a")])
+        value("speedup", [generation(i) for i in "abc"], baseline=[generation("a")])
     with pytest.raises(ValueError, match="missing from the cell: b"):
-        efficiency.speedup([generation("a")], [generation("a"), generation("b")])
+        value("speedup", [generation("a")], baseline=[generation("a"), generation("b")])
 
 
 def test_a_prompt_that_was_counted_twice_is_refused():
     with pytest.raises(ValueError, match="twice in the cell: a"):
-        efficiency.speedup([generation("a"), generation("a")], [generation("a")])
+        value("speedup", [generation("a"), generation("a")], baseline=[generation("a")])

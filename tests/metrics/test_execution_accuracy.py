@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.metrics import summarise
+from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.quality import quality_columns
 from spec_bench.records import Generation, SqlReference, StepRecord
@@ -145,12 +145,9 @@ def test_a_database_that_its_writer_has_not_closed_is_refused(database: Path) ->
 def test_the_accuracy_and_its_counts_are_columns_of_a_row(database: Path) -> None:
     step = StepRecord(nodes=0, depth=0, accepted=0, delivered=1)
     cell = [Generation(name, (1,), "stop", (step,), 0.1, 0.1, 0.0, 0.1) for name in "ab"]
-    row = summarise(
-        cell,
-        texts={"a": "SELECT 4", "b": "SELECT"},
-        references={name: [SqlReference("SELECT count(*) FROM singer", database)] for name in "ab"},
-        scores=["execution_accuracy"],
-    )
+    texts = {"a": "SELECT 4", "b": "SELECT"}
+    golds = {name: [SqlReference("SELECT count(*) FROM singer", database)] for name in "ab"}
+    row = summarise(CellRecords(cell, texts=texts, references=golds), ["execution_accuracy"])
     assert (row["execution_accuracy"], row["execution_errors"]) == (0.5, 1)
     assert (row["execution_accuracy_low"], row["execution_accuracy_high"]) == (0.0, 1.0)
     assert "execution_errors_low" not in row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.metrics import METRICS
+from spec_bench.metrics import SCORES
 from spec_bench.tasks import build_task
 
 from .conftest import NAMES, config
@@ -25,7 +25,7 @@ def test_the_eight_tasks_are_there():
 def test_every_config_builds_under_its_own_name_with_scores_that_exist(name):
     task = build_task(config(name))
     assert task.name == name
-    assert set(task.scores) <= set(METRICS)
+    assert set(task.scores) <= set(SCORES)
     assert task.generation["max_new_tokens"] >= 1
     assert task.source.kind == "embedded"
     assert task.source.hub is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench.metrics import METRICS
+from spec_bench import columns
 
 DECODERS = ("sd", "spectr", "rsd_c", "rsd_s")
 PANELS = {
@@ -114,7 +114,8 @@ def baseline_band(rows: pd.DataFrame) -> tuple[float, float] | None:
 
 def score_column(rows: pd.DataFrame) -> str | None:
     """The first quality score that the rows have."""
-    return next((name for name in METRICS if name in rows and rows[name].notna().any()), None)
+    names = columns.scores_in(rows.columns)
+    return next((name for name in names if rows[name].notna().any()), None)
 
 
 def _baseline(rows: pd.DataFrame) -> pd.Series | None:

@@ -1,0 +1,124 @@
+"""What a metric is: a pure function of one cell's records that fills the column of its name.
+
+    @metric("draft_share", title="draft share", kind="time", interval=True,
+            definition="s inside draft forward passes / s of decoding")
+    def draft_share(generations):
+        return Sums(tuple(g.draft_s for g in generations), tuple(g.decode_s for g in generations))
+
+A column of ours stands in ``columns.csv`` and needs no more than its name here. Another package
+names the module with its metrics as an entry point of ``spec_bench.metrics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_bench import columns
+from spec_bench.columns import Column
+from spec_bench.metrics.intervals import Interval, ratio_interval
+from spec_bench.records import Generation
+from spec_bench.registry import Registry
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A ratio of sums, kept apart by prompt so that prompts can be resampled.
+
+    Attributes:
+        numerators: one number a prompt.
+        denominators: one number a prompt, in the same order.
+        mapped: the increasing function of the ratio that is the number; None: the ratio itself.
+    """
+
+    numerators: tuple[float, ...]
+    denominators: tuple[float, ...]
+    mapped: Callable[[float], float] | None = field(default=None, compare=False)
+
+    @property
+    def value(self) -> float | None:
+        """Sum of the numerators over sum of the denominators, mapped."""
+        below = sum(self.denominators)
+        if not below:
+            return None
+        ratio = sum(self.numerators) / below
+        return self.mapped(ratio) if self.mapped else ratio
+
+
+@dataclass(frozen=True)
+class CellRecords:
+    """All that a number of a cell may follow from.
+
+    Attributes:
+        generations: the cell's, one a prompt, warm-up excluded.
+        baseline: autoregressive generations of the same job and prompts, if there are any.
+        texts: prompt id -> decoded and post-processed text.
+        references: prompt id -> reference texts.
+        draft_calls: L, sequential draft calls per iteration; 0 for the autoregressive decoder.
+        parameter_ratio: r = parameters(draft) / parameters(target); 0 where nothing is drafted
+            by a model.
+    """
+
+    generations: Sequence[Generation]
+    baseline: Sequence[Generation] | None = None
+    texts: Mapping[str, str] | None = None
+    references: Mapping[str, Sequence[str]] | None = None
+    draft_calls: int | None = None
+    parameter_ratio: float | None = None
+
+
+Number = Sums | Interval | float | int | str | None
+"""What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric.
+
+    Attributes:
+        column: what it fills.
+        function: of the generations, or of all ``CellRecords``.
+        of_cell: which of the two.
+    """
+
+    column: Column
+    function: Callable[[Any], Number]
+    of_cell: bool = False
+
+    def of(self, cell: CellRecords) -> Number:
+        """The cell's number."""
+        return self.function(cell if self.of_cell else cell.generations)
+
+
+def column_of(name: str, facts: Mapping[str, Any]) -> Column:
+    """The column of that name: ours, or what another package says of its own.
+
+    Raises:
+        ValueError: there is none, or another one has its name.
+    """
+    return columns.register(Column(name, **facts)) if facts else columns.column(name)
+
+
+def _declare(
+    name: str, function: Callable[[Any], Number], of_cell: bool = False, **facts: Any
+) -> Metric:
+    return Metric(column_of(name, facts), function, of_cell)
+
+
+metric: Registry[Metric] = Registry("metric", "spec_bench.metrics", _declare)
+"""The metrics of records; scores of texts are in ``quality``."""
+
+
+class Intervals:
+    """Intervals of ratios of sums, each resampled once however many numbers follow from it."""
+
+    def __init__(self) -> None:
+        self._found: dict[Sums, Interval | None] = {}
+
+    def of(self, sums: Sums) -> Interval | None:
+        """The ratio with its interval, mapped."""
+        if sums not in self._found:
+            self._found[sums] = ratio_interval(sums.numerators, sums.denominators)
+        found = self._found[sums]
+        return found.mapped(sums.mapped) if found and sums.mapped else found
