@@ -8,33 +8,25 @@ number of tests; each says how many there are, and one in twenty may miss by cha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.claims.check import Check
-from spec_bench.report.claims.dsbd import dsbd_claims
-from spec_bench.report.claims.mcsd import mcsd_claims
+from spec_bench.report.claims.engine import checks_of
+from spec_bench.report.claims.read import axes_of, claims_of
 from spec_bench.report.claims.records import Records
-from spec_bench.report.claims.redrafter import redrafter_claims
-from spec_bench.report.claims.rsd import rsd_claims
+from spec_bench.report.claims.select import Scope, measured
+from spec_bench.report.claims.verdict import Check
 
-CLAIMS: dict[str, Callable[[pd.DataFrame, Records], list[Check]]] = {
-    "rsd": rsd_claims,
-    "mcsd": mcsd_claims,
-    "dsbd": dsbd_claims,
-    "redrafter": redrafter_claims,
-}
-"""The papers whose claims are known, and who checks them."""
+__all__ = ["Check", "check_claims"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     """All of a paper's claims that the rows can speak to.
 
     Args:
-        paper: a key of ``CLAIMS``.
+        paper: a folder below ``experiments``, or another package's paper.
         rows: measured cells, one or several pairs and experiments; simulated acceptance is no
             evidence and is left out. Where there is a column ``file``, it names the results file
             of each row.
@@ -46,13 +38,12 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
         intervals and is marked ``unpaired``.
 
     Raises:
-        ValueError: no claims of that paper are known.
+        ValueError: there is no such paper, or its claims cannot be read.
     """
-    if paper not in CLAIMS:
-        raise ValueError(f"no claims of paper {paper!r}; there are: {', '.join(CLAIMS)}")
+    claims = claims_of(paper)
     if rows.empty:
         return []
-    measured = rows[(rows.status != "failed") & (rows.lossless != "simulated")]
-    checks = CLAIMS[paper](measured, Records(results))
+    scope = Scope(measured(rows), Records(results), axes_of(paper))
+    checks = [check for claim in claims for check in checks_of(claim, scope)]
     count = f"1 of {len(checks)} tests"
     return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]

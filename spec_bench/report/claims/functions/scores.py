@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import hypot
 
 import pandas as pd
 from scipy.stats import binom
 
-from spec_bench.report.claims.check import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
+from spec_bench.report.claim import Claim
+from spec_bench.report.claims.functions import claim_function
+from spec_bench.report.claims.select import Scope
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
 from spec_bench.report.figures.relative import score_column
 from spec_bench.report.load import Group, Row, rows_of
 
 _NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
 
 
-def quality_claims(group: Group) -> list[Check]:
-    """Exact decoders draw from the target's law, so scores differ from AR's by noise only.
+@claim_function("exact_scores")
+def exact_scores(claim: Claim, scope: Scope) -> Iterator[Check]:
+    """Exact decoders draw from the target's law, so scores differ from AR's by noise only."""
+    for group in scope.groups(claim):
+        yield from exact_scores_of(group)
+
+
+def exact_scores_of(group: Group) -> Iterator[Check]:
+    """Exact decoders' scores against AR's in one group.
 
     Scores have no records per prompt, so each interval is that of two independent cells, wider
     than a paired one. Some of many cells leave it by chance: the claim fails when more do than
@@ -23,7 +34,7 @@ def quality_claims(group: Group) -> list[Check]:
     """
     score, baseline = score_column(group.rows), group.row("ar")
     if score is None or baseline is None or pd.isna(baseline[score]):
-        return []
+        return
     outside, gaps = [], []
     for row in rows_of(group.rows):
         if row["decoder"] == "ar" or row["lossless"] != "exact" or pd.isna(row[score]):
@@ -36,7 +47,7 @@ def quality_claims(group: Group) -> list[Check]:
         if abs(gap) > noise:
             outside.append(f"{row['decoder']} {row['spec']} {gap:+.3f}")
     if not gaps:
-        return []
+        return
     allowed = int(binom.ppf(0.975, len(gaps), _NOISE))
     evidence = (
         f"{len(gaps) - len(outside)} of {len(gaps)} decoders within the 95% noise (unpaired; "
@@ -45,7 +56,7 @@ def quality_claims(group: Group) -> list[Check]:
     if outside:
         evidence += f"; outside: {', '.join(outside)}"
     verdict = HOLDS if not outside else DOES_NOT_HOLD if len(outside) > allowed else WITHIN_NOISE
-    return [Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)]
+    yield Check(f"{score} of exact decoders equals ar's", group.title, evidence, verdict)
 
 
 def _half_width(row: Row | pd.Series, column: str) -> float:

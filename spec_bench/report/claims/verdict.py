@@ -17,12 +17,16 @@ class Check:
         where: the task.
         evidence: the numbers.
         verdict: ``holds``, ``within noise`` or ``does not hold``.
+        sentence: the paper's own words; "" where the check is ours.
+        section: where the paper says it; "" where the check is ours.
     """
 
     claim: str
     where: str
     evidence: str
     verdict: str
+    sentence: str = ""
+    section: str = ""
 
 
 def verdict_of(low: float | None, high: float | None) -> str:
@@ -32,11 +36,32 @@ def verdict_of(low: float | None, high: float | None) -> str:
     return HOLDS if low > 0 else DOES_NOT_HOLD if high < 0 else WITHIN_NOISE
 
 
+def verdict_of_less(low: float | None, high: float | None) -> str:
+    """Of a claim that a difference is negative."""
+    return verdict_of(None if high is None else -high, None if low is None else -low)
+
+
 def verdict_of_equality(low: float | None, high: float | None) -> str:
     """Of a claim that a difference is zero."""
     if low is None or high is None:
         return WITHIN_NOISE
     return HOLDS if low <= 0 <= high else DOES_NOT_HOLD
+
+
+def verdict_of_nearness(low: float | None, high: float | None, room: float) -> str:
+    """Of a claim that a difference is at most so large, either way."""
+    if low is None or high is None:
+        return WITHIN_NOISE
+    if low >= -room and high <= room:
+        return HOLDS
+    return DOES_NOT_HOLD if low > room or high < -room else WITHIN_NOISE
+
+
+def verdict_of_at_least(low: float | None, high: float | None, least: float) -> str:
+    """Of a claim that a difference is at least so large."""
+    if low is None or high is None:
+        return WITHIN_NOISE
+    return verdict_of(low - least, high - least)
 
 
 def verdict_of_all(verdicts: Sequence[str]) -> str:

@@ -1,0 +1,177 @@
+"""A claim as data: what ``claims:`` in a paper's ``paper.yaml`` may say.
+
+Knows how a claim is written; nothing about rows. ``experiments/README.md`` has examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Value = str | bool | int | float
+
+Compare = Literal["best", "pairs", "steps", "ends", "mirrored", "interpolated"]
+Expect = Literal["ahead", "more", "less", "equal", "rising", "open"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Range(_Strict):
+    """Numbers from one to another, both included unless ``above`` excludes the first."""
+
+    least: float | None = Field(None, alias="from")
+    most: float | None = Field(None, alias="to")
+    above: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in it."""
+        if self.above is not None and value <= self.above:
+            return False
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
+
+
+class Side(_Strict):
+    """Cells on one side of a comparison; in YAML also a decoder's name or a list of them.
+
+    Attributes:
+        decoder: names; none: all.
+        without: names that are left out.
+        tree_attention: with it or without; None: either.
+        form: of the tree's shorthand, e.g. ``number``; "": any.
+        where: columns, or parts of the shorthand such as ``width``, with the values they may have.
+    """
+
+    decoder: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    tree_attention: bool | None = True
+    form: str = ""
+    where: Mapping[str, Range | tuple[Value, ...]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, data: Any) -> Any:
+        """A name or a list of names for the decoder, single values for lists."""
+        if isinstance(data, str | list | tuple):
+            data = {"decoder": data}
+        if not isinstance(data, dict):
+            return data
+        for name in ("decoder", "without"):
+            if isinstance(data.get(name), str):
+                data = {**data, name: (data[name],)}
+        where = data.get("where", {})
+        if isinstance(where, dict):
+            data = {**data, "where": {k: _listed(v) for k, v in where.items()}}
+        return data
+
+
+class Claim(_Strict):
+    """One claim: which cells are compared, by what, and which difference the paper expects.
+
+    Attributes:
+        claim: what is checked, with fields in braces: ``{left}``, ``{right}``, ``{metric}``, ...
+        sentence: the paper's own words; "" where the check is ours.
+        section: where the paper says it.
+        ours: that no sentence of the paper says it.
+        function: name of a check of its own form; then nothing below but ``experiments`` counts.
+        experiments: results folders whose rows count; all rows where none of them is there.
+        only: no rows of other experiments, even where none of these is there.
+        given: what the settings of the cells must be, e.g. ``temperature: {from: 0.7}``.
+        across: settings in which compared cells may differ, e.g. ``batch_size``.
+        join: ``heads``: cells get the columns of the trained heads that drafted them.
+        sides: pairs of left and right; ``left`` and ``right`` is short for one.
+        pairs: model pairs to compare, left: right; none: both sides have the same.
+        compare: ``best``: the best cell of each side. ``pairs``: every left cell with every right
+            one. ``steps``: each left cell with the next smaller one along ``along``. ``ends``: the
+            largest with the smallest. ``mirrored``: falling widths with the same ones rising.
+            ``interpolated``: each left cell with the right side at its value of ``along``.
+        same: what compared cells have in common: columns or parts of the shorthand.
+        along: what ``steps`` and ``ends`` are ordered by, and ``interpolated`` is read at; a minus
+            before it puts the smaller value on the left.
+        axis: an axis of the paper's tables; cells that stand in no table are left out.
+        each: one check per value of these, else one on the mean; ``left`` and ``right`` stand for
+            decoder and tree.
+        every: each comparison must hold on its own, from this value of ``each`` on.
+        metric: a column each; ``score``: the task's own score.
+        counted: the columns are counts without an interval.
+        against: a part of the left cell's shorthand that stands in for the right side's count.
+        expect: ``ahead``: left is better, as the column's direction has it; ``more``, ``less``;
+            ``equal``: the interval of the difference includes 0; ``rising``: more at the end of
+            ``steps`` than at the start, and less at no step; ``open``: nothing is decided.
+        within: the difference is at most this, e.g. 0.05 or ``10%`` of the left side.
+        at_least: the difference is at least this.
+        pooled: also on the prompts of all tasks together.
+        where: the place as text with fields; "": the task and the settings that differ.
+        evidence: parts of the evidence, with fields; a part whose field has no value is left out.
+    """
+
+    claim: str = ""
+    sentence: str = ""
+    section: str = ""
+    ours: bool = False
+    function: str = ""
+    experiments: tuple[str, ...] = ()
+    only: bool = False
+    given: Mapping[str, Range] = {}
+    across: tuple[str, ...] = ()
+    join: Literal["", "heads"] = ""
+    sides: tuple[tuple[Side, Side], ...] = ()
+    pairs: Mapping[str, str] = {}
+    compare: Compare = "pairs"
+    same: tuple[str, ...] = ()
+    along: str = ""
+    axis: str = ""
+    each: tuple[str, ...] = ()
+    every: float | None = None
+    metric: tuple[str, ...] = ()
+    counted: bool = False
+    against: str = ""
+    expect: Expect = "ahead"
+    within: float | str | None = None
+    at_least: float | None = None
+    pooled: bool = False
+    where: str = ""
+    evidence: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, data: Any) -> Any:
+        """``left`` and ``right`` for one pair of sides, single names for lists."""
+        if not isinstance(data, dict):
+            return data
+        data = {
+            key: [value] if key in _LISTS and isinstance(value, str) else value
+            for key, value in data.items()
+        }
+        if "left" in data:
+            left = data.pop("left")
+            data["sides"] = [(left, data.pop("right", left))]
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Claim:
+        """What one field asks of another."""
+        if bool(self.sentence) == (self.ours or not self.section):
+            raise ValueError("a claim has the paper's sentence and its section, or says ours: true")
+        if not self.function and not (self.claim and self.sides and self.metric):
+            raise ValueError("a claim without a function needs claim, left and metric")
+        if (self.compare in ("steps", "ends", "interpolated")) != bool(self.along):
+            raise ValueError("along goes with compare: steps, ends or interpolated")
+        return self
+
+    @property
+    def key(self) -> str:
+        """The column or part of the shorthand that ``along`` names."""
+        return self.along.lstrip("-")
+
+
+_LISTS = ("experiments", "across", "same", "each", "metric", "evidence")
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str | bool | int | float) else value

@@ -1,0 +1,159 @@
+"""The ways to set cells against each other: a claim, a group and two sides make contrasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.claim import Claim, Side
+from spec_bench.report.claims.contrast import Contrast
+from spec_bench.report.claims.select import Scope, name_of
+from spec_bench.report.load import Group, Row
+from spec_bench.spec import parse
+
+_BEYOND = 0.25  # so far outside the measured places the nearest one stands in
+
+
+@dataclass(frozen=True)
+class Case:
+    """Contrasts that one check is about.
+
+    Attributes:
+        label: values of what the claim has one check each for; () where there is one check.
+        contrasts: at least one.
+        left_out: cells on the left that nothing on the right can be compared with.
+    """
+
+    label: tuple[Any, ...]
+    contrasts: tuple[Contrast, ...]
+    left_out: int = 0
+
+
+def cases(scope: Scope, claim: Claim, group: Group, sides: tuple[Side, Side]) -> list[Case]:
+    """A group's contrasts, split by what the claim has one check each for."""
+    left, right = (scope.side(claim, group, side) for side in sides)
+    found = list(_FORMS[claim.compare](scope, claim, left, right))
+    if claim.compare == "best":
+        found = [c for c in found if _complete(c.left, sides[0]) and _complete(c.right, sides[1])]
+    split: dict[tuple[Any, ...], list[Contrast]] = {}
+    for contrast in found:
+        split.setdefault(_label(scope, claim, contrast), []).append(contrast)
+    ordered = sorted(split) if claim.axis and claim.each else split
+    return [Case(key, tuple(split[key]), len(left) - len(found)) for key in ordered]
+
+
+def _label(scope: Scope, claim: Claim, contrast: Contrast) -> tuple[Any, ...]:
+    row = contrast.left[0]
+    return tuple(
+        name_of(contrast.right[0]) if key == "right" else scope.value(row, key)
+        for key in claim.each
+    )
+
+
+def _complete(rows: Iterable[Row], side: Side) -> bool:
+    """Whether every decoder of a side is there: the best of some is not the best of all."""
+    return {str(row["decoder"]) for row in rows} >= set(side.decoder)
+
+
+def _best(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    lefts, rights = _lines(scope, claim, left), _lines(scope, claim, right)
+    for key, rows in lefts.items():
+        if key in rights:
+            yield Contrast(tuple(rows), tuple(rights[key]))
+
+
+def _pairs(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    rights = _lines(scope, claim, right)
+    for row in left:
+        for other in rights.get(scope.values(row, claim.same), []):
+            yield Contrast((row,), (other,))
+
+
+def _steps(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """Each cell against the next one of its line; the right side is not asked for."""
+    for line in _lines(scope, claim, left).values():
+        for smaller, larger in pairwise(_sorted(scope, claim, line)):
+            yield _directed(claim, smaller, larger)
+
+
+def _ends(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """The last cell of each line against its first one; lines of one mean reach as far."""
+    lines = [_sorted(scope, claim, line) for line in _lines(scope, claim, left).values()]
+    reach = [(scope.value(line[0], claim.key), scope.value(line[-1], claim.key)) for line in lines]
+    whole = reach and (min(low for low, _ in reach), max(high for _, high in reach))
+    for line, own in zip(lines, reach, strict=True):
+        if len(line) > 1 and (claim.each or own == whole):
+            yield _directed(claim, line[0], line[-1])
+
+
+def _mirrored(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """Trees whose widths fall, against those of the same widths in rising order."""
+    rising = {parse(row["spec"]).widths: row for row in right}
+    for row in left:
+        widths = parse(row["spec"]).widths or ()
+        mirror = widths[::-1]
+        if widths == tuple(sorted(widths, reverse=True)) != mirror and mirror in rising:
+            yield Contrast((row,), (rising[mirror],))
+
+
+def _interpolated(
+    scope: Scope, claim: Claim, left: list[Row], right: list[Row]
+) -> Iterator[Contrast]:
+    """Each cell against the right side at the same place, linear between its measured widths.
+
+    The place of a cell, e.g. its average accepted width, is taken as known: its own interval does
+    not enter. Cells outside the right side's places by more than a quarter are left out.
+    """
+    ordered = sorted(right, key=lambda row: scope.value(row, "width"))
+    for row in left:
+        place = row.get(claim.key)
+        found = None if place is None or pd.isna(place) else _around(scope, float(place), ordered)
+        if found is not None:
+            yield Contrast((row,), *found)
+
+
+def _around(
+    scope: Scope, place: float, ordered: Sequence[Row]
+) -> tuple[tuple[Row, ...], tuple[float, ...]] | None:
+    """The cells on both sides of a place with their weights."""
+    for lower, upper in pairwise(ordered):
+        low, high = scope.value(lower, "width"), scope.value(upper, "width")
+        if low <= place <= high:
+            share = (place - low) / (high - low)
+            return (lower, upper), (1 - share, share)
+    for end in (*ordered[:1], *ordered[-1:]):
+        if abs(scope.value(end, "width") - place) <= _BEYOND:
+            return (end,), (1.0,)
+    return None
+
+
+def _lines(scope: Scope, claim: Claim, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Cells by what compared cells have in common."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(scope.values(row, claim.same), []).append(row)
+    return found
+
+
+def _sorted(scope: Scope, claim: Claim, line: Iterable[Row]) -> list[Row]:
+    return sorted(line, key=lambda row: scope.value(row, claim.key))
+
+
+def _directed(claim: Claim, smaller: Row, larger: Row) -> Contrast:
+    if claim.along.startswith("-"):
+        return Contrast((smaller,), (larger,))
+    return Contrast((larger,), (smaller,))
+
+
+_FORMS: dict[str, Callable[[Scope, Claim, list[Row], list[Row]], Iterator[Contrast]]] = {
+    "best": _best,
+    "pairs": _pairs,
+    "steps": _steps,
+    "ends": _ends,
+    "mirrored": _mirrored,
+    "interpolated": _interpolated,
+}

@@ -1,0 +1,174 @@
+"""Which cells a claim speaks of: rows of its experiments, grouped, and the two sides in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.report.claim import Claim, Range, Side
+from spec_bench.report.claims.records import Records
+from spec_bench.report.figures.relative import score_column
+from spec_bench.report.heads import grid_of, heads_of
+from spec_bench.report.load import Group, Row, groups_of
+from spec_bench.spec import parse
+
+_CELL = (
+    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
+    *("max_new_tokens", "tree_attention", "decoder", "spec"),
+)
+_PARTS = ("depth", "width", "nodes", "threshold")
+Axes = Mapping[str, Mapping[tuple[str, str], int]]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a paper's claims are checked on.
+
+    Attributes:
+        rows: measured cells, neither failed nor simulated.
+        records: where per-prompt counts come from.
+        axes: the axes of the paper's tables: (decoder, tree) -> value, e.g. the draft length.
+    """
+
+    rows: pd.DataFrame
+    records: Records
+    axes: Axes
+
+    def of(self, claim: Claim) -> pd.DataFrame:
+        """The rows of a claim's experiments; a claim about trees has those with tree attention."""
+        rows = self.rows
+        if all(side.tree_attention for pair in claim.sides for side in pair):
+            rows = with_tree_attention(rows)
+        rows = of_experiment(rows, *claim.experiments, only=claim.only)
+        return grid_of(heads_of(rows), rows) if claim.join == "heads" else rows
+
+    def groups(self, claim: Claim) -> list[Group]:
+        """Comparable cells, which differ in the decoder and in ``across`` only."""
+        rows = self.of(claim)
+        if rows.empty:
+            return []
+        found = groups_of(rows.drop(columns=[name for name in claim.across if name in rows]))
+        whole = [Group(group.title, rows.loc[group.rows.index]) for group in found]
+        return [group for group in whole if self._counts(claim, group.rows)]
+
+    def _counts(self, claim: Claim, rows: pd.DataFrame) -> bool:
+        """Whether a group has the settings that a claim asks for and comes from its axis."""
+        first = rows.iloc[0]
+        if any(not allowed.holds(first[name]) for name, allowed in claim.given.items()):
+            return False
+        return not claim.axis or self._measures(rows, claim.axis)
+
+    def _measures(self, rows: pd.DataFrame, axis: str) -> bool:
+        """Whether some tree stands on this axis and on no other of the paper.
+
+        Two axes may share trees (2-2, 3x2, ...), which alone are no run of either.
+        """
+        others = {key for name, places in self.axes.items() if name != axis for key in places}
+        own = self.axes[axis].keys() - others
+        return any((d, str(spec)) in own for d, spec in zip(rows.decoder, rows.spec, strict=True))
+
+    def value(self, row: Row, key: str) -> Any:
+        """A column, a part of the tree's shorthand, or a place on an axis; None where it has none.
+
+        Args:
+            row: a cell.
+            key: a column, ``depth``, ``width``, ``nodes``, ``threshold``, an axis, or ``left``
+                for decoder and tree.
+        """
+        if key in self.axes:
+            return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
+        if key == "left":
+            return name_of(row)
+        if key in _PARTS:
+            spec = parse(row["spec"])
+            return None if spec.form == "name" else getattr(spec, key)
+        return row.get(key)
+
+    def values(self, row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
+        """Several of a row's values."""
+        return tuple(self.value(row, key) for key in keys)
+
+    def side(self, claim: Claim, group: Group, side: Side) -> list[Row]:
+        """The cells of one side, decoder by decoder."""
+        names = side.decoder or tuple(group.by_decoder)
+        return [
+            row
+            for name in names
+            if name not in side.without
+            for row in group.by_decoder.get(name, [])
+            if self._is_of(row, side) and (not claim.axis or self.value(row, claim.axis))
+        ]
+
+    def _is_of(self, row: Row, side: Side) -> bool:
+        if side.tree_attention is not None and has_tree_attention(row) != side.tree_attention:
+            return False
+        if side.form and parse(row["spec"]).form != side.form:
+            return False
+        return all(_allowed(self.value(row, key), want) for key, want in side.where.items())
+
+
+def _allowed(value: Any, wanted: Range | tuple[Any, ...]) -> bool:
+    if value is None or pd.isna(value):
+        return False
+    return wanted.holds(float(value)) if isinstance(wanted, Range) else value in wanted
+
+
+def scores_of(group: Group, metric: str) -> list[str]:
+    """A metric's columns in a group.
+
+    Args:
+        group: comparable cells.
+        metric: a column; ``score``: the task's own score, whatever it is called; ``scores``: that
+            and perplexity, as far as they were measured.
+    """
+    if metric not in ("score", "scores"):
+        return [metric]
+    own = score_column(group.rows)
+    known = metric == "scores" and "perplexity" in group.rows
+    also = ["perplexity"] if known and group.rows.perplexity.notna().any() else []
+    return [*([own] if own else []), *also]
+
+
+def name_of(row: Row) -> str:
+    """Decoder and tree, as they are written in results; a baseline has no tree."""
+    return f"{row['decoder']} {row['spec']}".removesuffix(" -")
+
+
+def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
+    """The rows of these experiments, or all where none is of them; each cell once.
+
+    Speeds of two experiments were not measured interleaved, so a claim stays within one where it
+    can. A cell measured twice counts with the larger number of prompts.
+
+    Args:
+        rows: measured cells.
+        names: results folders.
+        only: none where none is of these experiments.
+    """
+    if "experiment" in rows and (only or rows.experiment.isin(names).any()):
+        rows = rows[rows.experiment.isin(names)]
+    elif only:
+        return rows.iloc[:0]
+    if "prompts" in rows:
+        rows = rows.sort_values("prompts", ascending=False, kind="stable")
+    return rows.drop_duplicates([name for name in _CELL if name in rows]).sort_index(kind="stable")
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are evidence: neither failed nor with simulated acceptance."""
+    return rows[(rows.status != "failed") & (rows.lossless != "simulated")]
+
+
+def with_tree_attention(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with tree attention; a file without the column has it throughout."""
+    if "tree_attention" not in rows:
+        return rows
+    return rows[rows.tree_attention.map(lambda value: str(value).lower() != "false")]
+
+
+def has_tree_attention(row: Row) -> bool:
+    """Whether a cell verified its tree in one row."""
+    return str(row.get("tree_attention", True)).lower() != "false"
