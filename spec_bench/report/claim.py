@@ -1,6 +1,6 @@
 """A claim as data: what ``claims:`` in a paper's ``paper.yaml`` may say.
 
-Knows how a claim is written; nothing about rows. ``experiments/README.md`` has examples.
+Knows how a claim is written; nothing about rows.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Value = str | bool | int | float
 
@@ -168,6 +168,22 @@ class Claim(_Strict):
     def key(self) -> str:
         """The column or part of the shorthand that ``along`` names."""
         return self.along.lstrip("-")
+
+
+def read_claim(entry: Mapping[str, Any]) -> Claim:
+    """A claim from its entry in a data file.
+
+    Raises:
+        ValueError: it is not written as one; names the claim, the key and what is wrong.
+    """
+    try:
+        return Claim.model_validate(entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        what = first["msg"].removeprefix("Value error, ")
+        name = entry.get("claim") or entry.get("function")
+        raise ValueError(f"claim {name!r}: {f'{key}: ' if key else ''}{what}") from None
 
 
 _LISTS = ("experiments", "across", "same", "each", "metric", "evidence")

@@ -14,8 +14,8 @@ import pandas as pd
 
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.records import Generation
-from spec_bench.report.claims.check import Check, verdict_of
-from spec_bench.report.claims.quality import quality_claims
+from spec_bench.report.claims.functions.scores import exact_scores_of
+from spec_bench.report.claims.verdict import Check, verdict_of
 from spec_bench.report.load import Group, generations_of
 
 # RSD, arXiv:2402.14160, Figures 4 and 5: block efficiency at the same draft length.
@@ -28,7 +28,7 @@ def check_all(groups: Sequence[Group], results: Path) -> list[Check]:
     """All claims that the results can speak to."""
     return [
         *_orderings(groups, results),
-        *(check for group in groups for check in quality_claims(group)),
+        *(check for group in groups for check in exact_scores_of(group)),
         *(check for group in groups for check in _speed(group)),
     ]
 

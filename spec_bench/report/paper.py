@@ -18,10 +18,13 @@ import yaml
 
 from spec_bench.published import FILE, Row, read_published
 from spec_bench.registry import config_folders
+from spec_bench.report.claim import Claim, read_claim
 from spec_bench.report.papers.folders import experiments_dir
 
 PAPER = "paper.yaml"
 Kind = Literal["table", "figure"]
+Axes = Mapping[str, Mapping[tuple[str, str], int]]
+"""Of what divides tables into blocks, such as the draft length: (decoder, tree) -> value."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,6 @@ class Figure(Item):
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Something that a paper finds.
-
-    Attributes:
-        paper: the paper's name.
-        sentence: in the paper's words.
-        section: where the paper says so.
-        settings: all else that the data file says: what is compared, and how.
-    """
-
-    paper: str
-    sentence: str
-    section: str
-    settings: Mapping[str, Any] = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Paper:
     """One paper's data.
 
@@ -125,6 +111,19 @@ class Paper:
         """All printed numbers as text, by column of ``spec_bench.published.COLUMNS``."""
         path = self.folder / FILE
         return read_published(path) if path.is_file() else ()
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of its tables.
+
+        They come from what is printed and not from the trees: RSD's budgets are nominal.
+        """
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        for number in self.numbers:
+            if number["axis"] and number["decoder"] != "ar":
+                places = found.setdefault(number["axis"], {})
+                places[number["decoder"], number["spec"]] = int(number["axis_value"])
+        return found
 
     def numbers_of(self, table: int) -> list[Row]:
         """A table's printed numbers."""
@@ -239,10 +238,7 @@ def _paper(name: str, folder: Path) -> Paper:
         shown = [by_number[number].recipes[0] for number in entry.get("tables", ())[:1]]
         entry = {**({"recipe": shown[0]} if shown else {}), **entry}
         figures.append(Figure(name, int(entry.pop("number")), *_common(entry, "figure")))
-    claims = [
-        Claim(name, str(entry.pop("sentence")), str(entry.pop("section")), entry)
-        for entry in _entries(data, "claims")
-    ]
+    claims = [read_claim(entry) for entry in _entries(data, "claims")]
     return Paper(
         name=name,
         title=str(data.pop("paper")),

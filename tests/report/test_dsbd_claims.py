@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from spec_bench.records import Generation, StepRecord
+from spec_bench.report.claim import Claim
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.check import Check
+from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.functions.front import best_of, no_worse
 from spec_bench.report.claims.records import Records
-from spec_bench.report.claims.same_width import at_same_width
-from spec_bench.report.claims.scores import Score
-from spec_bench.report.load import groups_of, rows_of
-from tests.report.dsbd_rows import around, cell, fronts
-from tests.report.frames import frame
+from spec_bench.report.claims.select import Scope
+from spec_bench.report.claims.verdict import Check
+from spec_bench.report.paper import load_paper
+from spec_bench.report.rows import Group, groups_of, rows_of
+from tests.report import rows as made
+from tests.report.rows import SQUAD, around, frame
+from tests.report.rows import dsbd_fronts as fronts
+
+cell = partial(made.row, half=0.1, **SQUAD)
 
 
 @pytest.fixture
@@ -51,31 +58,47 @@ def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[in
             stream.write(json.dumps(generation.to_json()) + "\n")
 
 
+def at_same_width(settings: list[dict[str, object]], other: list[dict[str, object]]) -> list[Case]:
+    claim: Claim = next(c for c in load_paper("dsbd").claims if c.compare == "interpolated")
+    rows = frame(*settings, *other)
+    scope = Scope(rows, Records(Path("nowhere/results.csv")), {})
+    return cases(scope, claim, Group("squad", rows), claim.sides[0])
+
+
 def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours() -> None:
-    ((contrast,), _) = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
+    (case,) = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
+    (contrast,) = case.contrasts
     assert [row["spec"] for row in contrast.right] == ["2", "3"]
     assert contrast.weights == (0.75, 0.25)
     assert not contrast.picks
 
 
 def test_order_and_gaps_of_the_measured_widths_do_not_matter() -> None:
-    ((contrast,), _) = at_same_width([setting(3.0)], beams(4, 1))
+    (case,) = at_same_width([setting(3.0)], beams(4, 1))
+    (contrast,) = case.contrasts
     assert [row["spec"] for row in contrast.right] == ["1", "4"]
     assert contrast.weights == pytest.approx((1 / 3, 2 / 3))
 
 
-@pytest.mark.parametrize(("width", "compared"), [(4.2, True), (4.3, False), (0.8, True)])
-def test_a_setting_far_outside_the_measured_widths_is_left_out(
-    width: float, compared: bool
-) -> None:
-    contrasts, rule = at_same_width([setting(width)], beams(1, 4))
-    assert bool(contrasts) == compared
-    assert ("1 settings outside its widths left out" in rule) == (not compared)
+@pytest.mark.parametrize(("width", "left_out"), [(4.2, 0), (4.3, 1), (0.8, 0)])
+def test_a_setting_far_outside_the_measured_widths_is_left_out(width: float, left_out: int) -> None:
+    (case,) = at_same_width([setting(2.0), setting(width)], beams(1, 4))
+    assert case.left_out == left_out
+    assert len(case.contrasts) == 2 - left_out
 
 
 def test_without_beam_sampling_or_widths_nothing_is_compared() -> None:
-    assert at_same_width([setting(2.0)], [])[0] == []
-    assert at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2))[0] == []
+    assert at_same_width([setting(2.0)], []) == []
+    assert at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2)) == []
+
+
+def test_settings_that_were_left_out_are_counted_in_the_evidence(results: Path) -> None:
+    rows = fronts()
+    assert "left out" not in only(check_claims("dsbd", rows, results), "match within").evidence
+    rows.loc[rows.spec == "3x2@0.9", "beam_width"] = 9.0
+    evidence = only(check_claims("dsbd", rows, results), "match within").evidence
+    assert "mean of 2 settings" in evidence
+    assert "in its width, 1 settings outside its widths left out; one by one" in evidence
 
 
 def test_quality_and_speed_are_compared_at_the_same_width(results: Path) -> None:
@@ -256,12 +279,11 @@ def test_failed_cells_claim_nothing(results: Path) -> None:
 
 
 def test_a_score_knows_its_direction() -> None:
-    accuracy, perplexity = Score("exact_match", True), Score("perplexity", False)
     (group,) = groups_of(fronts())
     rows = [row for row in rows_of(group.rows) if row["decoder"] == "dsbd"]
-    best = [score.best(rows) for score in (accuracy, perplexity)]
+    best = [best_of(rows, score) for score in ("exact_match", "perplexity")]
     assert [row and row["spec"] for row in best] == ["4x2@0.7", "4x2@0.7"]
-    assert accuracy.no_worse(rows[2], rows[1])
-    assert perplexity.no_worse(rows[2], rows[1])
-    assert not perplexity.no_worse(rows[1], rows[2])
-    assert not accuracy.no_worse(cell("dsbd", "4x2@0.9"), rows[0])
+    assert no_worse(rows[2], rows[1], "exact_match")
+    assert no_worse(rows[2], rows[1], "perplexity")
+    assert not no_worse(rows[1], rows[2], "perplexity")
+    assert not no_worse(cell("dsbd", "4x2@0.9"), rows[0], "exact_match")

@@ -8,9 +8,11 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.check import Check
-from tests.report.frames import frame, record
-from tests.report.redrafter_rows import around, batches, beams, cell, grid
+from spec_bench.report.claims.verdict import Check
+from tests.report.rows import MT_BENCH, around, frame, record, row
+from tests.report.rows import redrafter_batches as batches
+from tests.report.rows import redrafter_beams as beams
+from tests.report.rows import redrafter_grid as grid
 
 NOWHERE = Path("nowhere/results.csv")
 
@@ -26,7 +28,8 @@ def only(checks: list[Check], *words: str) -> Check:
 
 def decoding(decoder: str, spec: str, tau: float, rate: float, **values: Any) -> dict[str, Any]:
     measured = {"block_efficiency": around(tau, 0.05), "token_rate": around(rate, 2.0)}
-    return cell("redrafter-decoding", decoder, spec, **measured, **values)
+    own = {**MT_BENCH, "experiment": "redrafter-decoding", **measured, **values}
+    return row(decoder, spec, half=0.1, **own)
 
 
 def test_heads_are_compared_from_t_plus_2_on(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.read import axes_of, claims_of
 from spec_bench.report.claims.records import Records
 from spec_bench.report.claims.select import Scope, measured
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.paper import load_paper
 
 __all__ = ["Check", "check_claims"]
 
@@ -40,10 +40,10 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     Raises:
         ValueError: there is no such paper, or its claims cannot be read.
     """
-    claims = claims_of(paper)
+    found = load_paper(paper)
     if rows.empty:
         return []
-    scope = Scope(measured(rows), Records(results), axes_of(paper))
-    checks = [check for claim in claims for check in checks_of(claim, scope)]
+    scope = Scope(measured(rows), Records(results), found.axes)
+    checks = [check for claim in found.claims for check in checks_of(claim, scope)]
     count = f"1 of {len(checks)} tests"
     return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.report.claims.records import Counts, Records, value_of
-from spec_bench.report.load import Row
+from spec_bench.report.rows import Row
 
 # Compared as left / right - 1, the others as left - right.
 RELATIVE = frozenset({"token_rate", "token_rate_per_request", "perplexity", "energy_j_per_token"})

@@ -23,7 +23,7 @@ from spec_bench.report.claims.verdict import (
     verdict_of_less,
     verdict_of_nearness,
 )
-from spec_bench.report.load import Group
+from spec_bench.report.rows import Group
 
 Sides = tuple[Side, Side]
 

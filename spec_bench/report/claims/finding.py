@@ -1,30 +1,14 @@
-"""What was found for a claim, and how it is said: the fields that its texts may name in braces."""
+"""A check before it is written: evidence and the fields that a claim's text may name in braces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
-from statistics import fmean
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pandas as pd
+from spec_bench.report.claims.contrast import RELATIVE
+from spec_bench.report.claims.evidence import Evidence, less_is_better
+from spec_bench.report.claims.verdict import Check
 
-from spec_bench.columns import COLUMNS
-from spec_bench.report.claim import Claim, Side
-from spec_bench.report.claims.contrast import RELATIVE, Contrast, Difference, difference, picked
-from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import (
-    DOES_NOT_HOLD,
-    HOLDS,
-    Check,
-    verdict_of,
-    verdict_of_less,
-)
-from spec_bench.report.load import Group
-
-_PICKED = "picked on these prompts (optimistic for the side with more trees)"
 _COMPARED = ("{found}", ", mean of {many} comparisons fixed in advance", ", {best}", "; {picked}")
 
 
@@ -33,42 +17,8 @@ def titled(metric: str) -> str:
     return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
 
 
-def less_is_better(metric: str) -> bool:
-    """Whether a column gets better downwards; of a score that is not listed more is better."""
-    return any(column.name == metric and column.better == "down" for column in COLUMNS)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check before it is written: a claim on one task or on all tasks together.
-
-    Properties are fields of texts; a part of the evidence whose field is None is left out.
-
-    Attributes:
-        claim: the claim.
-        scope: where its cells come from.
-        group: the cells of one task, the first one where all tasks are pooled.
-        sides: left and right.
-        column: the metric.
-        label: values of what the claim has one check each for.
-        contrasts: what is compared, at least one.
-        left_out: cells that nothing could be compared with, or None.
-        tasks: how many tasks are pooled.
-        gap: the mean difference; None for counts.
-        by_place: differences by place, where each is judged.
-    """
-
-    claim: Claim
-    scope: Scope
-    group: Group
-    sides: tuple[Side, Side]
-    column: str
-    label: tuple[Any, ...]
-    contrasts: tuple[Contrast, ...]
-    left_out: int | None = None
-    tasks: int = 1
-    gap: Difference | None = None
-    by_place: Mapping[Any, Difference] | None = None
+class Finding(Evidence):
+    """What was compared for a claim, and how the claim and its place are written."""
 
     def check(self, verdict: str) -> Check:
         """The check with its texts filled in."""
@@ -86,19 +36,6 @@ class Finding:
                 yield part.format_map(_Lookup(self))
             except _AbsentError:
                 continue
-
-    def of(self, contrast: Contrast) -> Difference | None:
-        """The difference of one contrast alone."""
-        return difference([[contrast]], self.column, self.scope.records)
-
-    @property
-    def expects_less(self) -> bool:
-        """Whether the claim expects the left side to have the smaller number."""
-        if self.claim.expect == "ahead":
-            return less_is_better(self.column)
-        return self.claim.expect == "less"
-
-    # The claim and its place.
 
     @property
     def title(self) -> str:
@@ -149,180 +86,6 @@ class Finding:
         found = dict(zip(self.claim.each, self.label, strict=False))
         return found[self.claim.axis if name == "place" else name]
 
-    # The evidence.
-
-    @property
-    def found(self) -> str:
-        """The mean difference with its interval."""
-        return str(self.gap)
-
-    @property
-    def n(self) -> int:
-        """How many contrasts there are."""
-        return len(self.contrasts)
-
-    @property
-    def many(self) -> int | None:
-        """The same where there are several."""
-        return self.n if self.n > 1 else None
-
-    @cached_property
-    def _single(self) -> list[Difference]:
-        """Each contrast on its own."""
-        return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
-
-    def _count(self, verdict: str) -> int | None:
-        """How many of several contrasts on one task are so on their own."""
-        if self.n < 2 or self.tasks > 1:
-            return None
-        of = verdict_of_less if self.expects_less else verdict_of
-        return [of(gap.low, gap.high) for gap in self._single].count(verdict)
-
-    @property
-    def for_it(self) -> int | None:
-        """Contrasts that hold on their own."""
-        return self._count(HOLDS)
-
-    @property
-    def against_it(self) -> int | None:
-        """Contrasts that do not hold on their own."""
-        return self._count(DOES_NOT_HOLD)
-
-    @property
-    def best(self) -> str | None:
-        """The best tree of each side, where there is one contrast on one task."""
-        if self.n > 1 or self.tasks > 1:
-            return None
-        both = (self.contrasts[0].left, self.contrasts[0].right)
-        return " against ".join(picked(side, self.column) for side in both)
-
-    @property
-    def picked(self) -> str | None:
-        """That trees were picked by their own numbers, and whether the intervals know of it."""
-        if not self.by_place and not any(contrast.picks for contrast in self.contrasts):
-            return None
-        gaps = list(self.by_place.values()) if self.by_place else [self.gap]
-        paired = all(gap is not None and gap.paired for gap in gaps)
-        return f"{_PICKED}, again in each resample" if paired else _PICKED
-
-    @property
-    def singles(self) -> str | None:
-        """Every left tree against every right one, where the best ones were picked."""
-        if not self.contrasts[0].picks:
-            return None
-        pairs = product(self.contrasts[0].left, self.contrasts[0].right)
-        return "; ".join(
-            f"{left['spec']} against {right['spec']} {self.of(Contrast((left,), (right,)))}"
-            for left, right in pairs
-        )
-
-    @property
-    def specs(self) -> str:
-        """The trees on the left."""
-        return ", ".join(dict.fromkeys(str(each.left[0]["spec"]) for each in self.contrasts))
-
-    @property
-    def first(self) -> str:
-        """The tree that the first step starts from."""
-        return str(self.contrasts[0].right[0]["spec"])
-
-    @property
-    def last(self) -> str:
-        """The tree that the last step leads to."""
-        return str(self.contrasts[-1].left[0]["spec"])
-
-    @property
-    def steps(self) -> str:
-        """Each step with its difference."""
-        return ", ".join(
-            f"{step.right[0]['spec']} to {step.left[0]['spec']} {gap}"
-            for step in self.contrasts
-            if (gap := self.of(step)) is not None
-        )
-
-    @property
-    def places(self) -> str:
-        """Differences by place; by what both sides have in common last where none is judged."""
-        found: Mapping[Any, Difference | None] | None = self.by_place
-        if found is None:
-            key = self.claim.same[-1]
-            found = {self.scope.value(each.left[0], key): self.of(each) for each in self.contrasts}
-        return ", ".join(f"{place}: {gap}" for place, gap in found.items())
-
-    @property
-    def factors(self) -> str:
-        """The smallest and the largest factor of a contrast on its own."""
-        values = [1 + gap.value for gap in self._single]
-        return f"{min(values):.2f} to {max(values):.2f}"
-
-    @property
-    def left_along(self) -> str:
-        """Where the left side stands on what is compared along."""
-        return _written(self.scope.value(self.contrasts[0].left[0], self.claim.key))
-
-    @property
-    def right_along(self) -> str:
-        """Where the right side stands."""
-        return _written(self.scope.value(self.contrasts[0].right[0], self.claim.key))
-
-    @property
-    def values(self) -> str:
-        """The number at each place of the line that the contrast is an end of."""
-        of, same = self.scope, self.claim.same
-        line = of.values(self.contrasts[0].left[0], same)
-        cells = of.side(self.claim, self.group, self.sides[0])
-        own = [row for row in cells if of.values(row, same) == line]
-        places = sorted((of.value(row, self.claim.key), row[self.column]) for row in own)
-        return ", ".join(f"{_written(place)}: {value:.0f}" for place, value in places)
-
-    @property
-    def nearness(self) -> float:
-        """How far apart equal sides may be: a number, or a share of the left side's mean."""
-        within = self.claim.within
-        if isinstance(within, str):
-            values = [float(contrast.left[0][self.column]) for contrast in self.contrasts]
-            return float(within.removesuffix("%")) / 100 * fmean(values)
-        return float(within or 0.0)
-
-    @cached_property
-    def counts(self) -> list[tuple[str, float, float]]:
-        """The tree and both sides' counts of each contrast where they are known."""
-        found = []
-        for contrast in self.contrasts:
-            left, right = contrast.left[0], contrast.right[0]
-            against = self.claim.against
-            other = self.scope.value(left, against) if against else right.get(self.column)
-            pair = (left.get(self.column), other)
-            if all(value is not None and not pd.isna(value) for value in pair):
-                found.append((str(left["spec"]), *map(float, pair)))
-        return found
-
-    @property
-    def shares(self) -> str:
-        """By how much less the left counts are, tree by tree."""
-        return ", ".join(f"{spec} {1 - left / right:.0%}" for spec, left, right in self.counts)
-
-    @property
-    def count(self) -> float:
-        """The left side's count."""
-        return self.counts[0][1]
-
-    @property
-    def other_count(self) -> float:
-        """The right side's count."""
-        return self.counts[0][2]
-
-    @property
-    def fewer(self) -> float:
-        """By which share the left side's count is smaller."""
-        return 1 - self.count / self.other_count
-
-    @property
-    def mib(self) -> str:
-        """Both sides' bytes, and how much more the left side's are."""
-        left, right = self.count / 2**20, self.other_count / 2**20
-        return f"{left:.2f} MiB against {right:.2f} MiB, {-self.fewer:+.1%}"
-
 
 class _AbsentError(Exception):
     """A field has no value here."""
@@ -346,7 +109,3 @@ class _Lookup(dict[str, Any]):
         if value is None:
             raise _AbsentError(key)
         return value
-
-
-def _written(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

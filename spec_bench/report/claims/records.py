@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import efficiency
 from spec_bench.records import Generation
-from spec_bench.report.load import Row, generations_of
+from spec_bench.report.rows import Row, generations_of
 
 _SUMS: dict[str, Callable[[Sequence[Generation]], efficiency.Sums | None]] = {
     "block_efficiency": efficiency.emitted_per_call,

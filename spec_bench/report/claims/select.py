@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from spec_bench.report.claim import Claim, Range, Side
 from spec_bench.report.claims.records import Records
 from spec_bench.report.figures.relative import score_column
 from spec_bench.report.heads import grid_of, heads_of
-from spec_bench.report.load import Group, Row, groups_of
+from spec_bench.report.paper import Axes
+from spec_bench.report.rows import Group, Row, groups_of, tree_attention
 from spec_bench.spec import parse
 
 _CELL = (
@@ -20,7 +21,6 @@ _CELL = (
     *("max_new_tokens", "tree_attention", "decoder", "spec"),
 )
 _PARTS = ("depth", "width", "nodes", "threshold")
-Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Scope:
     Attributes:
         rows: measured cells, neither failed nor simulated.
         records: where per-prompt counts come from.
-        axes: the axes of the paper's tables: (decoder, tree) -> value, e.g. the draft length.
+        axes: the axes of the paper's tables.
     """
 
     rows: pd.DataFrame
@@ -103,7 +103,10 @@ class Scope:
         ]
 
     def _is_of(self, row: Row, side: Side) -> bool:
-        if side.tree_attention is not None and has_tree_attention(row) != side.tree_attention:
+        if (
+            side.tree_attention is not None
+            and row.get("tree_attention", True) != side.tree_attention
+        ):
             return False
         if side.form and parse(row["spec"]).form != side.form:
             return False
@@ -163,12 +166,5 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_tree_attention(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with tree attention; a file without the column has it throughout."""
-    if "tree_attention" not in rows:
-        return rows
-    return rows[rows.tree_attention.map(lambda value: str(value).lower() != "false")]
-
-
-def has_tree_attention(row: Row) -> bool:
-    """Whether a cell verified its tree in one row."""
-    return str(row.get("tree_attention", True)).lower() != "false"
+    """The rows with tree attention; frames without the column have it throughout."""
+    return rows[tree_attention(rows)]

@@ -8,7 +8,8 @@ import pandas as pd
 
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.finding import less_is_better, titled
+from spec_bench.report.claims.evidence import less_is_better
+from spec_bench.report.claims.finding import titled
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope, scores_of
 from spec_bench.report.claims.verdict import (
@@ -20,7 +21,7 @@ from spec_bench.report.claims.verdict import (
     verdict_of_at_least,
     verdict_of_less,
 )
-from spec_bench.report.load import Group, Row
+from spec_bench.report.rows import Group, Row
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5

@@ -20,7 +20,7 @@ from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, verdict_of
 from spec_bench.report.figures.accuracy_speed import ACCURACY, correlation
 from spec_bench.report.figures.head_accuracy import half_width
-from spec_bench.report.heads import GUESSES, KINDS, NO_RNN, best_heads, grid_of, heads_of
+from spec_bench.report.heads import GUESSES, KINDS, NO_RNN, best_heads, heads_of
 from spec_bench.report.papers.drafter_size import written
 
 _MEDUSA, _REDRAFTER, _ = KINDS
