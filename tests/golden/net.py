@@ -1,0 +1,178 @@
+"""The golden net: what the package must go on printing, drawing and decoding.
+
+Kinds, each a dictionary of values by name:
+
+* ``files``: the tables that ``report all`` writes for the committed experiments; held against the
+  committed files, byte by byte
+* ``pixels``: the figures it draws, against the committed PNGs (mean absolute difference)
+* ``figures``: the data, labels, limits, ticks and legends of every figure, of ``report all`` and of
+  ``report figure`` for each figure there is
+* ``printed``: ``report table`` and ``report list``, every table in every format, without
+  measurements and with those of the embedded pair
+* ``checks``: claims, places, evidence and verdicts of each paper and experiment
+* ``run_ids``: of composed jobs over all groups of settings and all recipes
+* ``tokens``: tokens, accepted counts and repeatable columns of every decoder on the embedded pair
+
+It goes through the command lines and the files they write, so that it outlives what is inside;
+only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``printed``
+keeps digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is recorded
+again, with its reason in the commit message.
+
+Tokens and run ids were recorded on x86-64; another machine's matrix products may round otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import cells, figures, report
+from .workspace import COMMITTED, run
+
+DATA = Path(__file__).resolve().parent / "data"
+Values = dict[str, Any]
+_CLOSE = 1e-7  # relative: a sum in another order is no difference
+
+
+def digest_of(text: str) -> str:
+    """What ``printed`` keeps of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _drawn() -> dict[str, Values]:
+    """All that one run of everything gives: written tables, figures, pages."""
+    here = Path.cwd()
+    report.remove_written()
+    with figures.watched(here) as seen:
+        report.write_all()
+        report.write_quickstart()
+        files, pages = report.written(), report.pages()
+        drawn = sorted(Path("results").rglob("*.png"))
+        found = {
+            str(path): figures.pixel_difference(path, COMMITTED.parent / path)
+            for path in drawn
+            if (COMMITTED.parent / path).is_file()
+        }
+        for name in report.items("figure"):
+            if refused := draw_figure(name):
+                seen[name] = refused
+    return {"files": files, "pages": pages, "pixels": found, "figures": seen}
+
+
+def draw_figure(name: str) -> str:
+    """Draws a figure of a paper from the embedded pair's rows; why it cannot be drawn, or ""."""
+    folder = f"drawn/{name.replace('/', '-')}"
+    said = run(report.REPORT, "figure", name, "--results", report.MEASURED, "--output", folder)
+    return said.err if said.status else ""
+
+
+def _printed(names: Collection[str]) -> Values:
+    return report.printed(names or report.printed_names())
+
+
+def _run_ids(names: Collection[str]) -> Values:
+    return cells.run_ids(names or cells.COMMANDS)
+
+
+KINDS: dict[str, Callable[[Collection[str]], Values]] = {
+    "files": lambda names: _drawn()["files"],
+    "pixels": lambda names: _drawn()["pixels"],
+    "figures": lambda names: _drawn()["figures"],
+    "printed": _printed,
+    "checks": lambda names: report.checks(),
+    "run_ids": _run_ids,
+    "tokens": lambda names: cells.decoded(),
+}
+"""Each kind's values; those of some names where it can tell them apart, else all."""
+
+COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not against records
+
+
+def pages() -> Values:
+    """The visible text of every page, for a reader: nothing is held against it."""
+    return dict(_drawn()["pages"])
+
+
+def expected(kind: str) -> Values:
+    """What a kind's values must be."""
+    if kind == "files":
+        return {
+            str(path.relative_to(COMMITTED.parent)): path.read_text(encoding="utf-8")
+            for folder in ("embedded", "quickstart")
+            for path in sorted((COMMITTED / folder).rglob("*"))
+            if path.suffix in (".md", ".csv", ".tex")
+        }
+    if kind == "pixels":
+        return {
+            str(path.relative_to(COMMITTED.parent)): 0.0
+            for folder in ("embedded", "quickstart")
+            for path in sorted((COMMITTED / folder).rglob("*.png"))
+        }
+    if packed(kind):
+        return dict(json.loads(gzip.decompress((DATA / f"{kind}.json.gz").read_bytes())))
+    return dict(json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8")))
+
+
+def packed(kind: str) -> bool:
+    """Whether a kind's records are compressed: they are long and nobody reads them."""
+    return kind in ("figures", "tokens")
+
+
+def save(kind: str, values: Mapping[str, Any], folder: Path) -> Path:
+    """Writes a kind's records, the same values to the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed(kind):
+        path = folder / f"{kind}.json.gz"
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    else:
+        path = folder / f"{kind}.json"
+        path.write_text(json.dumps(values, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    return path
+
+
+def kept(kind: str, values: Mapping[str, Any]) -> Values:
+    """Values as they are recorded: of printed texts the digests."""
+    if kind != "printed":
+        return dict(values)
+    return {name: digest_of(text) for name, text in values.items()}
+
+
+def differing(kind: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """The names of the values that differ or that are no longer there."""
+    return [
+        name for name in wanted if name not in found or not _same(kind, wanted[name], found[name])
+    ]
+
+
+def _same(kind: str, wanted: Any, found: Any) -> bool:
+    if kind == "pixels":
+        return bool(found <= figures.PIXEL_TOLERANCE)
+    return next(iter(differences(wanted, found)), None) is None
+
+
+def differences(wanted: Any, found: Any, where: str = "") -> Iterable[str]:
+    """Where two values differ, a line each."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in sorted({*wanted, *found}):
+            yield from differences(wanted.get(key), found.get(key), f"{where}.{key}")
+    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]")
+    elif isinstance(wanted, float | int) and isinstance(found, float | int):
+        if not math.isclose(wanted, found, rel_tol=_CLOSE, abs_tol=_CLOSE):
+            yield f"{where or 'value'}: {wanted!r} -> {found!r}"
+    elif wanted != found:
+        yield f"{where or 'value'}: {_cut(wanted)} -> {_cut(found)}"
+
+
+def _cut(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."

@@ -1,0 +1,109 @@
+"""What the report prints and writes about the committed experiments, as texts by name."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from .workspace import must, run
+
+REPORT = "spec_bench.report"
+FORMATS = ("markdown", "csv", "latex", "html")
+MEASURED = "results/embedded"
+STATES = {"unmeasured": ("--results", "nothing")}
+STATES["measured"] = ("--results", MEASURED, "--pair", "embedded")
+_ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
+_MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
+_WRITTEN = (".md", ".csv", ".tex")
+
+
+@functools.cache
+def items(kind: str) -> tuple[str, ...]:
+    """Every table or figure that the report lists, as ``rsd/7``."""
+    listed = _ITEM.findall(must(REPORT, "list", "--results", "nothing"))
+    return tuple(name for found, name in listed if found == kind)
+
+
+def papers() -> list[str]:
+    """The papers of the listed figures and tables."""
+    return sorted({name.partition("/")[0] for name in (*items("table"), *items("figure"))})
+
+
+def printed_names() -> list[str]:
+    """Every text of ``printed``: tables in all formats without and with measurements, lists."""
+    tables = [f"{n} {f} {s}" for n in items("table") for f in FORMATS for s in STATES]
+    return [*tables, *(f"list {paper} {state}" for paper in papers() for state in STATES)]
+
+
+def printed(names: Iterable[str]) -> dict[str, str]:
+    """The texts of these names."""
+    found = {}
+    for name in names:
+        first, second, state = name.split(" ")
+        if first == "list":
+            found[name] = must(REPORT, "list", second, *STATES[state][:2])
+        else:
+            found[name] = must(REPORT, "table", first, "--format", second, *STATES[state])
+    return found
+
+
+def write_all(names: Iterable[str] = ()) -> None:
+    """Everything that ``report all`` writes, into this folder's results."""
+    must(REPORT, "all", *names, "--results", MEASURED)
+
+
+def write_quickstart() -> None:
+    """The plain table, figure and page of the quickstart."""
+    must(REPORT, "results/quickstart/results.csv")
+    must(REPORT, "page", "quickstart", "--results", "results")
+
+
+def written() -> dict[str, str]:
+    """Tables that lie below ``results`` now, by path."""
+    paths = sorted(path for path in Path("results").rglob("*") if path.suffix in _WRITTEN)
+    return {str(path): path.read_text(encoding="utf-8") for path in paths}
+
+
+def remove_written() -> None:
+    """Removes the tables, figures and pages, so that what lies there afterwards is new."""
+    for path in Path("results").rglob("*"):
+        data = path.name == "results.csv" or path.parent.name in ("rsd-fig1", "redrafter-heads")
+        if path.suffix in (*_WRITTEN, ".png", ".pdf", ".html") and not data:
+            path.unlink()
+
+
+def checks() -> dict[str, list[str]]:
+    """Claims with place, evidence and verdict, of each paper, each experiment and the quickstart.
+
+    One line per claim, its columns separated by ``|``.
+    """
+    found = {paper: _claims("checks", paper, "--results", MEASURED) for paper in papers()}
+    for folder in sorted(path.parent for path in Path(MEASURED).glob("*/results.csv")):
+        alone = Path("alone")
+        shutil.rmtree(alone, ignore_errors=True)
+        shutil.copytree(folder, alone / folder.name)
+        paper = folder.name.partition("-")[0]
+        if paper in papers():
+            found[folder.name] = _claims("checks", paper, "--results", str(alone))
+    found["quickstart"] = _claims("results/quickstart/results.csv")
+    return found
+
+
+def _claims(*arguments: str) -> list[str]:
+    said = run(REPORT, *arguments)
+    lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in said.out.splitlines()]
+    return [f"status {said.status}", *(line for line in (*lines, *said.err.splitlines()) if line)]
+
+
+def pages() -> dict[str, str]:
+    """The visible text of each page that lies below ``results`` now."""
+    return {str(path): _visible(path) for path in sorted(Path("results").rglob("*.html"))}
+
+
+def _visible(path: Path) -> str:
+    text = html.unescape(_MARKUP.sub("\n", path.read_text(encoding="utf-8")))
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip()) + "\n"

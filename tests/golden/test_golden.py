@@ -1,0 +1,71 @@
+"""The package prints, draws, names and decodes what it did: a part of the net, and all of it.
+
+A difference is looked at with ``python tests/golden/check.py KIND --against CLONE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import cells, figures, net, report
+from .workspace import workspace
+
+TABLES = ("rsd/7", "mcsd/4", "dsbd/1", "redrafter/2")
+FIGURES = ("mcsd/3", "redrafter/6")
+JOBS = (
+    "-m generation=default,greedy seed=0,1 prompts=3,null",
+    "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
+    "rsd=exp1 pair=llama2_7b,opt_66b_350m engine=cuda",
+)
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with workspace() as folder:
+        yield folder
+
+
+def assert_as_recorded(kind: str, found: Mapping[str, Any], names: Collection[str]) -> None:
+    wanted = {name: value for name, value in net.expected(kind).items() if name in names}
+    assert len(wanted) == len(names)
+    differing = net.differing(kind, wanted, net.kept(kind, found))
+    assert differing == [], f"see python tests/golden/check.py {kind}"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_is_printed_as_before_in_every_format(table: str) -> None:
+    names = [f"{table} {form} {state}" for form in report.FORMATS for state in report.STATES]
+    assert_as_recorded("printed", report.printed(names), names)
+
+
+def test_a_figure_shows_the_same_data_labels_and_limits(here: Path) -> None:
+    with figures.watched(here) as seen:
+        for name in FIGURES:
+            assert net.draw_figure(name) == ""
+    assert_as_recorded("figures", seen, seen)
+    assert len(seen) == len(FIGURES)
+
+
+@pytest.mark.usefixtures("here")
+def test_run_ids_are_the_same() -> None:
+    assert_as_recorded("run_ids", cells.run_ids(JOBS), JOBS)
+
+
+@pytest.mark.usefixtures("here")
+def test_decoders_deliver_the_same_tokens_and_rows() -> None:
+    found = cells.decoded(("ar", "sd", "rsd_s", "redrafter"), ("xsum",), (1,), ("1 static",))
+    assert_as_recorded("tokens", found, found)
+    assert len(found) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("kind", net.KINDS)
+def test_nothing_differs(kind: str) -> None:
+    wanted = net.expected(kind)
+    assert_as_recorded(kind, net.KINDS[kind](tuple(wanted)), wanted)
