@@ -11,23 +11,25 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pandas as pd
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
+from spec_bench.files import package_folder
 from spec_bench.published import FILE, Row, read_published
 from spec_bench.registry import config_folders
 from spec_bench.report.claim import Claim, read_claim
-from spec_bench.report.papers.folders import experiments_dir
 
 PAPER = "paper.yaml"
 Kind = Literal["table", "figure"]
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Of what divides tables into blocks, such as the draft length: (decoder, tree) -> value."""
+_Checked = TypeVar("_Checked")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Item:
     """A table or figure of a paper.
 
@@ -36,15 +38,16 @@ class Item:
         number: as the paper counts.
         title: a caption; a table's may have names of the reference's columns in braces.
         recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
-        settings: all else that the data file says.
+        settings: of a figure, all else that the data file says.
     """
 
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     kind: ClassVar[Kind]
     paper: str
     number: int
     title: str
     recipes: tuple[str, ...]
-    settings: Mapping[str, Any] = field(repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -58,13 +61,122 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Table(Item):
-    """A table."""
+class Column:
+    """A column of a table: the printed numbers of one metric, and what stands beside them.
 
-    kind: ClassVar[Kind] = "table"
+    Attributes:
+        metric: under which the reference has its numbers; of several the one printed for a task.
+            "" for a column that the paper does not have.
+        name: for files, unique in its table; by default the metric.
+        title: for people; by default that of the results' column.
+        group: a heading over several columns; "" for none.
+        digits: after the point, of measured values.
+        best: whether its best values stand out.
+        shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
+            tree as MCSD writes it; ``size``, how many parameters drafted.
+        measured: the results' column, where it is not called as the metric.
+        scale: what a measured value is multiplied by: 100 beside a percentage.
+        spec: the tree whose number this is; "" for that of the line.
+        minus: the tree whose number is subtracted from it.
+        over: decoder and temperature of the cell whose number it is divided by.
+        empty: what is said of a measured cell that has no such number and does not say why.
+        tuned: how a number larger than that of the untuned draft is marked.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    metric: str | tuple[str, ...] = ""
+    name: str = ""
+    title: str = ""
+    group: str = ""
+    digits: int = 3
+    best: bool = True
+    shows: Literal["number", "setting", "tree", "size"] = "number"
+    measured: str = ""
+    scale: float = 1.0
+    spec: str = ""
+    minus: str = ""
+    over: Mapping[str, str | float] = field(default_factory=dict)
+    empty: str = ""
+    tuned: Literal["", "bold", "underlined"] = ""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Its metrics, in the order in which a task's own is looked for."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds trees or sizes and no numbers."""
+        return self.shows != "number"
 
 
 @dataclass(frozen=True)
+class Lines:
+    """How the lines of one decoder are labelled and measured, or a line that the paper has not.
+
+    Attributes:
+        decoder: whose; "" for any.
+        method: the paper's name of the line, where two lines share a decoder.
+        labels: by the source of the label, as in the table's ``heads``.
+        pick: which measured tree stands there; "" for the table's own choice.
+        among: the decoders that a pick looks at.
+        spec: its tree, where the paper prints none and the recipe names none.
+        temperature: where the paper prints none.
+        tree_attention: ``true`` or ``false``.
+        after: of an extra line: the decoder whose lines it follows; "" puts it last.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    decoder: str = ""
+    method: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pick: Literal["", "spec", "preferred", "fastest", "same depth", "common"] = ""
+    among: tuple[str, ...] = ()
+    spec: str = ""
+    temperature: float | None = None
+    tree_attention: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Item):
+    """A table: how its printed numbers are laid out, and which cells are measured beside them.
+
+    Attributes:
+        heads: title -> source of each line's labels: a column of the reference, or a key of the
+            labels in ``lines``.
+        columns: the numbers of a line.
+        across: a column of the reference whose values stand side by side, each with all columns.
+        block: sources; lines with the same labels there compete for the best value.
+        lines: what is special about some decoders' lines.
+        extra: lines that the paper does not have; shown where they were measured.
+        pick: which measured cell stands in a place, see ``grid.Wanted``.
+        temperature: of the measured cells, where the paper prints none.
+        target: as the paper's text names it, where the table names none.
+        other_pair: where a pair goes that the table does not have: ``beside`` the printed numbers,
+            or on ``lines`` or in ``columns`` of its own.
+        tuned_from: fine-tuned draft -> the draft it was made from.
+        notes: what a reader must know.
+        searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
+    """
+
+    kind: ClassVar[Kind] = "table"
+    heads: Mapping[str, str]
+    columns: tuple[Column, ...]
+    across: Literal["", "target", "task"] = ""
+    block: tuple[str, ...] = ()
+    lines: tuple[Lines, ...] = ()
+    extra: tuple[Lines, ...] = ()
+    pick: Literal["spec", "preferred", "common"] = "spec"
+    temperature: float | None = None
+    target: str = ""
+    other_pair: Literal["beside", "lines", "columns"] = "beside"
+    tuned_from: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    searched: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figure(Item):
     """A figure."""
 
@@ -173,6 +285,13 @@ def find_item(kind: Kind, name: str) -> Item:
     raise ValueError(f"{paper} has no {kind} {number!r}; its {kind}s: {paper}/ {choices}")
 
 
+def find_table(name: str) -> Table:
+    """A table by its name, such as ``rsd/7``."""
+    found = find_item("table", name)
+    assert isinstance(found, Table)
+    return found
+
+
 @functools.cache
 def read_recipe(name: str) -> Mapping[str, Any]:
     """What a recipe such as ``rsd=exp1`` says, as its file has it; not to be written to.
@@ -181,7 +300,7 @@ def read_recipe(name: str) -> Mapping[str, Any]:
         ValueError: the recipe's file is not there.
     """
     paper, _, stem = name.partition("=")
-    path = _folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
+    path = _folders().get(paper, package_folder("experiments") / paper) / f"{stem}.yaml"
     if not path.is_file():
         raise ValueError(f"recipe {name} has no file {path}")
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -213,7 +332,7 @@ def _folders() -> dict[str, Path]:
         ValueError: two folders have one paper's name.
     """
     found: dict[str, Path] = {}
-    tops = [experiments_dir(), *(folder / "experiments" for folder in config_folders())]
+    tops = [package_folder("experiments"), *(folder / "experiments" for folder in config_folders())]
     for path in (path for top in tops for path in sorted(top.glob(f"*/{PAPER}"))):
         folder = path.parent
         if folder.name in found:
@@ -228,16 +347,12 @@ def _paper(name: str, folder: Path) -> Paper:
     if not isinstance(data, dict):
         raise ValueError("a paper is a mapping with the keys paper, arxiv, machine")
     tables = [
-        Table(name, number, *_common(entry, "table"))
+        _table(name, number, entry)
         for entry in _entries(data, "tables")
-        for number in _numbers(entry.pop("numbers"))
+        for number in _numbers(entry["numbers"])
     ]
-    by_number = {table.number: table for table in tables}
-    figures = []
-    for entry in _entries(data, "figures"):
-        shown = [by_number[number].recipes[0] for number in entry.get("tables", ())[:1]]
-        entry = {**({"recipe": shown[0]} if shown else {}), **entry}
-        figures.append(Figure(name, int(entry.pop("number")), *_common(entry, "figure")))
+    recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
+    figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
     claims = [read_claim(entry) for entry in _entries(data, "claims")]
     return Paper(
         name=name,
@@ -260,15 +375,44 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
     return [dict(entry) for entry in entries]
 
 
-def _common(entry: Mapping[str, Any], kind: Kind) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
-    """Title, recipes, and the rest of a table's or figure's entry."""
-    settings = {key: value for key, value in entry.items() if key not in ("numbers", "number")}
-    title = settings.pop("title", None)
-    if not isinstance(title, str):
-        raise ValueError(f"a {kind} needs a title, got {title!r}")
-    own = settings.pop("recipe", None)
-    recipes = ((str(own),) if own else ()) + tuple(map(str, settings.pop("other_recipes", ())))
-    return title, recipes, settings
+def _table(paper: str, number: int, entry: Mapping[str, Any]) -> Table:
+    own = {key: value for key, value in entry.items() if key != "numbers"}
+    recipes = _recipes(own)
+    return checked(Table, {"paper": paper, "number": number, "recipes": recipes, **own})
+
+
+def _figure(paper: str, entry: dict[str, Any], recipe_of: Mapping[int, str]) -> Figure:
+    """A figure; one that shows tables' numbers is measured by the tables' recipe."""
+    shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
+    settings = {**({"recipe": shown[0]} if shown else {}), **entry}
+    return Figure(
+        paper=paper,
+        recipes=_recipes(settings),
+        title=str(settings.pop("title")),
+        number=int(settings.pop("number")),
+        settings=settings,
+    )
+
+
+def _recipes(entry: dict[str, Any]) -> tuple[str, ...]:
+    """Takes the recipes out of an entry, the usual one first."""
+    own = entry.pop("recipe", None)
+    return ((str(own),) if own else ()) + tuple(map(str, entry.pop("other_recipes", ())))
+
+
+def checked(kind: type[_Checked], data: Mapping[str, Any]) -> _Checked:
+    """Data as a dataclass of that kind.
+
+    Raises:
+        ValueError: a key is unknown or missing, or a value cannot be right; in one line.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        name = f"{kind.__name__.lower()} {data.get('number', '')}".strip()
+        raise ValueError(f"{name}: {key}: {first['msg']}, got {first['input']!r}") from None
 
 
 def _numbers(written: str | Sequence[int]) -> list[int]:

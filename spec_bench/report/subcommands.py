@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from spec_bench.report.others import claims_of, draw_figure
+from spec_bench.report.paper import find_table
 from spec_bench.report.papers import comma, html, latex, markdown
 from spec_bench.report.papers.build import build_table, check_pair
 from spec_bench.report.papers.figure_rows import figure_rows
@@ -46,7 +47,7 @@ def run_plain(options: Namespace) -> int:
 
 def run_table(options: Namespace) -> int:
     """A paper's table, printed or written."""
-    item = find_item("table", options.name)
+    item = find_table(options.name)
     grid = build_table(item, Measured.below(options.results), options.pair, _elsewhere(options))
     text = FORMATS[options.format](grid)
     if options.output is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spec_bench.report.papers.build import build_table
 from spec_bench.report.papers.grid import Grid, Wanted
-from spec_bench.report.papers.index import Item
+from spec_bench.report.papers.index import Item, Table
 from spec_bench.report.papers.measured import Measured
 
 
@@ -35,7 +35,7 @@ def shown_tables(
         measured: the rows there are.
         results: the results folder for the commands; None where it is the default.
     """
-    tables = [item for item in items if item.kind == "table"]
+    tables = [item for item in items if isinstance(item, Table)]
     own = [build_table(item, measured, None, results) for item in tables]
     found = [ShownTable(grid, "") for grid in own if grid.measured]
     covered = {wanted.pair for shown in found for wanted in shown.grid.wanted()}

@@ -38,7 +38,7 @@ def _values(cell: Cell, column: Column) -> list[str]:
     """Paper, ours, both ends of the interval, difference, state."""
     if cell.ours is None:
         return [_printed(cell), "", "", "", "", cell.state]
-    if column.text:
+    if column.is_text:
         return [_printed(cell), cell.ours.text, "", "", "", ""]
     numbers = (cell.ours.value, cell.ours.low, cell.ours.high, cell.difference)
     return [_printed(cell), *("" if n is None else f"{n:.6g}" for n in numbers), ""]

@@ -101,7 +101,7 @@ def _parts(grid: Grid, index: int) -> list[str]:
     printed = any(cell.printed or cell.lost for cell in cells)
     ours = grid.measured and any(cell.wanted for cell in cells)
     lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has lines of its own
-    both = printed and ours and lines and not grid.columns[index].text
+    both = printed and ours and lines and not grid.columns[index].is_text
     return ["paper"] * printed + ["ours"] * ours + ["difference"] * both
 
 
@@ -118,7 +118,7 @@ def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
         if cell.lost:
             return Text(LOST, is_number=False)
         spread = f"±{cell.plus_minus}" if cell.plus_minus else ""
-        number = bool(cell.printed) and not column.text
+        number = bool(cell.printed) and not column.is_text
         return Text(cell.printed, cell.best, spread, number, cell.underlined)
     if part == "difference":
         value = cell.difference

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pandas as pd
 
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import Item, Paper
-from spec_bench.report.papers.measured import Measured, Row
-from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.report.papers.titles import MEANINGS
+from spec_bench.names import MEANINGS
+from spec_bench.report.pairs import pair_configs
+from spec_bench.report.paper import Paper, Table
+from spec_bench.report.rows import Row
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.measured import Measured
 
 BEST = (
     "Bold: the paper's best of each block and column; ours only where its interval lies above all "
@@ -21,7 +22,7 @@ BEST = (
 
 def notes_for(
     paper: Paper,
-    item: Item,
+    item: Table,
     grid: Grid,
     measured: Measured,
     asked: str | None,
@@ -63,7 +64,7 @@ def notes_for(
     return notes
 
 
-def _not_measured(item: Item, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
+def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
     """That nothing was measured, and for which pairs something was."""
     wanted = grid.wanted()
     notes = [f"{BEST.split(';')[0]}."] if any(column.best for column in grid.columns) else []
@@ -80,7 +81,7 @@ def _not_measured(item: Item, grid: Grid, measured: Measured, asked: str | None)
     return notes
 
 
-def measurable_pairs(item: Item, grid: Grid, measured: Measured) -> list[str]:
+def measurable_pairs(item: Table, grid: Grid, measured: Measured) -> list[str]:
     """Pairs that have at least one row that this table could show."""
     wanted = grid.wanted()
     found: list[str] = []
@@ -91,7 +92,7 @@ def measurable_pairs(item: Item, grid: Grid, measured: Measured) -> list[str]:
     return found
 
 
-def _rows(item: Item, grid: Grid, measured: Measured) -> list[Row]:
+def _rows(item: Table, grid: Grid, measured: Measured) -> list[Row]:
     found = [measured.find(wanted, item.experiments) for wanted in grid.wanted()]
     return [row for row in found if row is not None and row["status"] != "failed"]
 
@@ -122,7 +123,7 @@ def _stand_ins(pairs: Sequence[str]) -> list[str]:
     return notes
 
 
-def _others(item: Item, rows: Sequence[Row]) -> list[str]:
+def _others(item: Table, rows: Sequence[Row]) -> list[str]:
     """Cells that another experiment than the recipe's measured."""
     other = [row for row in rows if row["experiment"] not in item.experiments]
     if not other:
@@ -144,24 +145,20 @@ def _marks(grid: Grid) -> list[str]:
     ]
 
 
-def _searches(item: Item, grid: Grid, measured: Measured) -> list[str]:
+def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     """Of how many trees the fastest one is the fastest; which tree an ablation used."""
     notes = []
-    counts: set[int] = set()
-    trees: set[str] = set()
+    for decoder, note in item.searched.items():
+        searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
+        counts = {len(measured.trees(each, item.experiments)) for each in searched} - {0}
+        if counts:
+            few, many = min(counts), max(counts)
+            notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
+    trees = set()
     for wanted in grid.wanted():
-        if wanted.pick == "fastest" and wanted.decoder == "mcsd_wor":
-            count = len(measured.trees(wanted, item.experiments))
-            counts |= {count} if count else set()
         if wanted.pick == "common":
             spec = measured.common_spec(wanted, item.experiments)
             trees |= {f"{wanted.pair} {spec.replace('-', 'x')}"} if spec else set()
-    if counts:
-        span = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-        notes.append(
-            f"Ours, MCSD and SD (best γ): the fastest of those measured ({span} MCSD trees). The "
-            "choice was made on the same measurements and is not part of the interval."
-        )
     if trees:
         notes.append(f"Ours, k-configuration: {', '.join(sorted(trees))}.")
     return notes

@@ -13,10 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.load import reason_of
-from spec_bench.report.papers.drafter_size import drafter_size
-from spec_bench.report.papers.grid import Cell, Column, Estimate, Grid, Line, Wanted
-from spec_bench.report.papers.measured import Measured, Row
+from spec_bench.report.pairs import drafter_size
+from spec_bench.report.paper import Column
+from spec_bench.report.rows import Row, reason_of
+from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted
+from spec_bench.report.tables.layout import tree_text
+from spec_bench.report.tables.measured import Measured
 
 NOT_RUN = "not run"
 NO_VALUE = "no value"
@@ -91,6 +93,8 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
         if estimate is None:
             return replace(cell, state=reason_of(row, cell.column) or cell.state or NO_VALUE)
     known = [each for each in estimates if each is not None]
+    if cell.over and there[0] is there[-1]:
+        return replace(cell, ours=Estimate(1.0, 1.0, 1.0, mark=known[0].mark), state="")
     if len(known) == 1:
         return replace(cell, ours=known[0], state="")
     return replace(cell, ours=_less(*known) if cell.over is None else _over(*known), state="")
@@ -100,11 +104,11 @@ def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
     """A row's value of a column; None where it is empty."""
     lossless = str(row.get("lossless", "exact"))
     mark = "" if lossless in ("exact", "nan", "") else lossless
-    if column == "spec":
-        return Estimate(None, text=_tree(row), mark=mark)
+    if column == "tree":
+        return Estimate(None, text=tree_text(str(row["decoder"]), str(row["spec"])), mark=mark)
     if column == "setting":
         return Estimate(None, text=str(row["spec"]), mark=mark)
-    if column == "drafter_size":
+    if column == "size":
         text = drafter_size(row)
         return None if text is None else Estimate(None, text=text, mark=mark)
     value = _number(row.get(column))
@@ -135,14 +139,6 @@ def _over(one: Estimate, other: Estimate) -> Estimate:
     shares = ((one.high - one.low) / one.value, (other.high - other.low) / other.value)
     half = value * hypot(*shares) / 2
     return Estimate(value, value - half, value + half, mark=mark)
-
-
-def _tree(row: Row) -> str:
-    """A row's tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
-    spec = str(row["spec"])
-    if row["decoder"] == "sd":
-        return "x".join(["1"] * int(spec))
-    return "" if spec == "-" else spec.replace("-", "x")
 
 
 def _mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> list[Line]:

@@ -1,0 +1,131 @@
+"""The pairs of ``conf/pair``: which config a paper's pair is, which stand in, how large."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from spec_bench.files import package_folder
+from spec_bench.registry import config_folders
+
+_EMBEDDED = "embedded:"
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """What the report needs of a pair's config.
+
+    Attributes:
+        name: the config's; results bear it as their label.
+        target: the model.
+        drafts: the models that draft.
+        printed: (target, draft) as papers print them; empty for a pair that no paper has. A
+            target with heads alone has "" for its draft.
+        stand_in: what the paper used instead of the draft, where that was never published.
+        target_parameters: where the config states them.
+    """
+
+    name: str
+    target: str
+    drafts: tuple[str, ...]
+    printed: frozenset[tuple[str, str]]
+    stand_in: str | None
+    target_parameters: int | None
+
+
+@functools.cache
+def pair_configs() -> dict[str, PairConfig]:
+    """All pair configs by name, ours and those of other packages."""
+    tops = [package_folder("conf"), *(folder / "conf" for folder in config_folders())]
+    paths = [path for top in tops for path in sorted((top / "pair").glob("*.yaml"))]
+    return {path.stem: _config(path) for path in paths}
+
+
+@functools.cache
+def pair_of(target: str, draft: str) -> str | None:
+    """The config of a paper's pair; None where there is none."""
+    for name, config in pair_configs().items():
+        if (target, draft) in config.printed:
+            return name
+    return None
+
+
+def _config(path: Path) -> PairConfig:
+    data = _read(path)
+    paper = data.get("paper") or {}
+    printed = frozenset(
+        (target, draft)
+        for target in _listed(paper.get("target"))
+        for draft in _listed(paper.get("draft")) or [""]
+    )
+    drafts = tuple(_listed(data.get("draft")))
+    return PairConfig(
+        path.stem,
+        str(data.get("target")),
+        drafts,
+        printed,
+        data.get("stand_in") or None,
+        data.get("target_parameters"),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A config over those that its ``defaults`` name."""
+    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    merged: dict[str, Any] = {}
+    for entry in own.pop("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            merged |= _read(path.parent / f"{entry.partition('@')[0]}.yaml")
+    return merged | own
+
+
+def _listed(value: Any) -> list[str]:
+    return (
+        []
+        if value is None
+        else [str(each) for each in value]
+        if isinstance(value, list)
+        else [str(value)]
+    )
+
+
+def drafter_size(row: Mapping[str, Any]) -> str | None:
+    """``0.74B`` or ``1.87M``; None where it is not known.
+
+    Args:
+        row: a measured cell.
+    """
+    count = _parameters(row)
+    return None if count is None else written(count)
+
+
+def written(count: int) -> str:
+    """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
+    if count == 0:
+        return "0"
+    return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
+
+
+def _parameters(row: Mapping[str, Any]) -> int | None:
+    if row["decoder"] == "ar":
+        return 0
+    config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
+    if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
+        return round(float(ratio) * config.target_parameters)
+    file = _folder(str(row.get("draft", ""))) / "training.json"
+    if not file.is_file():
+        return None
+    return int(json.loads(file.read_text(encoding="utf-8"))["parameters"])
+
+
+def _folder(draft: str) -> Path:
+    if draft.startswith(_EMBEDDED):
+        return Path(__file__).parents[1] / "embedded" / draft.removeprefix(_EMBEDDED)
+    return Path(draft)

@@ -1,0 +1,1 @@
+"""The papers' tables: printed numbers and measured ones, laid out as the paper has them."""

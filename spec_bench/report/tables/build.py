@@ -1,0 +1,53 @@
+"""A paper's table from its name: printed numbers, measured ones, notes, commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spec_bench.report.pairs import pair_configs
+from spec_bench.report.paper import Item, Table, load_paper
+from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.tables.fill import fill, missing_of
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.layout import printed_grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.notes import notes_for
+
+
+def build_table(
+    item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
+) -> Grid:
+    """A table with everything that is known about it.
+
+    Args:
+        item: the table.
+        measured: the rows there are.
+        pair: the pair to show; None: the paper's own.
+        results: the results folder for the commands; None where it is the default.
+
+    Raises:
+        ValueError: no such pair.
+    """
+    paper = load_paper(item.paper)
+    if pair is not None:
+        check_pair(item, pair, measured)
+    grid = fill(printed_grid(item.name, pair), measured, item.experiments)
+    own = sorted({wanted.pair for wanted in printed_grid(item.name).wanted()})
+    notes = (*grid.notes, *notes_for(paper, item, grid, measured, pair, own))
+    commands: list[str] = []
+    if item.recipes:
+        missing = missing_of(grid.wanted(), measured, item.experiments)
+        commands = commands_for(item.recipes[0], missing, measured, results)
+    return replace(grid, notes=notes, commands=tuple(commands))
+
+
+def check_pair(item: Item, pair: str, measured: Measured) -> None:
+    """Refuses a pair that neither has a config nor was measured.
+
+    Raises:
+        ValueError: naming the choices.
+    """
+    known = sorted({*pair_configs(), *measured.pairs()})
+    if pair not in known:
+        raise ValueError(f"unknown pair {pair!r}; known: {', '.join(known)}")

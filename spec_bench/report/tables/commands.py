@@ -1,0 +1,85 @@
+"""The commands that would measure what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spec_bench.report.pairs import pair_configs
+from spec_bench.report.paper import read_recipe
+from spec_bench.report.tables.grid import Wanted
+from spec_bench.report.tables.measured import Measured
+
+_TEMPERATURE = "generation.temperature"
+
+
+def commands_for(
+    recipe: str, missing: Iterable[Wanted], measured: Measured, results: Path | None = None
+) -> list[str]:
+    """One command for all pairs that miss the same tasks and temperatures.
+
+    Args:
+        recipe: e.g. ``rsd=exp1``.
+        missing: cells without numbers.
+        measured: the rows there are; they tell the models of a pair without a config.
+        results: the folder to write to; None where it is the default.
+    """
+    sweeps = _TEMPERATURE in _swept(recipe)  # else the task brings its temperature
+    temperatures: dict[tuple[str, str], list[float]] = {}
+    for wanted in missing:
+        own = temperatures.setdefault((wanted.pair, wanted.task), [])
+        if sweeps and wanted.temperature is not None and wanted.temperature not in own:
+            own.append(wanted.temperature)
+    tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
+    for (pair, task), values in temperatures.items():
+        tasks.setdefault((pair, tuple(sorted(values))), []).append(task)
+    pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
+    for (pair, swept), names in tasks.items():
+        pairs.setdefault((tuple(names), swept), []).append(pair)
+    return [
+        _command(recipe, group, names, swept, results)
+        for (names, swept), labels in pairs.items()
+        for group in _groups(labels, measured)
+    ]
+
+
+def _groups(labels: Sequence[str], measured: Measured) -> list[str]:
+    """All pairs that have a config at once, any other pair by its models."""
+    known = [label for label in labels if label in pair_configs()]
+    others = [_models(label, measured) for label in labels if label not in known]
+    return [*([f"pair={','.join(known)}"] if known else []), *others]
+
+
+def _command(
+    recipe: str,
+    pair: str,
+    tasks: Sequence[str],
+    temperatures: Sequence[float],
+    results: Path | None,
+) -> str:
+    parts = [recipe, pair, f"task={','.join(tasks)}"]
+    if temperatures:
+        parts.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
+    if results is not None:
+        parts.append(f"results={results}")
+    several = any("," in part for part in parts if not part.startswith("pair.target="))
+    return " ".join(["python -m spec_bench", *(["-m"] if several else []), *parts])
+
+
+def _swept(name: str) -> tuple[str, ...]:
+    """What a recipe sweeps over unless told."""
+    return tuple(read_recipe(name).get("hydra", {}).get("sweeper", {}).get("params", {}))
+
+
+def _models(label: str, measured: Measured) -> str:
+    """A pair without a config, by its models as the results name them."""
+    rows = measured.rows
+    if rows.empty:
+        return f"pair={label}"
+    own = rows[(rows.pair == label) & rows.draft.notna()]
+    if own.empty:
+        return f"pair={label}"
+    first = own.iloc[0]
+    several = "," in first.draft
+    draft = f"'pair.draft=[{first.draft}]'" if several else f"pair.draft={first.draft}"
+    return f"pair.target={first.target} {draft} pair.name={label}"

@@ -1,0 +1,211 @@
+"""A paper's table before it is written as text: columns, lines, cells.
+
+Knows no paper and no format. Layouts make a grid of printed numbers, ``fill`` puts the measured
+ones beside them, renderers write it.
+
+Words: **printed** is the paper's number, **ours** the measured one; a **block** is a set of lines
+within which a column has one best value; **lost** is a number that the paper prints and that could
+not be read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spec_bench.report.paper import Column
+
+Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which measured cell stands beside a printed number.
+
+    Attributes:
+        pair: name of the pair.
+        task: name of the task.
+        decoder: name of the decoder.
+        spec: its tree; without meaning unless ``pick`` is ``spec``.
+        temperature: None takes any, the lowest first.
+        top_k: truncation of the sampling; 0: none.
+        top_p: nucleus of the sampling.
+        tree_attention: False takes cells whose candidates were rows of the batch.
+        pick: ``spec`` that tree; ``preferred`` that tree, or where it was not measured the first
+            one that was; ``fastest`` the tree with the highest speedup; ``same depth`` a
+            chain as deep as another decoder's fastest tree; ``common`` the tree of an ablation.
+        among: that other decoder; the decoders that share the ablation's tree.
+    """
+
+    pair: str
+    task: str
+    decoder: str
+    spec: str = ""
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    tree_attention: bool = True
+    pick: Pick = "spec"
+    among: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured value.
+
+    Attributes:
+        value: the number; None where the text says it all.
+        low: lower end of its 95% interval; None where it has none.
+        high: upper end.
+        text: a tree, for columns that hold no number.
+        mark: ``exact_beam``, ``approximate`` or ``simulated`` where the measured row is one; ""
+            where it is exact.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the table.
+
+    Attributes:
+        printed: the paper's number as printed; "" where it prints none.
+        plus_minus: the paper's own, as printed; "" for none.
+        lost: it prints one that could not be read.
+        best: the paper's best of its block.
+        underlined: the paper underlines it.
+        wanted: which measured cell belongs here; None: none does.
+        column: the measured column; or ``tree``, as MCSD writes it, ``setting``, as we do, or
+            ``size``, how many parameters drafted.
+        scale: what the measured value is multiplied by: 100 beside a percentage.
+        minus: where the measured value is a difference, what is subtracted.
+        over: where it is a ratio, what it is divided by.
+        ours: the measured value.
+        ours_best: best of its block, and its interval says so.
+        state: why ``ours`` is empty, e.g. ``not run``; in a layout, what to say where a measured
+            cell has no such number and does not say why.
+    """
+
+    printed: str = ""
+    plus_minus: str = ""
+    lost: bool = False
+    best: bool = False
+    underlined: bool = False
+    wanted: Wanted | None = None
+    column: str = ""
+    scale: float = 1.0
+    minus: Wanted | None = None
+    over: Wanted | None = None
+    ours: Estimate | None = None
+    ours_best: bool = False
+    state: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus printed; None where one of them is missing."""
+        if self.ours is None or self.ours.value is None or not self.printed:
+            return None
+        return self.ours.value - float(self.printed)
+
+    def is_number(self, value: float | None) -> bool:
+        """Whether this very number is printed here."""
+        return value is not None and bool(self.printed) and float(self.printed) == value
+
+    def exceeds(self, other: Cell) -> bool:
+        """Whether a larger number is printed here than there."""
+        return bool(self.printed and other.printed) and float(self.printed) > float(other.printed)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table.
+
+    Attributes:
+        labels: as many as the grid has heads.
+        cells: as many as it has columns.
+        block: lines with the same one compete for the best value; "" competes with none.
+        extra: the paper has no such line; it goes where nothing was measured for it.
+    """
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    block: str = ""
+    extra: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The mark that all its measured cells bear; "" where they differ or bear none."""
+        marks = {cell.ours.mark for cell in self.cells if cell.ours is not None}
+        return marks.pop() if len(marks) == 1 else ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Attributes:
+        name: e.g. ``rsd/7``.
+        title: its caption.
+        heads: titles of the labels.
+        columns: the numbers' columns.
+        lines: in the paper's order.
+        notes: what a reader must know, a sentence or two each.
+        commands: what would measure the missing cells.
+        measured: whether any cell has a measured value.
+    """
+
+    name: str
+    title: str
+    heads: tuple[str, ...]
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    measured: bool = False
+
+    def cells_of(self, column: int) -> list[Cell]:
+        """A column's cells, top to bottom."""
+        return [line.cells[column] for line in self.lines]
+
+    def wanted(self) -> list[Wanted]:
+        """Every measured cell that the table asks for, each once, in order."""
+        found = [
+            each
+            for line in self.lines
+            if not line.extra
+            for cell in line.cells
+            for each in (cell.wanted, cell.minus, cell.over)
+            if each is not None
+        ]
+        return list(dict.fromkeys(found))
+
+
+def mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> tuple[Line, ...]:
+    """Marks the highest printed value of every column and block of several lines.
+
+    Equal values share the mark.
+    """
+    sizes = Counter(line.block for line in lines)
+    best: dict[tuple[str, int], float] = {}
+    places = [(line.block, i, cell) for line in lines for i, cell in enumerate(line.cells)]
+    for block, index, cell in places:
+        if block and sizes[block] > 1 and columns[index].best and cell.printed:
+            key = (block, index)
+            best[key] = max(best.get(key, float("-inf")), float(cell.printed))
+    return tuple(
+        replace(
+            line,
+            cells=tuple(
+                replace(cell, best=cell.is_number(best.get((line.block, i))))
+                for i, cell in enumerate(line.cells)
+            ),
+        )
+        for line in lines
+    )

@@ -1,0 +1,344 @@
+"""A paper's table laid out: its printed numbers, and which measured cell belongs beside each.
+
+What differs between tables is data (``Table``): the sources of the labels, the columns, what stands
+side by side, which tree is picked. A line is known by the columns of the reference that its labels
+come from; a place is a line, a value across and a column.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spec_bench import columns, names
+from spec_bench.published import KEYS, Row
+from spec_bench.report.pairs import pair_of
+from spec_bench.report.paper import Column, Lines, Table, find_table, load_paper, recipe_cells
+from spec_bench.report.tables.grid import Cell, Grid, Line, Wanted, mark_best
+from spec_bench.spec import parse
+
+UNNAMED = "paper's"  # a target that the table does not name
+_OF_PAIR = ("target", "draft", "task")
+_OWN = Lines()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line before it has cells.
+
+    Attributes:
+        row: a printed number of it, whose keys are the line's.
+        own: what is special about it.
+        extra: the paper has no such line.
+    """
+
+    row: Row
+    own: Lines
+    extra: bool = False
+
+
+@functools.cache
+def printed_grid(name: str, pair: str | None = None) -> Grid:
+    """A table of printed numbers, each with the measured cell that is wanted beside it.
+
+    Args:
+        name: the table's, such as ``rsd/7``.
+        pair: the one pair whose rows are wanted; None: the table's own.
+    """
+    table = find_table(name)
+    return _Layout(table, load_paper(table.paper).numbers_of(table.number), pair).grid()
+
+
+class _Layout:
+    """One table, for one pair or for its own.
+
+    Args:
+        table: the table.
+        numbers: what it prints.
+        asked: the one pair whose rows are wanted; None: the table's own.
+    """
+
+    def __init__(self, table: Table, numbers: Sequence[Row], asked: str | None) -> None:
+        self.table, self.numbers, self.asked = table, numbers, asked
+        sources = {*table.heads.values(), *table.block, "decoder", "method"}
+        self.keys = [key for key in KEYS if key in sources and key != table.across]
+        self.places = [*self.keys, *([table.across] if table.across else [])]
+        self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
+        self.printed: dict[tuple[str, ...], Row] = {}
+        for row in numbers:
+            at = (*_values(row, self.places), row["metric"])
+            self.printed.setdefault((*at, row["spec"]), row)
+            self.printed.setdefault((*at, ""), row)
+        self.metrics = {(row["task"], row["metric"]) for row in numbers}
+        self.shown = [own for column in table.columns if (own := self._shown(column))]
+        paired = {self._pair(row) for row in numbers}
+        self.is_other = asked is not None and asked not in paired and table.other_pair != "beside"
+
+    def grid(self) -> Grid:
+        """The table."""
+        across = self._across()
+        heads = tuple(column for value in across for column in self._columns(value))
+        lines = []
+        for line in self._lines():
+            cells = [self._cell(line, value, column) for value in across for column in self.shown]
+            labels = {source: self._label(line, source) for source in self._sources()}
+            block = "/".join(labels[source] for source in self.table.block)
+            texts = tuple(labels[source] for source in self.table.heads.values())
+            lines.append(Line(texts, tuple(cells), block, line.extra))
+        return Grid(
+            name=self.table.name,
+            title=self._title(),
+            heads=tuple(self.table.heads),
+            columns=heads,
+            lines=_mark_tuned(mark_best(lines, heads), heads, self.table.tuned_from),
+            notes=(*self.table.notes, *lost_notes(self.numbers)),
+        )
+
+    def _lines(self) -> list[_Line]:
+        """The printed lines in their order, another pair's, and those that the paper has not."""
+        found = [_Line(row, self._own(row)) for row in _first_of_each(self.numbers, self.keys)]
+        if self.is_other and self.table.other_pair == "lines":
+            moved = [{**row, "target": str(self.asked), "draft": ""} for row in self.numbers]
+            found += [_Line(row, self._own(row)) for row in _first_of_each(moved, self.keys)]
+        if not self.table.extra:
+            return found
+        groups: dict[tuple[str, ...], list[_Line]] = {}
+        for line in found:
+            key = _values(line.row, [key for key in self.keys if key in _OF_PAIR])
+            groups.setdefault(key, []).append(line)
+        return [line for group in groups.values() for line in self._with_extra(group)]
+
+    def _with_extra(self, group: list[_Line]) -> list[_Line]:
+        """A pair's lines with those that the paper does not have, each at its place."""
+        found = list(group)
+        for own in self.table.extra:
+            row = {**group[0].row, "decoder": own.decoder, "method": own.method, "spec": own.spec}
+            usual = self._own(row)
+            own = replace(own, labels={**usual.labels, **own.labels}, spec=own.spec or usual.spec)
+            if own.temperature is None:
+                own = replace(own, temperature=usual.temperature)
+            row["temperature"] = "" if own.temperature is None else f"{own.temperature:g}"
+            row["tree_attention"] = own.tree_attention or row["tree_attention"]
+            places = [i for i, line in enumerate(found) if line.row["decoder"] == own.after]
+            found.insert(places[-1] + 1 if places else len(found), _Line(row, own, extra=True))
+        return found
+
+    def _own(self, row: Row) -> Lines:
+        """What the table says of a line."""
+        for own in self.table.lines:
+            if own.decoder in ("", row["decoder"]) and own.method == row["method"]:
+                return own
+        return _OWN
+
+    def _cell(self, line: _Line, value: str, column: Column) -> Cell:
+        """One place."""
+        row = dict(line.row)
+        if self.table.across:
+            row[self.table.across] = value
+        metric = self._metric(column, row["task"])
+        place = (*_values(row, self.places), metric, column.spec)
+        number = None if line.extra else self.printed.get(place)
+        wanted = self._wanted(line, row, column.spec)
+        over = bool(column.over) and wanted is not None
+        measured = column.measured or metric
+        return Cell(
+            printed=_printed(number, column),
+            plus_minus=number["plus_minus"] if number else "",
+            lost=bool(number and number["reason"]),
+            wanted=wanted,
+            column=measured if column.shows == "number" else column.shows,
+            scale=column.scale,
+            minus=self._wanted(line, row, column.minus) if column.minus else None,
+            over=_baseline(wanted, column.over) if over and wanted else None,
+            state=column.empty if wanted else "",
+        )
+
+    def _wanted(self, line: _Line, row: Row, spec: str) -> Wanted | None:
+        """The measured cell that belongs in a place; None where no pair is wanted there."""
+        pair = self._pair(row)
+        if pair is None or self.asked not in (None, pair):
+            return None
+        own, table = line.own, self.table
+        pick = own.pick or ("spec" if line.extra and table.pick == "preferred" else table.pick)
+        if pick in ("spec", "preferred") and not spec:
+            spec = row["spec"] if "spec" in self.keys else own.spec or self._usual(row["decoder"])
+        temperature = float(row["temperature"]) if row["temperature"] else own.temperature
+        return Wanted(
+            pair=pair,
+            task=row["task"],
+            decoder=row["decoder"],
+            spec=spec,
+            temperature=table.temperature if temperature is None else temperature,
+            top_k=int(row["top_k"] or 0),
+            top_p=float(row["top_p"] or 1.0),
+            tree_attention=row["tree_attention"] != "false",
+            pick=pick,
+            among=own.among or (self._decoders() if pick == "common" else ()),
+        )
+
+    def _pair(self, row: Row) -> str | None:
+        """The pair of a place; None where no config is that pair."""
+        if self.asked is not None and self.table.other_pair == "beside":
+            return self.asked
+        if row["target"] == self.asked:
+            return self.asked
+        draft = row["draft"] or self.drafts.get(row["target"], "")
+        return pair_of(row["target"] or self.table.target, draft)
+
+    def _across(self) -> list[str]:
+        """What stands side by side; one nameless value where nothing does."""
+        if not self.table.across:
+            return [""]
+        values = list(dict.fromkeys(row[self.table.across] for row in self.numbers))
+        return values + ([str(self.asked)] if self._has_own_columns() else [])
+
+    def _has_own_columns(self) -> bool:
+        return self.is_other and self.table.other_pair == "columns"
+
+    def _shown(self, column: Column) -> Column | None:
+        """A column with its names filled in; None where the table prints no such metric."""
+        there = [metric for metric in column.metrics if any(m == metric for _, m in self.metrics)]
+        if column.metric and not there:
+            return None
+        metric = there[0] if there else column.measured
+        title = column.title or "{metric}"
+        shown = columns.column(metric).title if "{metric}" in title else ""
+        return replace(column, name=column.name or metric, title=title.replace("{metric}", shown))
+
+    def _columns(self, value: str) -> list[Column]:
+        """The columns under one value across."""
+        if not self.table.across:
+            return self.shown
+        group = names.task(value) if self.table.across == "task" else value
+        return [
+            replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
+            for column in self.shown
+        ]
+
+    def _metric(self, column: Column, task: str) -> str:
+        """A column's metric on a task."""
+        own = (metric for metric in column.metrics if (task, metric) in self.metrics)
+        return next(own, column.metrics[0])
+
+    def _sources(self) -> set[str]:
+        return {*self.table.heads.values(), *self.table.block}
+
+    def _label(self, line: _Line, source: str) -> str:
+        """What a line has under a heading."""
+        text = line.row.get(source, "")
+        if source in line.own.labels:
+            return line.own.labels[source]
+        if source == "task":
+            return names.task(text)
+        if source == "decoder":
+            return names.decoder(text).title
+        if source == "tree_attention":
+            return "no" if text == "false" else "yes"
+        return text or (UNNAMED if source == "target" else "")
+
+    def _title(self) -> str:
+        """The caption with the names that it leaves open."""
+        first = self.numbers[0]
+        targets = dict.fromkeys(row["target"] for row in self.numbers)
+        return self.table.title.format(
+            target=first["target"],
+            targets=" and ".join(targets),
+            draft=next(iter(self.drafts.values()), "") if self.drafts else "",
+            task=names.task(first["task"]),
+            temperature=first["temperature"],
+        )
+
+    def _usual(self, decoder: str) -> str:
+        """A decoder's tree in the recipe; the baseline is no cell of it."""
+        recipes = self.table.recipes[:1]
+        cells = (cell.partition(":") for each in recipes for cell in recipe_cells(each))
+        specs = {name: spec for name, _, spec in cells if spec}
+        return "-" if decoder == "ar" else specs.get(decoder, "")
+
+    def _decoders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row["decoder"] for row in self.numbers))
+
+
+def tree_text(decoder: str, spec: str) -> str:
+    """A tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
+    numbers = parse(spec).numbers if spec else ()
+    return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
+
+
+def lost_notes(numbers: Iterable[Row]) -> list[str]:
+    """Why numbers are lost and what they may have been."""
+    lost: dict[str, list[str]] = {}
+    uncertain: dict[str, list[str]] = {}
+    for row in (number for number in numbers if number["reason"]):
+        tree = f"{names.decoder(row['decoder']).title} {row['spec']}"
+        metric = _title_of(row["metric"])
+        if row["reason"] == "row_lost":
+            twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"
+            lost.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
+        else:
+            uncertain.setdefault(row["candidates"], []).append(f"{metric} of {tree}")
+    notes = []
+    for tree, known in lost.items():
+        text = f"lost: the copy of the paper that was read has no line for {tree}."
+        if known:
+            text += f" Its twin table prints for the same tree: {', '.join(known)}."
+        notes.append(text)
+    for candidates, cells in uncertain.items():
+        either = " and ".join(candidates.split("|"))
+        notes.append(
+            f"lost: {either} belong to {' and '.join(cells)}; which to which could not be read."
+        )
+    if notes:
+        notes.append("The best of a block with lost cells is the best of those that could be read.")
+    return notes
+
+
+def _title_of(metric: str) -> str:
+    column = columns.column(metric)
+    return "accuracy" if column.kind == "score" else column.title
+
+
+def _printed(number: Row | None, column: Column) -> str:
+    """What the paper has in a place."""
+    if number is None or column.shows == "setting":
+        return ""
+    if column.shows == "tree":
+        return tree_text(number["decoder"], number["spec"])
+    return number["value"]
+
+
+def _baseline(wanted: Wanted, over: Mapping[str, str | float]) -> Wanted:
+    """The cell that a ratio is over."""
+    decoder, temperature = str(over["decoder"]), float(over["temperature"])
+    return Wanted(wanted.pair, wanted.task, decoder, "-", temperature)
+
+
+def _values(row: Row, keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(row[key] for key in keys)
+
+
+def _first_of_each(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
+    """The first row of each line, in order."""
+    found: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        found.setdefault(_values(row, keys), row)
+    return list(found.values())
+
+
+def _mark_tuned(
+    lines: Sequence[Line], heads: Sequence[Column], tuned_from: Mapping[str, str]
+) -> tuple[Line, ...]:
+    """Marks numbers that are larger than those of the draft before fine-tuning."""
+    by_labels = {line.labels: line for line in lines}
+    marked = []
+    for line in lines:
+        draft, *rest = line.labels
+        before = by_labels.get((tuned_from.get(draft, ""), *rest))
+        cells = list(line.cells)
+        for index, column in enumerate(heads) if before and draft in tuned_from else ():
+            if before and column.tuned and cells[index].exceeds(before.cells[index]):
+                bold = column.tuned == "bold"
+                cells[index] = replace(cells[index], best=bold, underlined=not bold)
+        marked.append(replace(line, cells=tuple(cells)))
+    return tuple(marked)

@@ -1,0 +1,60 @@
+"""The list of tables and figures as text: what each needs, what is measured, what would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from spec_bench.report.paper import Item, Paper
+from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.tables.grid import Wanted
+from spec_bench.report.tables.layout import printed_grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import Progress, progress_of
+
+
+def list_paper(
+    paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
+) -> str:
+    """A paper's items, one line each, then the commands for what is missing.
+
+    Args:
+        paper: which.
+        measured: the rows there are.
+        pair: count this pair only; None: the paper's own and all that have rows.
+        results: the results folder for the commands; None where it is the default.
+    """
+    lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
+    missing: dict[str, list[Wanted]] = {}
+    for item in paper.items:
+        found = progress_of(paper, item, measured, pair) if item.recipes else []
+        lines.append(f"  {f'{item.kind} {item.name}':<20}{_title(paper, item)}")
+        lines.append(f"  {'':<20}  {_state(paper, item, found)}")
+        if item.recipes:
+            asked = [p for p in found if p.own or pair is not None]
+            own = missing.setdefault(item.recipes[0], [])
+            own += [each for progress in asked for each in progress.missing]
+    commands = [
+        command
+        for recipe, wanted in missing.items()
+        for command in commands_for(recipe, dict.fromkeys(wanted), measured, results)
+    ]
+    if commands:
+        lines += ["  what is missing is run by:", *(f"    {command}" for command in commands)]
+    return "\n".join(lines) + "\n"
+
+
+def _title(paper: Paper, item: Item) -> str:
+    """The item's caption, its names filled in."""
+    return printed_grid(item.name).title if item.kind == "table" else item.title
+
+
+def _state(paper: Paper, item: Item, found: Sequence[Progress]) -> str:
+    """Cells measured of cells needed, pairs with equal counts together."""
+    if "command" in item.settings:
+        return f"{item.settings.get('how', 'exact, no model')}: {item.settings['command']}"
+    counts: dict[str, list[str]] = {}
+    for progress in found:
+        name = progress.pair if progress.own else f"{progress.pair} (not the paper's)"
+        counts.setdefault(f"{progress.measured}/{progress.needed}", []).append(name)
+    return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())

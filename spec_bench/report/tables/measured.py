@@ -1,0 +1,155 @@
+"""Measured rows, found by what a table asks for.
+
+Where several rows fit, the recipe's own experiment is preferred, then the smallest
+batch, the lowest seed and the most prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.files import results_files
+from spec_bench.report.pairs import pair_configs
+from spec_bench.report.rows import Row, load_rows, read_rows
+from spec_bench.report.tables.grid import Wanted
+from spec_bench.spec import parse
+
+__all__ = ["Measured", "Row", "read_measured", "results_files"]
+
+
+read_measured = read_rows
+
+
+class Measured:
+    """Rows by pair, task and decoder.
+
+    Attributes:
+        rows: as read.
+    """
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self._aliases = _aliases(rows)
+        self._buckets: dict[tuple[str, str, str], list[Row]] = {}
+        self._sorted: dict[tuple[object, ...], list[Row]] = {}
+        for row in rows.to_dict("records"):
+            pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
+            key = (pair, str(row["task"]), str(row["decoder"]))
+            self._buckets.setdefault(key, []).append({str(k): v for k, v in row.items()})
+
+    @classmethod
+    def below(cls, folder: Path) -> Measured:
+        """All results files below a folder."""
+        return cls(load_rows(folder))
+
+    def pairs(self, tasks: Iterable[str] | None = None) -> list[str]:
+        """Names of the pairs that have rows, of these tasks."""
+        wanted = None if tasks is None else set(tasks)
+        return sorted({pair for pair, task, _ in self._buckets if not wanted or task in wanted})
+
+    def find(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
+        """The row that a table asks for; None where it was not run.
+
+        Args:
+            wanted: what is asked for.
+            experiments: the recipe's own results folders, which are preferred.
+        """
+        if wanted.pick == "spec":
+            return self._first(wanted, wanted.spec, experiments)
+        if wanted.pick == "preferred":
+            own = self._first(wanted, wanted.spec, experiments)
+            return own or next(iter(self._fitting(wanted, experiments)), None)
+        if wanted.pick == "fastest":
+            return self._fastest(wanted, experiments)
+        if wanted.pick == "common":
+            spec = self.common_spec(wanted, experiments)
+            return self._first(wanted, spec, experiments) if spec else None
+        best = self._fastest(replace(wanted, decoder=wanted.among[0]), experiments)
+        if best is None:
+            return None
+        return self._first(wanted, str(len(parse(best["spec"]).numbers)), experiments)
+
+    def trees(self, wanted: Wanted, experiments: Sequence[str]) -> dict[str, Row]:
+        """One row for each tree of a decoder that has numbers."""
+        found: dict[str, Row] = {}
+        for row in self._fitting(wanted, experiments):
+            if row["status"] != "failed":
+                found.setdefault(str(row["spec"]), row)
+        return found
+
+    def common_spec(self, wanted: Wanted, experiments: Sequence[str]) -> str | None:
+        """The tree that an ablation measured: the one that most of its decoders have."""
+        counts: dict[str, int] = {}
+        for decoder in wanted.among:
+            for attention in (True, False):
+                asked = replace(wanted, decoder=decoder, tree_attention=attention)
+                rows = self._fitting(asked, experiments)
+                own = [row for row in rows if row["experiment"] in experiments]
+                for spec in {str(row["spec"]) for row in own}:
+                    counts[spec] = counts.get(spec, 0) + 1
+        return max(counts, key=lambda spec: (counts[spec], spec)) if counts else None
+
+    def _first(self, wanted: Wanted, spec: str, experiments: Sequence[str]) -> Row | None:
+        rows = self._fitting(wanted, experiments)
+        return next((row for row in rows if str(row["spec"]) == spec), None)
+
+    def _fastest(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
+        rows = [r for r in self.trees(wanted, experiments).values() if not pd.isna(r["speedup"])]
+        return max(rows, key=lambda row: row["speedup"]) if rows else None
+
+    def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
+        """A decoder's rows at the asked sampling, the preferred ones first; sorted once."""
+        setting = (wanted.temperature, wanted.top_k, wanted.top_p, wanted.tree_attention)
+        place = (wanted.pair, wanted.task, wanted.decoder)
+        key = (*place, *setting, *experiments)
+        if key not in self._sorted:
+            rows = [row for row in self._buckets.get(place, []) if _fits(row, wanted)]
+            self._sorted[key] = sorted(rows, key=lambda row: _preference(row, experiments))
+        return self._sorted[key]
+
+
+def _fits(row: Row, wanted: Wanted) -> bool:
+    """Whether a row was sampled as asked."""
+    return (
+        wanted.temperature in (None, row["temperature"])
+        and row["top_p"] == wanted.top_p
+        and (row["top_k"] or 0) == wanted.top_k
+        and row["tree_attention"] == wanted.tree_attention
+    )
+
+
+def _preference(row: Row, experiments: Sequence[str]) -> tuple[float, ...]:
+    """Smaller is shown rather."""
+    return (
+        row["status"] == "failed",
+        row["experiment"] not in experiments,
+        row["batch_size"],
+        row["temperature"],
+        row["seed"],
+        -_count(row.get("prompts")),
+    )
+
+
+def _aliases(rows: pd.DataFrame) -> dict[str, str]:
+    """Label in the results -> pair config, for labels made from the models' names."""
+    if rows.empty:
+        return {}
+    by_models = {
+        (config.target, ",".join(config.drafts)): config.name for config in pair_configs().values()
+    }
+    named = pair_configs()
+    labels = rows[["pair", "target", "draft"]].drop_duplicates()
+    return {
+        label: by_models[target, draft]
+        for label, target, draft in labels.itertuples(index=False)
+        if label not in named and (target, draft) in by_models
+    }
+
+
+def _count(value: Any) -> float:
+    return 0.0 if value is None or pd.isna(value) else float(value)

@@ -1,0 +1,106 @@
+"""What of each table and figure is measured, for every pair that it needs or that has rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from spec_bench.report.pairs import pair_of
+from spec_bench.report.paper import Item, Paper, find_item, recipe_cells
+from spec_bench.report.tables.fill import missing_of
+from spec_bench.report.tables.grid import Wanted
+from spec_bench.report.tables.layout import printed_grid
+from spec_bench.report.tables.measured import Measured
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One pair's share of a table or figure.
+
+    Attributes:
+        pair: its name.
+        own: whether the paper has this pair here.
+        needed: cells.
+        missing: those without numbers.
+    """
+
+    pair: str
+    own: bool
+    needed: int
+    missing: tuple[Wanted, ...]
+
+    @property
+    def measured(self) -> int:
+        """Cells that have numbers."""
+        return self.needed - len(self.missing)
+
+
+def wanted_of(paper: Paper, item: Item, pair: str | None = None) -> list[Wanted]:
+    """The measured cells that a table or figure needs.
+
+    Args:
+        paper: the item's.
+        item: a table or figure.
+        pair: instead of the paper's own pairs.
+    """
+    if item.kind == "table":
+        own = printed_grid(item.name).wanted()
+    elif "tables" in item.settings:
+        tables = [find_item("table", f"{paper.name}/{n}") for n in item.settings["tables"]]
+        own = [each for table in tables for each in printed_grid(table.name).wanted()]
+    else:
+        own = _listed(item)
+    moved = own if pair is None else [replace(each, pair=pair) for each in own]
+    return list(dict.fromkeys(moved))
+
+
+def progress_of(
+    paper: Paper, item: Item, measured: Measured, pair: str | None = None
+) -> list[Progress]:
+    """Each of the paper's pairs, then other pairs of which something is measured.
+
+    Args:
+        paper: the item's.
+        item: a table or figure.
+        measured: the rows there are.
+        pair: this pair only.
+    """
+    wanted = wanted_of(paper, item)
+    own = list(dict.fromkeys(each.pair for each in wanted))
+    if pair is not None:
+        moved = [each for each in wanted if each.pair == pair] or wanted_of(paper, item, pair)
+        return [_progress(pair, pair in own, moved, measured, item.experiments)]
+    found = [
+        _progress(name, True, [w for w in wanted if w.pair == name], measured, item.experiments)
+        for name in own
+    ]
+    for name in measured.pairs({each.task for each in wanted}):
+        if name not in own:
+            moved = list(dict.fromkeys(replace(each, pair=name) for each in wanted))
+            other = _progress(name, False, moved, measured, item.experiments)
+            found += [other] if other.measured else []
+    return found
+
+
+def _progress(
+    pair: str, own: bool, wanted: Sequence[Wanted], measured: Measured, experiments: Sequence[str]
+) -> Progress:
+    missing = missing_of(wanted, measured, experiments)
+    return Progress(pair, own, len(wanted), tuple(missing))
+
+
+def _listed(item: Item) -> list[Wanted]:
+    """What a figure's own list of cells needs; nothing where it has none."""
+    settings = item.settings
+    found = []
+    sampling = settings.get("sampling", {})
+    temperatures = settings.get("temperatures") or [sampling.get("temperature", 1.0)]
+    places = product(settings.get("pairs", ()), settings.get("tasks", ()), temperatures)
+    for (target, draft), task, temperature in places:
+        pair = pair_of(target, draft)
+        for cell in (settings.get("cells") or recipe_cells(item.recipes[0])) if pair else ():
+            decoder, _, spec = cell.partition(":")
+            top_k, top_p = int(sampling.get("top_k", 0)), float(sampling.get("top_p", 1.0))
+            found.append(Wanted(str(pair), task, decoder, spec, float(temperature), top_k, top_p))
+    return found
