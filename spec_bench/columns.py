@@ -130,9 +130,9 @@ def of_kind(*kinds: Kind) -> list[Column]:
     return [each for each in COLUMNS if each.kind in kinds]
 
 
-def labels() -> list[str]:
-    """The names of what identifies a cell and how it ended; the first columns of every file."""
-    return [each.name for each in of_kind("identity", "setting", "state")]
+def names_of(*kinds: Kind) -> list[str]:
+    """Their names."""
+    return [each.name for each in of_kind(*kinds)]
 
 
 def header() -> dict[str, str]:

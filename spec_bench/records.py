@@ -18,12 +18,15 @@ Vocabulary, used everywhere in the project:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated"]
 Finish = Literal["stop", "length"]
+Baseline = Literal["same job", "earlier job"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,89 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class CellFacts:
+    """What a cell is, known before it runs. The fields are columns of the results table.
+
+    Attributes:
+        pair: the pair's name.
+        target: the target's, as the pair names it.
+        draft: who drafts: draft models, or the folder of heads; nobody for the baseline.
+        task: the task's name.
+        decoder: the decoder's name.
+        spec: the papers' shorthand of its tree.
+        temperature: of the target's distribution.
+        top_k: most probable tokens kept; 0 keeps all.
+        top_p: probability mass kept.
+        seed: of all draws.
+        batch_size: prompts that decode together.
+        batching: ``static`` or ``continuous``.
+        max_new_tokens: limit on delivered tokens.
+        tree_attention: whether a tree is one forward pass; else its paths are rows.
+        simulated_acceptance: the stated acceptance, of all depths or one each; none: the rule's.
+        later_turns: whose answers later turns continue; None without later turns.
+    """
+
+    pair: str
+    target: str
+    draft: tuple[str, ...]
+    task: str
+    decoder: str
+    spec: str
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int = 1
+    batching: str = "static"
+    max_new_tokens: int = 128
+    tree_attention: bool = True
+    simulated_acceptance: tuple[float, ...] = ()
+    later_turns: str | None = None
+
+
+_REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
+_TRACE = " (trace: "
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a column of a cell is empty, what to mind about it, or why the cell has no numbers.
+
+    Attributes:
+        column: which; "" where the cell failed.
+        text: for people.
+        trace: the file with a failure's traceback; "" where there is none.
+    """
+
+    column: str
+    text: str
+    trace: str = ""
+
+    def __str__(self) -> str:
+        """One reason as a row has it; ``parse_reasons`` reads it."""
+        if not self.column:
+            return f"{self.text}{_TRACE}{self.trace})" if self.trace else self.text
+        return f"{self.column}: {self.text.replace('; ', ', ')}"
+
+
+def written_reasons(reasons: Iterable[Reason]) -> str:
+    """All reasons of a row in one text: ``column: why; column: why``, or a failure's message."""
+    return "; ".join(map(str, reasons))
+
+
+def parse_reasons(text: str) -> tuple[Reason, ...]:
+    """Inverts ``written_reasons``; what names no column is a failure's message."""
+    if not text:
+        return ()
+    parts = [_REASON.fullmatch(part) for part in text.split("; ")]
+    named = [Reason(part[1], part[2]) for part in parts if part]
+    if len(named) == len(parts):
+        return tuple(named)
+    message, _, trace = text.partition(_TRACE)
+    return (Reason("", message, trace.removesuffix(")")),)
+
+
+@dataclass(frozen=True)
 class CellResult:
     """One row of the results table.
 
@@ -141,16 +227,24 @@ class CellResult:
 
     Attributes:
         run_id: hash of the resolved settings that change the numbers.
-        labels: what identifies the cell (pair, task, decoder, spec, seed, ...).
-        lossless: how the output's law relates to the target's.
+        facts: what the cell is.
         status: ``complete``, ``partial`` or ``failed``.
-        reason: why the cell failed or why a column is empty; "" otherwise.
+        lossless: how the output's law relates to the target's; None for a failed cell.
+        reasons: why the cell failed or columns are empty.
         metrics: column name -> value; None is an empty cell.
+        baseline: whether the autoregressive cell was decoded in the same job, prompt by prompt in
+            turn; None for a failed cell.
     """
 
     run_id: str
-    labels: dict[str, Any]
-    lossless: Lossless
+    facts: CellFacts
     status: Literal["complete", "partial", "failed"]
-    reason: str = ""
+    lossless: Lossless | None = None
+    reasons: tuple[Reason, ...] = ()
     metrics: dict[str, float | str | None] = field(default_factory=dict)
+    baseline: Baseline | None = None
+
+    @property
+    def reason(self) -> str:
+        """All reasons in one text, as a row has them."""
+        return written_reasons(self.reasons)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
 from spec_bench.judge.scores import SCORE, Columns, score_columns
 from spec_bench.judge.settings import JudgeSettings
-from spec_bench.records import CellResult
+from spec_bench.records import CellResult, Reason, parse_reasons, written_reasons
 
 log = logging.getLogger(__name__)
 FILE = "judge.json"
@@ -41,17 +41,17 @@ class Judged:
     def apply(self, row: MutableMapping[str, Any]) -> None:
         """Puts columns and reason into a row of a results file, in place of earlier ones."""
         row.update(self.columns)
-        row["reason"] = self._reasons(str(row["reason"]))
+        row["reason"] = written_reasons(self._reasons(parse_reasons(str(row["reason"]))))
 
     def joined(self, result: CellResult) -> CellResult:
         """A cell's result with columns and reason."""
         metrics = {**result.metrics, **self.columns}
-        return replace(result, metrics=metrics, reason=self._reasons(result.reason))
+        return replace(result, metrics=metrics, reasons=self._reasons(result.reasons))
 
-    def _reasons(self, before: str) -> str:
+    def _reasons(self, before: Iterable[Reason]) -> tuple[Reason, ...]:
         """A row's reasons with this one in the place of an earlier judgement's."""
-        kept = [each for each in before.split("; ") if each and not each.startswith(f"{SCORE}: ")]
-        return "; ".join([*kept, *([f"{SCORE}: {self.reason}"] if self.reason else [])])
+        kept = tuple(each for each in before if each.column != SCORE)
+        return (*kept, Reason(SCORE, self.reason)) if self.reason else kept
 
 
 def read_judged(folder: Path) -> Judged | None:
@@ -99,22 +99,17 @@ def _judge(folder: Path, grader: Grader, settings: JudgeSettings) -> Judged:
     if grader.lost or len(failed) == total:
         # A mean over what came before the endpoint was lost would look like a score.
         why = f"{len(failed)} of {total} judgements failed, {grader.lost or failed[0].problem}"
-        kept = {name: columns[name] for name in ("judgements", "judgements_failed", "judge_model")}
-        return Judged({**dict.fromkeys(columns), **kept}, _one_reason(why))
+        kept = {k: None if k.startswith(SCORE) else value for k, value in columns.items()}
+        return Judged(kept, why)
     return Judged(columns)
 
 
 def _without(why: str, settings: JudgeSettings) -> Judged:
     """No judgement at all."""
     columns = dict.fromkeys(score_columns([], str(settings.model)))
-    return Judged(columns, _one_reason(why))
+    return Judged(columns, why)
 
 
 def _write(folder: Path, judged: Judged) -> Judged:
     files.write_json(folder / FILE, asdict(judged))
     return judged
-
-
-def _one_reason(why: str) -> str:
-    """Fit for a row, whose reasons are split at semicolons."""
-    return why.replace("; ", ", ")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.records import Generation
+from spec_bench.records import Generation, parse_reasons
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -98,11 +98,13 @@ class Group:
 
 def reason_of(row: Row | pd.Series, column: str) -> str:
     """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
-    for reason in str(row.get("reason", "")).split("; "):
-        name, _, why = reason.partition(": ")
-        if name == column:
-            return why
-    return ""
+    reasons = parse_reasons(str(row.get("reason", "")))
+    return next((each.text for each in reasons if each.column == column), "")
+
+
+def failure_of(row: Row | pd.Series) -> str:
+    """Why a cell failed, without the place of its traceback."""
+    return parse_reasons(str(row["reason"]))[0].text
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spec_bench import files
 from spec_bench.decode.build import AnyDecoder
 from spec_bench.measure.memory import PeakMemory
-from spec_bench.records import Generation, Request
+from spec_bench.records import Generation, Reason, Request
 from spec_bench.run.cells import Cell
 from spec_bench.run.identity import job_id
 from spec_bench.run.store import CellStore
@@ -29,7 +29,7 @@ class CellRun:
         memory: peak memory of its windows.
         done: generations by prompt id, those of an earlier, killed job included.
         decoder: None until it is built, and for a cell that was complete before.
-        failure: why the cell was given up; "" while it goes on.
+        failure: why the cell was given up; None while it goes on.
     """
 
     cell: Cell
@@ -37,7 +37,7 @@ class CellRun:
     memory: PeakMemory
     done: dict[str, Generation] = field(default_factory=dict)
     decoder: AnyDecoder | None = None
-    failure: str = ""
+    failure: Reason | None = None
 
     @property
     def run_id(self) -> str:
@@ -54,7 +54,8 @@ class CellRun:
         """Gives the cell up; its trace lies beside its records."""
         files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
         message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
-        self.failure = f"{type(error).__name__}: {message} (trace: {self.store.trace_path})"
+        trace = str(self.store.trace_path)
+        self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
         self.decoder = None
         log.error("%s failed: %s", self.cell.title, self.failure)
 

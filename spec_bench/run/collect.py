@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from spec_bench.decode.build import AnyDecoder
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summarise
-from spec_bench.records import CellResult, Generation
+from spec_bench.records import CellResult, Generation, Reason
 from spec_bench.run.answers import model_name, write_answers
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
@@ -53,7 +52,8 @@ def collect(
 
 def _failed(settings: JobSettings, run: CellRun) -> CellResult:
     """A row without numbers."""
-    return CellResult(run.run_id, settings.labels(run.cell), "exact", "failed", run.failure)
+    assert run.failure is not None
+    return CellResult(run.run_id, settings.facts(run.cell), "failed", reasons=(run.failure,))
 
 
 def _complete(
@@ -73,7 +73,7 @@ def _complete(
     reasons = []
     reference = None if baseline.failure else _in_order(baseline, prompts)
     if reference is None:
-        reasons.append("speedup: the baseline failed")
+        reasons.append(Reason("speedup", "the baseline failed"))
     records = CellRecords(
         generations,
         baseline=reference,
@@ -90,16 +90,23 @@ def _complete(
     )
     metrics.update(energy_columns(metering))
     if prompts.left_out:
-        reasons.append(f"later_turns: {prompts.left_out} not asked, no fixed answer to continue")
+        why = f"{prompts.left_out} not asked, no fixed answer to continue"
+        reasons.append(Reason("later_turns", why))
     if isinstance(settings.task, Task) and settings.task.judged:
         metrics[SCORE] = None
-        reasons.append(f"{SCORE}: not judged")
+        reasons.append(Reason(SCORE, "not judged"))
         model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
         write_answers(run.store.folder, model, settings, prompts, generations)
     reasons += energy_reasons(metering, generations)
-    status: Literal["complete", "partial"] = "partial" if reference is None else "complete"
-    labels = {**settings.labels(run.cell), "baseline": "same job" if same_job else "earlier job"}
-    return CellResult(run.run_id, labels, decoder.lossless, status, "; ".join(reasons), metrics)
+    return CellResult(
+        run.run_id,
+        settings.facts(run.cell),
+        "partial" if reference is None else "complete",
+        decoder.lossless,
+        tuple(reasons),
+        metrics,
+        "same job" if same_job else "earlier job",
+    )
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[Generation]:

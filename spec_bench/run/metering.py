@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol
 
 from spec_bench.measure.energy import EnergyReading, build_meter, phase_delay_s
-from spec_bench.records import Generation, Request
+from spec_bench.records import Generation, Reason, Request
 from spec_bench.run.settings import JobSettings
 
 Progress = Callable[[int, int], None]
@@ -117,16 +117,15 @@ def energy_columns(metering: Metering) -> dict[str, float | str | None]:
     }
 
 
-def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[str]:
+def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
     """Why the energy is missing, or what to mind about it, with the prompts that it concerns."""
-    unsaid = metering.meter.reason
+    unsaid, every = metering.meter.reason, len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)
         for generation in generations
     )
     return [
-        f"{_COLUMN}: {note}"
-        + ("" if count == len(generations) else f" ({count} of {len(generations)} prompts)")
+        Reason(_COLUMN, note + (f" ({count} of {every} prompts)" if count < every else ""))
         for note, count in notes.items()
         if note
     ]

@@ -13,11 +13,12 @@ from spec_bench.engine import processes
 from spec_bench.files import digest
 from spec_bench.judge.settings import JudgeSettings, judge_settings
 from spec_bench.measure.energy import EnergySettings, energy_settings
-from spec_bench.records import SqlReference
+from spec_bench.records import CellFacts, SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.pair import Pair, build_pair
 from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
+from spec_bench.sinks.rows import labels_of
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task
 from spec_bench.tasks.schema import databases_digest
 
@@ -87,33 +88,35 @@ class JobSettings:
         """Whether the target is split over processes."""
         return self.pair.specs[0].tensor_parallel
 
-    def labels(self, cell: Cell) -> dict[str, Any]:
+    def facts(self, cell: Cell) -> CellFacts:
         """What identifies a cell in the results table."""
-        return {
-            "pair": self.pair.name,
-            "target": self.pair.target,
-            "draft": ",".join(self._drafting(cell)),
-            "task": self.task.name,
-            "decoder": cell.name,
-            "spec": cell.spec,
-            "temperature": self.sampling.temperature,
-            "top_k": self.sampling.top_k,
-            "top_p": self.sampling.top_p,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "batching": self.batching,
-            "max_new_tokens": self.max_new_tokens,
-            "tree_attention": str(cell.decoder.get("tree_attention", True)).lower(),
-            "simulated_acceptance": simulated_acceptance(cell.decoder),
-            **self._conversation(),
-        }
+        return CellFacts(
+            pair=self.pair.name,
+            target=self.pair.target,
+            draft=self._drafting(cell),
+            task=self.task.name,
+            decoder=cell.name,
+            spec=cell.spec,
+            temperature=self.sampling.temperature,
+            top_k=self.sampling.top_k,
+            top_p=self.sampling.top_p,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            batching=self.batching,
+            max_new_tokens=self.max_new_tokens,
+            tree_attention=bool(cell.decoder.get("tree_attention", True)),
+            simulated_acceptance=simulated_acceptance(cell.decoder),
+            later_turns=self._later_turns(),
+        )
 
-    def _conversation(self) -> dict[str, str]:
-        """What later turns continue; nothing where no example has several turns."""
+    def labels(self, cell: Cell) -> dict[str, Any]:
+        """The facts as the results table has them."""
+        return labels_of(self.facts(cell))
+
+    def _later_turns(self) -> str | None:
+        """What later turns continue; None where no example has several turns."""
         several = any(len(example.turns) > 1 for example in self.examples)
-        if not several or not isinstance(self.task, Task):
-            return {}
-        return {"later_turns": self.task.later_turns}
+        return self.task.later_turns if several and isinstance(self.task, Task) else None
 
     def _drafting(self, cell: Cell) -> tuple[str, ...]:
         """Who drafts: draft models, or the target's heads."""

@@ -48,13 +48,12 @@ def simulate_cells(
     return tuple(_simulated(cell, stated, sampling) if cell.drafts else cell for cell in cells)
 
 
-def simulated_acceptance(decoder: Mapping[str, Any]) -> str:
-    """The stated acceptance as it stands in the results table; "" where the rule decides."""
+def simulated_acceptance(decoder: Mapping[str, Any]) -> tuple[float, ...]:
+    """The stated acceptance, of all depths or one each; none where the rule decides."""
     if decoder["verifier"].get("rule") != SIMULATED:
-        return ""
+        return ()
     acceptance = decoder["verifier"]["acceptance"]
-    values = acceptance if isinstance(acceptance, list) else [acceptance]
-    return ",".join(f"{value:g}" for value in values)
+    return tuple(acceptance) if isinstance(acceptance, list) else (acceptance,)
 
 
 def published_block_efficiency(table: str) -> dict[tuple[str, str], float]:

@@ -20,6 +20,7 @@ import yaml
 from spec_bench import files
 from spec_bench.judge.cells import read_judged
 from spec_bench.records import CellResult, Generation
+from spec_bench.sinks.rows import restored, stored
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class CellStore:
 
     def finish(self, result: CellResult, job: str) -> None:
         """Writes the cell's result, the last thing a cell writes."""
-        files.write_json(self.folder / files.RESULT, {**vars(result), "job": job})
+        files.write_json(self.folder / files.RESULT, {**stored(result), "job": job})
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.
@@ -98,8 +99,7 @@ class CellStore:
         path = self.folder / files.RESULT
         if not path.exists():
             return None
-        content = json.loads(path.read_text())
-        result = CellResult(**{key: value for key, value in content.items() if key != "job"})
+        result = restored(json.loads(path.read_text()))
         judged = read_judged(self.folder)
         return result if judged is None or result.status == "failed" else judged.joined(result)
 

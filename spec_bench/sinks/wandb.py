@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spec_bench import columns
 from spec_bench.files import digest
 from spec_bench.records import CellResult, Generation
 from spec_bench.sinks.curves import AXES, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
-from spec_bench.sinks.rows import row_of
+from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
 
 log = logging.getLogger(__name__)
@@ -134,18 +135,19 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
         note = recall(cell.folder, sink.note(result.run_id))
         if note.content == "complete":
             return False
-        labels = row_of(result)
-        own = [labels[name] for name in ("decoder", "spec", "pair", "task", "lossless")]
-        config = {**cell.settings, "run_id": result.run_id, "labels": dict(result.labels)}
-        name = f"{labels['decoder']} {labels['spec']}"
+        facts, row = result.facts, row_of(result)
+        own = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
+        labels = labels_of(result.facts)
+        config = {**cell.settings, "run_id": result.run_id, "labels": labels}
+        name = f"{facts.decoder} {facts.spec}"
         lines, failed = prompt_lines(cell.generations), result.status == "failed"
-        with open_run(sink, result.run_id, name, str(labels["task"]), own, config, failed) as run:
+        with open_run(sink, result.run_id, name, facts.task, own, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
             for step in range(note.steps, len(lines)):
                 run.log(with_histogram(lines[step]), step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
-            says = {"status": result.status, "lossless": labels["lossless"]}
-            run.summary.update({**numbers, **says, "reason": result.reason})
+            says = {name: row[name] for name in columns.names_of("state")}
+            run.summary.update({**numbers, **says})
         remember(cell.folder, note.now(result.status, max(note.steps, len(lines))))
     return True
 

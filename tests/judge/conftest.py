@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spec_bench.judge.endpoint import VARIABLES
-from spec_bench.records import CellResult
+from spec_bench.records import Reason
 from spec_bench.sinks.csv import merge_csv
+from tests.cells import result
 from tests.judge.endpoint import KEY, Judge, serving
 
 
@@ -45,7 +47,7 @@ def results(tmp_path: Path) -> Path:
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / f"mt_bench_{name}.jsonl").write_text(text)
     path = tmp_path / "results" / "default" / "results.csv"
-    reason = "energy_j_per_token: no meter; judge_score: not judged"
-    labels = {"task": "mt_bench", "decoder": "sd"}
-    merge_csv(path, [CellResult("abc", labels, "exact", "complete", reason, {"judge_score": None})])
+    reasons = (Reason("energy_j_per_token", "no meter"), Reason("judge_score", "not judged"))
+    cell = result("abc", {"judge_score": None}, task="mt_bench")
+    merge_csv(path, [replace(cell, reasons=reasons)])
     return path

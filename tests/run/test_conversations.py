@@ -124,7 +124,7 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(
 def test_none_asks_first_turns_only(run_job: RunJob, chat: tuple[str, ...], tmp_path: Path) -> None:
     (result, _) = run_job(*chat, "task.later_turns=none")
     assert set(tokens_of(tmp_path / "results", result.run_id)) == {"81/0", "82/0", "83/0"}
-    assert result.labels["later_turns"] == "none"
+    assert result.facts.later_turns == "none"
     assert "later_turns" not in result.reason
 
 
@@ -189,12 +189,14 @@ def test_answers_are_written_in_fastchats_format(
     assert last == {**QUESTIONS[2], "category": ""}
 
 
-def test_a_task_that_is_not_judged_leaves_no_answers_and_has_no_column(
+def test_a_task_that_is_not_judged_leaves_no_answers_and_has_no_score(
     run_job: RunJob, tmp_path: Path
 ) -> None:
     run_job(CELLS, "warmup=0", "prompts=1")
     assert not list((tmp_path / "results").rglob("mt_bench_*"))
-    assert "judge_score" not in rows_of(tmp_path / "results")[0]
+    row = rows_of(tmp_path / "results")[0]
+    assert row["judge_score"] == ""
+    assert "judge_score" not in row["reason"]
 
 
 def test_a_judge_that_is_named_grades_at_the_end_and_costs_nothing_again(

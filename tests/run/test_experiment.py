@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,16 @@ from spec_bench.run import experiment
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
+from tests.cells import result
 
 
 def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> None:
     """What a job does at its end."""
     for run_id in run_ids:
-        result = CellResult(run_id, {"decoder": run_id}, "exact", status, "", {"mbsu": number})  # type: ignore[arg-type]
+        made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
-        store.finish(result, "job")
+        store.finish(made, "job")
     Experiment(results, "name").add(JobNote(number, "", run_ids))
 
 
@@ -80,8 +82,7 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(
 
 
 def test_rows_that_no_job_noted_stay_first(tmp_path: Path) -> None:
-    old = CellResult("old", {"decoder": "sd"}, "exact", "complete", "", {"mbsu": 2.0})
-    merge_csv(tmp_path / "name" / "results.csv", [old])
+    merge_csv(tmp_path / "name" / "results.csv", [result("old", {"mbsu": 2.0})])
     end(tmp_path, 0, "a")
     end(tmp_path, 0, "a")
     assert names(tmp_path) == ["old", "a"]

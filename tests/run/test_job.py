@@ -29,8 +29,8 @@ def count_generate(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]
 
 
 def test_the_baseline_is_always_among_the_cells_and_never_twice(run_job: RunJob) -> None:
-    assert [r.labels["decoder"] for r in run_job("decoder=sd", "spec=2")] == ["ar", "sd"]
-    assert [r.labels["decoder"] for r in run_job("cells=[ar,sd:2,ar]")] == ["ar", "sd"]
+    assert [r.facts.decoder for r in run_job("decoder=sd", "spec=2")] == ["ar", "sd"]
+    assert [r.facts.decoder for r in run_job("cells=[ar,sd:2,ar]")] == ["ar", "sd"]
 
 
 def test_a_row_has_labels_metrics_and_provenance(run_job: RunJob, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(
 def test_several_drafts_go_to_the_decoder_that_asks_for_them(run_job: RunJob, family: Path) -> None:
     two = f"pair.draft=[{family / 'draft'},{family / 'target'}]"
     results = run_job(two, "cells=[sd:2,{decoder:specinfer,spec:2-1,drafter:{drafts:2}}]")
-    assert [len([d for d in r.labels["draft"].split(",") if d]) for r in results] == [0, 1, 2]
+    assert [len(r.facts.draft) for r in results] == [0, 1, 2]
 
 
 def test_wandb_gets_one_offline_run_a_cell(

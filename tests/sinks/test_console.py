@@ -6,15 +6,14 @@ import io
 
 from rich.console import Console
 
-from spec_bench.records import CellResult
 from spec_bench.sinks.console import print_table
+from tests.cells import result
 
 
 def printed(**metrics: float | None) -> list[str]:
     """The words of the header and of the only row."""
-    labels = {"task": "spider", "decoder": "sd", "spec": "3"}
     console = Console(file=io.StringIO(), width=200)
-    print_table([CellResult("id", labels, "exact", "complete", metrics=dict(metrics))], console)
+    print_table([result(metrics=dict(metrics), task="spider")], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().split()
 
