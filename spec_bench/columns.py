@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_bench import files
 from spec_bench.registry import Registry
 
 Kind = Literal[
@@ -177,3 +178,59 @@ def module_column(name: str) -> Column:
     """The column of a metric module's score, which is named after the module."""
     title, definition = name.replace("_", " "), "score of a metric module"
     return Column(name, title, definition, "score", digits=3, interval=True, better="up")
+
+
+_KINDS: dict[Kind, str] = {
+    "identity": "Which cell it is",
+    "setting": "What it ran with",
+    "state": "How it ended",
+    "count": "Counts",
+    "efficiency": "What a target call brings",
+    "time": "Time",
+    "energy": "Energy",
+    "likelihood": "How probable the texts are",
+    "score": "How good the texts are",
+    "memory": "Memory",
+    "note": "What numbers were made with",
+}
+_PAGE = f"""# Results
+
+Written by `python -m spec_bench.columns`; the lines come from `spec_bench/columns.csv`.
+
+| folder or file | what it is |
+| --- | --- |
+| `<name>/{files.RESULTS}` | an experiment; a line per cell: pair, task, settings, decoder, seed |
+| `<name>/` | tables, figures and pages made from it, where a report was asked for |
+| `{files.RUNS}/<run_id>/` | what one cell left; not in git |
+| `{files.RUNS}/<run_id>/{files.CONFIG}` | the settings that its run id is the hash of |
+| `{files.RUNS}/<run_id>/{files.PROVENANCE}` | revision, versions, device, command |
+| `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
+| `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
+| `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
+
+A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
+marked ± is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval (bootstrap over
+prompts, empty for a single prompt). An empty cell has no value, and `reason` says why where that
+is not obvious: `column: why; column: why`. A failed cell has no numbers. A score of a metric module
+is named after the module, such as `rouge_rouge1`, and comes last.
+"""
+
+
+def markdown() -> str:
+    """What ``results/README.md`` says: our columns by kind, each with its unit and definition."""
+    parts, mine = [_PAGE], _read()
+    for kind, title in _KINDS.items():
+        lines = [_line(each) for each in mine if each.kind == kind]
+        head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
+    return "\n".join(parts)
+
+
+def _line(each: Column) -> str:
+    name = f"`{each.name}`{' ±' if each.interval else ''}"
+    definition = each.definition.replace("|", "\\|")
+    return f"| {name} | {each.unit} | {each.better or ''} | {definition} |"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

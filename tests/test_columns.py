@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import subprocess
 import sys
@@ -12,6 +13,19 @@ import pytest
 from spec_bench import columns
 from spec_bench.columns import COLUMNS, Column
 
+PACKAGE = Path(columns.__file__).resolve().parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+LISTS = {  # what one file is about, with how many lists it has
+    "measure/ceilings.py": 1,  # seconds of records, under names that columns have too
+    "report/claims/contrast.py": 1,  # what is compared as a ratio
+    "report/figures/acceptance.py": 1,
+    "report/figures/head_beams.py": 1,
+    "report/figures/relative.py": 2,
+    "report/page/headline.py": 1,
+    "report/page/results_table.py": 1,
+    "sinks/curves.py": 1,  # the metrics of RSD's figures
+}
+_PLAIN = (ast.Constant, ast.Tuple, ast.List)
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
@@ -63,6 +77,46 @@ def test_a_column_of_another_package_comes_last_and_takes_no_name(
     assert columns.COLUMNS[-1] is columns.column("waste")
     with pytest.raises(ValueError, match="mbsu_low"):
         columns.register(Column("mbsu_low", "low", "the lower end", "efficiency"))
+
+
+def test_the_page_about_results_is_the_one_that_the_columns_give() -> None:
+    """Otherwise: python -m spec_bench.columns > results/README.md."""
+    assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.markdown()
+
+
+def listed(source: str) -> list[list[str]]:
+    """Literals of at least three measured columns: tuples, lists, sets, tables of constants."""
+    measured = {
+        name
+        for each in COLUMNS
+        if each.kind not in ("identity", "setting", "state")
+        for name in each.names
+    }
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        members: list[ast.expr | None] = []
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            members = [*node.elts]
+        elif isinstance(node, ast.Dict) and all(isinstance(v, _PLAIN) for v in node.values):
+            members = node.keys
+        words = [each.value for each in members if isinstance(each, ast.Constant)]
+        names = [str(word) for word in words if word in measured]
+        if len(set(names)) >= 3:
+            found.append(names)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_file_lists_columns(path: Path) -> None:
+    found = listed(path.read_text(encoding="utf-8"))
+    allowed = LISTS.get(str(path.relative_to(PACKAGE)), 0)
+    assert len(found) <= allowed, found
+
+
+def test_a_list_of_columns_is_found() -> None:
+    assert listed('X = {"mbsu": "MBSU", "speedup": "x", "bleu": "BLEU"}')
+    assert listed('f(["mbsu", *("mbsu_low", "mbsu_high", "f1")])')
+    assert not listed('row = {"mbsu": a, "speedup": b, "bleu": c}')
 
 
 def test_the_ground_floor_imports_neither_torch_nor_pandas() -> None:
