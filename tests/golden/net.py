@@ -88,7 +88,7 @@ KINDS: dict[str, Callable[[Collection[str]], Values]] = {
     "printed": _printed,
     "checks": lambda names: report.checks(),
     "run_ids": _run_ids,
-    "tokens": lambda names: cells.decoded(),
+    "tokens": lambda names: cells.all_decoded(),
 }
 """Each kind's values; those of some names where it can tell them apart, else all."""
 
