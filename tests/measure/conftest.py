@@ -33,3 +33,10 @@ def play_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayPower:
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return play
+
+
+def kill_meter(file: Path) -> None:
+    """Ends a stand-in that ``dies_of`` this file; nothing is sampled afterwards."""
+    file.touch()
+    while file.exists():
+        time.sleep(0.01)

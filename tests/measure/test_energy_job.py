@@ -11,7 +11,7 @@ from spec_bench.measure.energy import EnergyReading, phase_delay_s
 from spec_bench.records import Generation
 from spec_bench.run.metering import shared
 from spec_bench.run.store import CellStore
-from tests.measure.conftest import PlayPower
+from tests.measure.conftest import PlayPower, kill_meter
 from tests.measure.energy_curves import Curve
 from tests.run.conftest import family, run_job
 from tests.run.tiny import RunJob, rows_of
@@ -24,7 +24,7 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
     run_job: RunJob, play_power: PlayPower, tmp_path: Path
 ) -> None:
     play_power(Curve("steady", low_w=500.0))
-    run_job("cells=[sd:2]", *QUICK)
+    run_job("cells=[sd:2]", *QUICK, "energy.update_period_s=60")
     for row in rows_of(tmp_path / "results"):
         # Decode only: the prefill's seconds would add to it.
         expected = 500.0 * float(row["decode_s"]) / float(row["delivered_tokens"])
@@ -34,14 +34,23 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
         assert row["energy_method"] == "nvidia_smi"
         assert float(row["energy_period_s"]) == 0.01
         assert float(row["idle_power_w"]) == pytest.approx(500.0, rel=0.01)
-        # Windows of tiny models are milliseconds.
-        assert "shorter than the meter's update period of 0.1 s" in row["reason"]
+        assert "shorter than the meter's update period of 60 s" in row["reason"]
 
 
 def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
-    run_job: RunJob, play_power: PlayPower, tmp_path: Path
+    run_job: RunJob, play_power: PlayPower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play_power(Curve("steady"), die_after_s=0.5)
+    end = tmp_path / "end"
+    play_power(Curve("steady"), dies_of=str(end))
+    alive = [end]
+
+    def dying(window: int, spread_s: float) -> float:
+        """At the first window of the job."""
+        if alive:
+            kill_meter(alive.pop())
+        return phase_delay_s(window, spread_s)
+
+    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", dying)
     results = run_job("cells=[]", "spec=2x2", *QUICK)
     assert [result.status for result in results] == ["complete", "complete"]
     for row in rows_of(tmp_path / "results"):

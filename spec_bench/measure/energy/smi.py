@@ -6,14 +6,18 @@ so that sampling costs the decoding process no more than a thread that reads lin
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from io import FileIO
 
 from spec_bench.measure.energy.devices import Gpu
 from spec_bench.measure.energy.settings import POWER_FIELDS
@@ -23,8 +27,9 @@ PROGRAM = "nvidia-smi"
 _ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 3.0  # beyond the period, for a sample that is due
 _FORMAT = "--format=csv,noheader,nounits"
-_OPENING_S = 0.01
-_ON_TERMINAL = 'exec "$@" <>"$0" >&0 2>&1'
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+# Looked up here: a new child of a process with threads must not load anything.
+_prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 _STAMP = "%Y/%m/%d %H:%M:%S.%f"
 
 Trace = tuple[list[float], list[float]]
@@ -149,26 +154,7 @@ class SmiSampler:
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
-        # To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. A
-        # session's first process that opens a terminal to read is controlled by it, so that the
-        # program gets a hang-up when this process dies, killed or not. Its stamps are in local time
-        # without a zone, which the variable makes UTC.
-        ours, theirs = os.openpty()
-        try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _ON_TERMINAL, os.ttyname(theirs), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, "TZ": "UTC"},
-            )
-        except OSError as error:
-            os.close(ours)
-            raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
-        finally:
-            os.close(theirs)
-        self._reader = threading.Thread(target=self._read, args=(ours,), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
         self._reader.start()
         self.wait_until(0.0, _ANSWER_S)
 
@@ -219,19 +205,21 @@ class SmiSampler:
         if self._reader is not None:
             self._reader.join()
 
-    def _read(self, terminal: int) -> None:
+    def _read(self, command: Sequence[str]) -> None:
         """The thread: every line becomes a sample, until the program ends or says nonsense."""
         reason = ""
-        assert self._process is not None
         try:
-            for line in _lines(terminal, self._process):
-                stamp_s, index, power = parse_line(line, self.fields)
-                self._add(stamp_s, index, power)
+            self._process, terminal = _spawn(command)
+            with open(terminal, "rb", buffering=0) as printed:
+                for line in _lines(printed):
+                    stamp_s, index, power = parse_line(line, self.fields)
+                    self._add(stamp_s, index, power)
         except UnmeteredError as error:
             reason = str(error)
-        finally:
-            os.close(terminal)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{PROGRAM} failed: {type(error).__name__}"
         if not reason:
+            assert self._process is not None
             reason = f"{PROGRAM} ended with status {self._process.wait()}"
         with self._news:
             self._ended = reason
@@ -250,18 +238,56 @@ class SmiSampler:
             self._news.notify_all()
 
 
-def _lines(terminal: int, process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """Whole lines as they come, until the process has ended and all it printed is read."""
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a program that is killed when the calling thread ends; also what it prints to.
+
+    To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its time
+    stamps are in local time without a zone, which the variable makes UTC. In a session of its own
+    it gets no interrupt that is meant for the job.
+
+    Returns:
+        The process, and a file descriptor to read the terminal from.
+    """
+    ours, theirs = os.openpty()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TZ": "UTC"},
+            preexec_fn=partial(_die_with, os.getpid()),
+        )
+    except (OSError, subprocess.SubprocessError):
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return process, ours
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process, a new child, when the thread that made it ends.
+
+    A job that is killed takes all its threads along. One that was killed before this call sends no
+    signal any more: then another process has become the parent.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _lines(terminal: FileIO) -> Iterator[str]:
+    """Whole lines as they come, until the program has ended and all it printed is read."""
     rest = b""
     while True:
-        ended = process.poll() is not None
         try:
-            data = os.read(terminal, 65536)
-        except OSError:  # on Linux: nobody has the other side open, any more or yet
-            if ended:
-                return
-            time.sleep(_OPENING_S)
-            continue
+            data = terminal.read(65536)
+        except OSError:  # on Linux: nobody has the other side open any more
+            return
+        if not data:
+            return
         *whole, rest = (rest + data).split(b"\n")
         yield from (line.decode(errors="replace") for line in whole if line.strip())
 
