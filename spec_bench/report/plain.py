@@ -1,15 +1,26 @@
-"""The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks."""
+"""The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks.
+
+The table has one part per task; values stand with their 95% intervals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from spec_bench.report.figure import draw
-from spec_bench.report.load import groups_of, read_results
+import pandas as pd
+
+from spec_bench import columns
+from spec_bench.columns import Column
+from spec_bench.files import write_text
+from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.orderings import Check, check_all
-from spec_bench.report.table import markdown
+from spec_bench.report.rows import Group, groups_of, provenance_of, read_results
+from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
+
+_OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
 
 
 def write_report(results: Path, folder: Path) -> None:
@@ -22,18 +33,95 @@ def write_report(results: Path, folder: Path) -> None:
     Raises:
         ValueError: there is no such file, or it has no rows.
     """
+    from spec_bench.report.figure import draw  # matplotlib is slow to load
+
     groups = groups_of(read_results(results))
-    folder.mkdir(parents=True, exist_ok=True)
     checks = check_all(groups, results)
     text = markdown(groups, results) + "\n" + _checks_markdown(checks)
-    (folder / "table.md").write_text(text, encoding="utf-8")
+    write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
     print_checks(checks)
     print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}")
 
 
+def markdown(groups: Sequence[Group], results: Path) -> str:
+    """All groups' tables and where they were measured."""
+    parts = [_group_table(group) for group in groups]
+    return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
+
+
+def formatted(row: pd.Series, column: str, digits: int) -> str:
+    """``value [low, high]``; empty where there is no value."""
+    value = row.get(column)
+    if value is None or pd.isna(value):
+        return ""
+    text = f"{value:.{digits}f}"
+    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+    if low is None or pd.isna(low) or pd.isna(high) or low == high:
+        return text
+    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _group_table(group: Group) -> str:
+    """One task's table with the columns that have a value in it."""
+    shown = [c for c in _columns(group) if group.rows[c.name].notna().any()]
+    lines = []
+    for _, row in group.rows.iterrows():
+        mark = MARKS.get(str(row.lossless))
+        name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
+        cells = [formatted(row, c.name, c.digits) for c in shown]
+        if row.status == "failed":
+            cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(shown) - 1)]
+        lines.append([name, str(row.spec), *cells])
+    heads = ["decoder", "spec", *(_header(c) for c in shown)]
+    return f"### {escape_markdown(group.title)}\n\n{markdown_table(heads, lines, labels=2)}"
+
+
+def _columns(group: Group) -> list[Column]:
+    """What is measured with an interval, then what counts against a score."""
+    there = columns.columns_in(group.rows.columns)
+    counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
+    return [
+        *(c for c in there if c.interval and c.name not in _OF_A_REQUEST),
+        *(c for c in counts if group.rows[c.name].any()),
+    ]
+
+
+def _header(column: Column) -> str:
+    """The column's title; scores go by their names in the file."""
+    return column.name.replace("_", " ") if column.kind in ("score", "count") else column.title
+
+
+def _footer(groups: Sequence[Group], results: Path) -> str:
+    """Pair, sample size, machine and versions, as the records have them."""
+    first = groups[0].rows.iloc[0]
+    facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
+    facts += [f"{group.title}: {_settings(group)}" for group in groups]
+    origin: dict[str, Any] = provenance_of(results, first.run_id) or {}
+    if origin:
+        devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
+        versions = origin["versions"]
+        facts += [
+            f"measured on {devices}, {origin['torch']['threads']} threads",
+            f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
+        ]
+    intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
+    found = {str(mark) for group in groups for mark in group.rows.lossless}
+    facts += [text for mark, text in MEANINGS.items() if mark in found]
+    return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
+
+
+def _settings(group: Group) -> str:
+    """Prompts and sampling of one group."""
+    row = group.rows.iloc[0]
+    prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
+    count = "no" if pd.isna(prompts) else f"{int(prompts)}"
+    truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
+    return f"{count} prompts, temperature {row.temperature:g}{truncation}, seed {row.seed}"
+
+
 def _checks_markdown(checks: Sequence[Check]) -> str:
     """The checks as a Markdown table."""
-    lines = ["### Checks", "", "| claim | on | evidence | verdict |", "| --- | --- | --- | --- |"]
-    lines += [f"| {c.claim} | {c.where} | {c.evidence} | {c.verdict} |" for c in checks]
-    return "\n".join(lines) + "\n"
+    heads = ("claim", "on", "evidence", "verdict")
+    lines = [(check.claim, check.where, check.evidence, check.verdict) for check in checks]
+    return f"### Checks\n\n{markdown_table(heads, lines, labels=4)}\n"

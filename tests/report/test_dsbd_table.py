@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spec_bench.report.papers import comma, latex, markdown
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import find_item
-from spec_bench.report.papers.measured import Measured
+from spec_bench.report.paper import find_table
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import row, write
 
 SAMPLED = {"temperature": 1.0, "top_k": 10, "top_p": 0.8, "pair": "llama2_13b_68m"}
@@ -25,12 +25,12 @@ def squad(decoder: str, spec: str, **values: Any) -> dict[str, Any]:
 
 
 def table(folder: Path, pair: str | None = None) -> Grid:
-    return build_table(find_item("table", "dsbd/1"), Measured.below(folder), pair)
+    return build_table(find_table("dsbd/1"), Measured.below(folder), pair)
 
 
 def line_of(grid: Grid, *labels: str) -> str:
     start = "| " + " | ".join(labels) + " |"
-    return next(line for line in markdown.render(grid).splitlines() if line.startswith(start))
+    return next(line for line in markdown(grid).splitlines() if line.startswith(start))
 
 
 def test_all_64_printed_numbers_stand_in_the_table(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_another_pair_has_lines_of_its_own(tmp_path: Path) -> None:
     assert "|  | 96.0 |" in line_of(grid, "Spider", "embedded", "multinomial")
 
 
-@pytest.mark.parametrize("render", [markdown.render, latex.render, comma.render])
+@pytest.mark.parametrize("render", [markdown, latex, comma])
 def test_beam_rows_are_marked_in_every_format(render: Any, tmp_path: Path) -> None:
     beams = squad("dsbd_one_cache", "4x3@0.9", lossless="exact_beam", token_rate=25.0)
     write(tmp_path, "dsbd-one-cache", beams, squad("sd", "3", token_rate=26.0))
     text = render(table(tmp_path))
-    if render is comma.render:
+    if render is comma:
         rows = list(csv.DictReader(io.StringIO(text)))
         assert [r["lossless"] for r in rows[:4]] == ["", "exact", "", "exact_beam"]
     else:

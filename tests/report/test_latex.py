@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.papers import latex
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.grid import Cell, Column, Grid, Line
-from spec_bench.report.papers.index import find_item, load_paper, paper_names
-from spec_bench.report.papers.measured import Measured, read_measured
+from spec_bench.report.paper import Column, find_table, load_paper, paper_names
+from spec_bench.report.rows import read_rows
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Cell, Grid, Line
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import latex
 from tests.report.rows import row, write
 
 PREAMBLE = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
@@ -34,9 +35,9 @@ def compiled(folder: Path, *tables: str) -> str:
 
 @needs_pdflatex
 def test_every_printed_table_compiles_and_fits_the_page(tmp_path: Path) -> None:
-    nothing = Measured(read_measured([]))
+    nothing = Measured(read_rows([]))
     items = [item for name in paper_names() for item in load_paper(name).of_kind("table")]
-    log = compiled(tmp_path, *(latex.render(build_table(item, nothing)) for item in items))
+    log = compiled(tmp_path, *(latex(build_table(item, nothing)) for item in items))
     assert "Overfull" not in log
     assert "Float too large" not in log
     assert f"({len(items)} pages" in log
@@ -54,8 +55,8 @@ def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path: Path,
         row("rsd_s", "3x2", **own, status="failed", reason="ValueError: 100% of a_b^2 & ~{c}#$\\"),
     )
     measured = Measured.below(tmp_path)
-    grid = build_table(find_item("table", "rsd/7"), measured, pair)
-    log = compiled(tmp_path, latex.render(grid))
+    grid = build_table(find_table("rsd/7"), measured, pair)
+    log = compiled(tmp_path, latex(grid))
     assert "Overfull" not in log
 
 
@@ -63,13 +64,15 @@ def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path: Path,
 def test_letters_that_latex_reads_otherwise_are_written_out(tmp_path: Path) -> None:
     text = "\\ & % $ # _ { } ~ ^ × α Δ γ τ ± < > [a] – é"
     line = Line((text,), (Cell("1.0", best=True, underlined=True),))
-    grid = Grid("a_b/1", text, (text,), (Column("x", text),), (line, line), notes=(text,))
-    rendered = latex.render(grid)
+    grid = Grid(
+        "a_b/1", text, (text,), (Column(name="x", title=text),), (line, line), notes=(text,)
+    )
+    rendered = latex(grid)
     compiled(tmp_path, rendered)
     assert "\\underline{\\textbf{1.0}}" in rendered
 
 
 def test_lines_that_are_blocks_of_their_own_have_no_rules_between_them() -> None:
     lines = tuple(Line((label,), (Cell("1"),)) for label in ("a", "b", "c"))
-    text = latex.render(Grid("a/1", "title", ("label",), (Column("x", "x"),), lines))
+    text = latex(Grid("a/1", "title", ("label",), (Column(name="x", title="x"),), lines))
     assert text.count("\\midrule") == 1

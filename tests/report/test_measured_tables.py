@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from spec_bench.report.__main__ import main
-from spec_bench.report.papers import comma, latex, markdown
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import find_item
-from spec_bench.report.papers.measured import Measured
+from spec_bench.report.paper import find_table
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import row, write
 
 
 def measured_table(name: str, folder: Path, pair: str | None = None) -> Grid:
-    return build_table(find_item("table", name), Measured.below(folder), pair)
+    return build_table(find_table(name), Measured.below(folder), pair)
 
 
 def line_of(text: str, start: str) -> str:
@@ -27,7 +27,7 @@ def line_of(text: str, start: str) -> str:
 
 def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.266, 2.2, 2.3), rouge2=0.153))
-    text = markdown.render(measured_table("rsd/1", tmp_path))
+    text = markdown(measured_table("rsd/1", tmp_path))
     line = line_of(text, "| 2 | SD | 2 |")
     assert line.startswith("| 2 | SD | 2 | 2.166 | 2.266 [2.200, 2.300] | +0.100 |")
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
@@ -36,7 +36,7 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path: Path) -
 def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
     grid = measured_table("rsd/1", tmp_path)
-    assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown.render(grid)
+    assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
     assert grid.commands == ("python -m spec_bench rsd=exp1 pair=llama2_7b task=xsum",)
 
 
@@ -44,7 +44,7 @@ def test_a_failed_cell_says_why_and_is_still_missing(tmp_path: Path) -> None:
     failed = row("sd", "2", status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
     write(tmp_path, "rsd-exp1", failed, row("ar", "-", block_efficiency=1.0))
     grid = measured_table("rsd/1", tmp_path)
-    assert "failed: OutOfMemoryError: 80 GB |" in markdown.render(grid)
+    assert "failed: OutOfMemoryError: 80 GB |" in markdown(grid)
     assert grid.commands
 
 
@@ -55,14 +55,14 @@ def test_ours_stands_out_only_where_no_interval_overlaps(tmp_path: Path) -> None
         row("sd", "2", block_efficiency=(2.0, 1.9, 2.1), mbsu=(1.9, 1.8, 2.0)),
         row("rsd_s", "3x2", block_efficiency=(2.4, 2.2, 2.6), mbsu=(2.1, 1.95, 2.2)),
     )
-    line = line_of(markdown.render(measured_table("rsd/1", tmp_path)), "|  | RSD-S | 3x2 |")
+    line = line_of(markdown(measured_table("rsd/1", tmp_path)), "|  | RSD-S | 3x2 |")
     assert "| **2.400** [2.200, 2.600] |" in line
     assert "| 2.100 [1.950, 2.200] |" in line
 
 
 def test_a_lone_measured_cell_is_no_best(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
-    text = markdown.render(measured_table("rsd/1", tmp_path))
+    text = markdown(measured_table("rsd/1", tmp_path))
     assert "| 2.000 [1.900, 2.100] |" in text
 
 
@@ -75,11 +75,11 @@ def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path: Path, mark:
         row("rsd_s", "3x2", block_efficiency=(3.0, 2.9, 3.1), lossless=mark),
     )
     grid = measured_table("rsd/1", tmp_path)
-    line = line_of(markdown.render(grid), "|  | RSD-S |  3x2".replace("  3", " 3"))
+    line = line_of(markdown(grid), "|  | RSD-S |  3x2".replace("  3", " 3"))
     assert f"| RSD-S | 3x2 ({mark}) |" in line
     assert "| 3.000 [2.900, 3.100] |" in line
     assert any(note.startswith(f"{mark}:") for note in grid.notes)
-    rows = list(csv.DictReader(io.StringIO(comma.render(grid))))
+    rows = list(csv.DictReader(io.StringIO(comma(grid))))
     assert (
         next(r for r in rows if r["tree"] == "3x2" and r["decoder"] == "RSD-S")["lossless"] == mark
     )
@@ -93,7 +93,7 @@ def test_the_lowest_seed_and_the_recipes_own_experiment_are_preferred(tmp_path: 
         row("sd", "2", seed=3, block_efficiency=1.7),
         row("sd", "2", seed=1, block_efficiency=1.6),
     )
-    assert "| 2 | SD | 2 | 2.166 | 1.600 |" in markdown.render(measured_table("rsd/1", tmp_path))
+    assert "| 2 | SD | 2 | 2.166 | 1.600 |" in markdown(measured_table("rsd/1", tmp_path))
 
 
 def test_rows_at_another_temperature_are_no_part_of_the_table(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_unmeasured_pair_names_the_pairs_that_were_measured(tmp_path: Path) -
 def test_another_pair_takes_the_same_layout_and_is_named(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
     grid = measured_table("rsd/1", tmp_path, "embedded")
-    assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown.render(grid)
+    assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
     assert any("Ours is pair embedded, not the paper's" in note for note in grid.notes)
     assert grid.commands == ("python -m spec_bench rsd=exp1 pair=embedded task=xsum",)
 
@@ -146,7 +146,7 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path: Path) ->
         row("mcsd_wor", "8-2-1", **MCSD, speedup=2.2, block_efficiency=2.6),
     )
     grid = measured_table("mcsd/2", tmp_path)
-    text = markdown.render(grid)
+    text = markdown(grid)
     assert "| SD (same γ) | 0 | 1x1x1x1x1 | 1x1 | 2.71 | 1.70 | -1.01 | 3.19 | 1.80 |" in text
     assert "| SD (best γ) | 0 | 1x1x1x1x1x1x1x1x1x1 | 1 | 2.89 | 1.90 |" in text
     assert "| MCSD | 0 | 4x2x2x1x1 | 4x1 | **3.06** | 2.50 |" in text
@@ -161,7 +161,7 @@ def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> N
         row("mcsd_wor", "1", **pair, acceptance_rate=(0.70, 0.67, 0.73)),
         row("mcsd_wor", "4", **pair, acceptance_rate=(0.90, 0.86, 0.94)),
     )
-    line = line_of(markdown.render(measured_table("mcsd/7", tmp_path)), "| LLaMA-68M | LLaMA-13B |")
+    line = line_of(markdown(measured_table("mcsd/7", tmp_path)), "| LLaMA-68M | LLaMA-13B |")
     assert "| 0.12 | 0.20 [0.15, 0.25] | +0.08 |" in line
 
 
@@ -176,7 +176,7 @@ def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path: P
     )
     write(tmp_path, "mcsd-search", row("mcsd_wor", "8-1", **pair, speedup=9.0))
     grid = measured_table("mcsd/4", tmp_path)
-    text = markdown.render(grid)
+    text = markdown(grid)
     assert "| without replacement | yes | 1.91 | 1.90 | -0.01 |" in text
     assert "|  | no |" in text or "| without replacement | no | 1.61 | 1.50 | -0.11 |" in text
     assert "| naive (MCNS) | no |  | 1.10 |" in text
@@ -193,10 +193,10 @@ def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
         row("mcsd_wor", "4", **own, speedup=2.0, acceptance_rate=0.8),
         row("mcsd_wor", "1", **own, speedup=1.5, acceptance_rate=0.5),
     )
-    search = markdown.render(measured_table("mcsd/2", tmp_path, "embedded"))
+    search = markdown(measured_table("mcsd/2", tmp_path, "embedded"))
     assert "embedded: speedup (×), ours" in search
     assert "LLaMA-33B: speedup (×), ours" not in search
-    acceptance = markdown.render(measured_table("mcsd/1", tmp_path, "embedded"))
+    acceptance = markdown(measured_table("mcsd/1", tmp_path, "embedded"))
     assert "|  | embedded | 0 |  | 0.50 |" in acceptance
 
 
@@ -205,7 +205,7 @@ def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
 )
 def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: str) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.2, 2.1, 2.3)))
-    text = latex.render(measured_table(name, tmp_path))
+    text = latex(measured_table(name, tmp_path))
     for environment in ("table", "tabular"):
         assert text.count(f"\\begin{{{environment}}}") == text.count(f"\\end{{{environment}}}") == 1
     assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))

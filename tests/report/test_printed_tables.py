@@ -8,17 +8,18 @@ import io
 import pytest
 
 from spec_bench.published import side_by_side
-from spec_bench.report.papers import comma, markdown
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import find_item, load_paper, paper_names
-from spec_bench.report.papers.measured import Measured, read_measured
+from spec_bench.report.paper import find_table, load_paper, paper_names
+from spec_bench.report.rows import read_rows
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import comma, markdown
 
-NOTHING = Measured(read_measured([]))
+NOTHING = Measured(read_rows([]))
 
 
 def printed(name: str) -> Grid:
-    return build_table(find_item("table", name), NOTHING)
+    return build_table(find_table(name), NOTHING)
 
 
 @pytest.mark.parametrize("number", range(1, 55))
@@ -51,15 +52,15 @@ def test_the_113_cells_that_were_lost_say_so() -> None:
 
 
 def test_a_lost_cell_is_explained_and_its_twin_named() -> None:
-    text = markdown.render(printed("rsd/8"))
+    text = markdown(printed("rsd/8"))
     assert "| RSD-S | 6x5 | lost | lost | lost | lost |" in text
     assert "no line for RSD-S 6x5. Its twin table prints" in text
     assert "block efficiency 2.335 (Table 35)" in text
-    assert "35.575 and 36.278 belong to" in markdown.render(printed("rsd/4"))
+    assert "35.575 and 36.278 belong to" in markdown(printed("rsd/4"))
 
 
 def test_the_best_of_a_block_and_column_is_bold() -> None:
-    text = markdown.render(printed("rsd/1"))
+    text = markdown(printed("rsd/1"))
     assert "| SD | 2 | 2.166 | 2.093 | 51.515 | 0.143 |" in text
     assert "| RSD-S | 3x2 | **2.432** | **2.350** | 55.465 | 0.140 |" in text
     assert "| RSD-C | 2-2 | 2.398 | 2.317 | **56.609** | 0.143 |" in text
@@ -75,7 +76,7 @@ def test_every_mcsd_number_stands_in_its_table(number: int) -> None:
 
 
 def test_mcsd_table_2_has_the_papers_layout() -> None:
-    text = markdown.render(printed("mcsd/2"))
+    text = markdown(printed("mcsd/2"))
     assert "| Alpaca | AR |  |  | 1 | 1 |  | 1 | 1 |" in text
     assert (
         "|  | MCSD | 0 | 4x2x2x1x1 | **3.06** | **3.93** | 8x2x1x1 | **2.06** | **2.56** |" in text
@@ -83,7 +84,7 @@ def test_mcsd_table_2_has_the_papers_layout() -> None:
 
 
 def test_mcsd_table_7_marks_what_fine_tuning_improves() -> None:
-    text = markdown.render(printed("mcsd/7"))
+    text = markdown(printed("mcsd/7"))
     assert "| LLaMA-68M | LLaMA-13B | 0 | 0.76 | 0.88 | 0.12 | 0.55 | 0.68 | 0.13 |" in text
     rates = "0.75 | <u>0.90</u> | **0.14** | <u>0.56</u> | <u>0.69</u> | 0.13"
     assert f"| Vicuna-68M | LLaMA-13B | 0 | {rates} |" in text
@@ -98,7 +99,7 @@ def test_all_of_redrafters_printed_numbers_stand_in_its_tables(name: str, count:
 
 
 def test_a_papers_own_plus_minus_is_kept() -> None:
-    assert "| exact (rejection sampling) | 0.1 | 2.58 ±0.06 | 1.00 ±0.02 |" in markdown.render(
+    assert "| exact (rejection sampling) | 0.1 | 2.58 ±0.06 | 1.00 ±0.02 |" in markdown(
         printed("redrafter/2")
     )
 
@@ -131,7 +132,7 @@ def test_every_recipe_that_is_named_exists() -> None:
 
 
 def test_csv_has_a_line_for_every_line() -> None:
-    rows = list(csv.DictReader(io.StringIO(comma.render(printed("rsd/7")))))
+    rows = list(csv.DictReader(io.StringIO(comma(printed("rsd/7")))))
     assert len(rows) == 33
     assert rows[1]["block_efficiency_paper"] == load_paper("rsd").numbers_of(7)[4]["value"]
     assert rows[-1]["token_rate_paper"] == "lost"

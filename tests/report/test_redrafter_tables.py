@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from spec_bench.report.papers import comma, latex, markdown
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.drafter_size import drafter_size, written
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import find_item, recipe_cells
-from spec_bench.report.papers.measured import Measured
-from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.pairs import drafter_size, pair_of, written
+from spec_bench.report.paper import find_table, recipe_cells
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import row, write
 
 
@@ -28,12 +27,12 @@ def cell(decoder: str, spec: str, temperature: float, **values: Any) -> dict[str
 
 
 def table(folder: Path, number: int, pair: str | None = None) -> Grid:
-    return build_table(find_item("table", f"redrafter/{number}"), Measured.below(folder), pair)
+    return build_table(find_table(f"redrafter/{number}"), Measured.below(folder), pair)
 
 
 def line_of(grid: Grid, *labels: str) -> str:
     start = "| " + " | ".join(labels) + " |"
-    return next(line for line in markdown.render(grid).splitlines() if line.startswith(start))
+    return next(line for line in markdown(grid).splitlines() if line.startswith(start))
 
 
 def test_a_target_with_heads_alone_is_a_pair() -> None:
@@ -64,7 +63,7 @@ def test_a_judges_score_is_shown_where_there_is_one(tmp_path: Path) -> None:
     assert line_of(table(tmp_path, 1), "", "Medusa", "greedy").endswith("| 5.88 | 5.50 | -0.38 |")
 
 
-@pytest.mark.parametrize("render", [markdown.render, latex.render, comma.render])
+@pytest.mark.parametrize("render", [markdown, latex, comma])
 def test_typical_rows_are_marked_and_never_best(render: Any, tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -75,7 +74,7 @@ def test_typical_rows_are_marked_and_never_best(render: Any, tmp_path: Path) -> 
     grid = table(tmp_path, 1)
     assert not any(each.ours_best for line in grid.lines for each in line.cells)
     text = render(grid)
-    if render is comma.render:
+    if render is comma:
         marks = {r["lossless"] for r in csv.DictReader(io.StringIO(text)) if r["lossless"]}
         assert marks == {"approximate"}
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spec_bench.report.load import groups_of, read_results
-from spec_bench.report.table import markdown
+from spec_bench.report.plain import markdown
+from spec_bench.report.rows import groups_of, read_results
 from tests.report.rows import row, write
 
 

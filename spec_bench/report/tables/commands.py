@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -43,27 +44,29 @@ def commands_for(
     ]
 
 
-def _groups(labels: Sequence[str], measured: Measured) -> list[str]:
-    """All pairs that have a config at once, any other pair by its models."""
+def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
+    """All pairs that have a config at once, any other pair by its models; each as settings."""
     known = [label for label in labels if label in pair_configs()]
     others = [_models(label, measured) for label in labels if label not in known]
-    return [*([f"pair={','.join(known)}"] if known else []), *others]
+    return [*([(f"pair={','.join(known)}",)] if known else []), *others]
 
 
 def _command(
     recipe: str,
-    pair: str,
+    pair: tuple[str, ...],
     tasks: Sequence[str],
     temperatures: Sequence[float],
     results: Path | None,
 ) -> str:
-    parts = [recipe, pair, f"task={','.join(tasks)}"]
+    """One command, quoted for a shell; several jobs of it need ``-m``."""
+    swept = [f"task={','.join(tasks)}"]
     if temperatures:
-        parts.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
-    if results is not None:
-        parts.append(f"results={results}")
-    several = any("," in part for part in parts if not part.startswith("pair.target="))
-    return " ".join(["python -m spec_bench", *(["-m"] if several else []), *parts])
+        swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
+    where = [f"results={results}"] if results is not None else []
+    by_models = len(pair) > 1
+    several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
+    words = ["python", "-m", "spec_bench", *(["-m"] if several else []), recipe, *pair, *swept]
+    return shlex.join([*words, *where])
 
 
 def _swept(name: str) -> tuple[str, ...]:
@@ -71,15 +74,12 @@ def _swept(name: str) -> tuple[str, ...]:
     return tuple(read_recipe(name).get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
-def _models(label: str, measured: Measured) -> str:
-    """A pair without a config, by its models as the results name them."""
+def _models(label: str, measured: Measured) -> tuple[str, ...]:
+    """The settings of a pair without a config: its models, as the results name them."""
     rows = measured.rows
-    if rows.empty:
-        return f"pair={label}"
-    own = rows[(rows.pair == label) & rows.draft.notna()]
+    own = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
     if own.empty:
-        return f"pair={label}"
+        return (f"pair={label}",)
     first = own.iloc[0]
-    several = "," in first.draft
-    draft = f"'pair.draft=[{first.draft}]'" if several else f"pair.draft={first.draft}"
-    return f"pair.target={first.target} {draft} pair.name={label}"
+    draft = f"[{first.draft}]" if "," in first.draft else first.draft
+    return f"pair.target={first.target}", f"pair.draft={draft}", f"pair.name={label}"

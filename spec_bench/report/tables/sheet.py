@@ -6,9 +6,11 @@ Shared by the renderers, so that all of them show the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
-from spec_bench.report.papers.grid import Cell, Column, Grid, Line
-from spec_bench.report.papers.titles import MARKS, titled
+from spec_bench.names import MARKS
+from spec_bench.report.paper import Column
+from spec_bench.report.tables.grid import Cell, Grid, Line
 
 LOST = "lost"
 
@@ -46,14 +48,9 @@ class Text:
     is_number: bool = True
     underlined: bool = False
 
-    @property
-    def whole(self) -> str:
-        """Text and interval."""
-        return f"{self.text} {self.interval}".strip()
-
 
 @dataclass(frozen=True)
-class FlatLine:
+class SheetLine:
     """A line.
 
     Attributes:
@@ -68,31 +65,41 @@ class FlatLine:
 
 
 @dataclass(frozen=True)
-class Flat:
-    """A table of texts."""
+class Sheet:
+    """A table of texts: the headings of its columns, and its lines."""
 
     heads: tuple[Head, ...]
-    lines: tuple[FlatLine, ...]
+    lines: tuple[SheetLine, ...]
+
+    @property
+    def levels(self) -> list[list[tuple[str, int]]]:
+        """One to three lines of headings as (text, columns wide): groups, titles, whose number."""
+        keys = [[head.group for head in self.heads]] if any(h.group for h in self.heads) else []
+        keys.append([f"{head.group}\0{head.title}" for head in self.heads])
+        if any(head.part for head in self.heads):
+            keys.append([f"{index}\0{head.part}" for index, head in enumerate(self.heads)])
+        return [
+            [(key.rpartition("\0")[2], len(list(same))) for key, same in groupby(level)]
+            for level in keys
+        ]
 
 
-def flatten(grid: Grid) -> Flat:
+def sheet_of(grid: Grid) -> Sheet:
     """The grid's texts; columns that nobody printed or measured are left out."""
-    heads: list[Head] = []
-    parts: list[tuple[int, str]] = []
-    for index, column in enumerate(grid.columns):
-        for part in _parts(grid, index):
-            shown = part if grid.measured else ""
-            heads.append(Head(column.group, column.title, shown))
-            parts.append((index, part))
+    parts = [(i, part) for i in range(len(grid.columns)) for part in _parts(grid, i)]
+    heads = [
+        Head(grid.columns[i].group, grid.columns[i].title, part if grid.measured else "")
+        for i, part in parts
+    ]
     lines = [
-        FlatLine(
+        SheetLine(
             _labels(line),
             tuple(_text(line, line.cells[i], grid.columns[i], part) for i, part in parts),
             line.block or "|".join(line.labels[:1]),
         )
         for line in grid.lines
     ]
-    return Flat(tuple(heads), tuple(lines))
+    return Sheet(tuple(heads), tuple(lines))
 
 
 def _parts(grid: Grid, index: int) -> list[str]:
@@ -109,7 +116,7 @@ def _labels(line: Line) -> tuple[str, ...]:
     """The labels, the last one with the mark that all of the line's measured cells bear."""
     if not line.mark:
         return line.labels
-    return (*line.labels[:-1], f"{line.labels[-1]} ({titled(MARKS, line.mark)})".strip())
+    return (*line.labels[:-1], f"{line.labels[-1]} ({MARKS.get(line.mark, line.mark)})".strip())
 
 
 def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
@@ -125,12 +132,12 @@ def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
         return Text("" if value is None else f"{value:+.{column.digits}f}", is_number=True)
     if cell.ours is None:
         return Text(cell.state, is_number=False)
-    mark = f" ({titled(MARKS, cell.ours.mark)})" if cell.ours.mark and not line.mark else ""
+    own = cell.ours.mark if not line.mark else ""
+    mark = f" ({MARKS.get(own, own)})" if own else ""
     if cell.ours.value is None:
         return Text(f"{cell.ours.text}{mark}", is_number=False)
-    return Text(
-        f"{cell.ours.value:.{column.digits}f}{mark}", cell.ours_best, _interval(cell, column)
-    )
+    ours = f"{cell.ours.value:.{column.digits}f}{mark}"
+    return Text(ours, cell.ours_best, _interval(cell, column))
 
 
 def _interval(cell: Cell, column: Column) -> str:

@@ -1,0 +1,247 @@
+"""A table as Markdown, HTML, LaTeX or CSV. Each escapes what its format would read as its own.
+
+A label may come from anywhere: a pair's name, a reason in a results file. So nothing reaches a
+format unescaped but what the templates themselves write and what they call ``raw``.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+import jinja2
+
+from spec_bench.report.tables.grid import Cell, Grid
+from spec_bench.report.tables.sheet import LOST, Head, Sheet, SheetLine, Text, sheet_of
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "α": r"$\alpha$",
+    "Δ": r"$\Delta$",
+    "γ": r"$\gamma$",
+    "τ": r"$\tau$",
+    "±": r"$\pm$",
+    "<": r"$<$",
+    ">": r"$>$",
+    "\n": " ",
+}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_LINES = 36  # more than these are higher than a page, notes included, in the text's own size
+
+
+def markdown(grid: Grid) -> str:
+    """Title, table, notes, commands."""
+    sheet = sheet_of(grid)
+    heads = [*grid.heads, *map(_one_head, sheet.heads)]
+    lines = [
+        [*map(escape_markdown, heads)],
+        ["---"] * len(grid.heads) + ["---:"] * len(sheet.heads),
+    ]
+    for label, line in _labelled(sheet):
+        lines.append([*map(escape_markdown, (label, *line.labels[1:])), *map(_marked, line.texts)])
+    parts = [f"### {escape_markdown(f'{grid.name}: {grid.title}')}", "\n".join(map(piped, lines))]
+    if grid.notes:
+        parts.append("\n".join(f"- {escape_markdown(note)}" for note in grid.notes))
+    if grid.commands:
+        commands = "\n".join(map(one_line, grid.commands))
+        parts.append(f"Missing cells are run by:\n\n```\n{commands}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def comma(grid: Grid) -> str:
+    """The table alone as CSV: notes are no rows.
+
+    Every label stands in every line, numbers and interval ends in columns of their own. Measured
+    values keep all their digits.
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    ends = ("ours", "low", "high", "difference", "state") if grid.measured else ()
+    names = [f"{column.name}_{end}" for column in grid.columns for end in ("paper", *ends)]
+    last = ["lossless"] if grid.measured else []
+    writer.writerow(map(escape_comma, [*(h.replace(" ", "_") for h in grid.heads), *names, *last]))
+    for line in grid.lines:
+        values = [text for cell in line.cells for text in _values(cell)[: 1 + len(ends)]]
+        marks = {cell.ours.mark or "exact" for cell in line.cells if cell.ours}
+        lossless = ["/".join(sorted(marks))] if grid.measured else []
+        writer.writerow(map(escape_comma, [*line.labels, *values, *lossless]))
+    return stream.getvalue()
+
+
+def html(grid: Grid, style: str = "") -> str:
+    """A whole page with one table.
+
+    Args:
+        grid: the table.
+        style: CSS to embed.
+    """
+    page = _environment("html").get_template("page.html.jinja")
+    sheet = sheet_of(grid)
+    return page.render(grid=grid, sheet=sheet, blocks=_blocks(sheet), style=style)
+
+
+def html_fragment(grid: Grid) -> str:
+    """A table for a page: title, table, notes and commands."""
+    table = _environment("html").get_template("table.html.jinja")
+    sheet = sheet_of(grid)
+    return table.render(grid=grid, sheet=sheet, blocks=_blocks(sheet))
+
+
+def latex(grid: Grid) -> str:
+    """A table environment with booktabs; missing cells' commands stand in comments below it."""
+    sheet = sheet_of(grid)
+    table = _environment("latex").get_template("table.tex.jinja")
+    return table.render(grid=grid, sheet=sheet, long=len(sheet.lines) > _LINES, lines=_ruled(sheet))
+
+
+FORMATS: dict[str, Callable[[Grid], str]] = {
+    "csv": comma,
+    "html": html,
+    "latex": latex,
+    "markdown": markdown,
+}
+"""Name of a format -> what writes it."""
+
+
+def escape_markdown(text: str) -> str:
+    """Text that neither ends a cell nor opens an HTML tag."""
+    return one_line(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def escape_latex(text: str) -> str:
+    """Text with LaTeX's own characters written out."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def escape_comma(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula; numbers and a lone dash stay."""
+    harmless = text == "-" or re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text)
+    return f"'{text}" if text.startswith(_FORMULA) and not harmless else text
+
+
+def one_line(text: str) -> str:
+    """Text without line breaks."""
+    return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text
+
+
+def piped(texts: Iterable[str]) -> str:
+    """A line of a Markdown table of texts that are escaped already."""
+    return "| " + " | ".join(texts) + " |"
+
+
+def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
+    """A plain Markdown table, escaped.
+
+    Args:
+        heads: the columns' titles.
+        lines: as many texts each.
+        labels: how many of the columns are text; the others are numbers, to the right.
+    """
+    rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
+    shown = [[escape_markdown(text) for text in line] for line in (heads, *lines)]
+    return "\n".join(map(piped, [shown[0], rules, *shown[1:]]))
+
+
+class _Raw(str):
+    """Text that is its format's own."""
+
+
+@functools.cache
+def _environment(name: str) -> jinja2.Environment:
+    """The templates of HTML or LaTeX; every expression in them is escaped unless called raw."""
+    loader = jinja2.PackageLoader("spec_bench.report.tables")
+    common: dict[str, Any] = {
+        "loader": loader,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+        "undefined": jinja2.StrictUndefined,
+    }
+    if name == "html":
+        return jinja2.Environment(autoescape=True, **common)
+    found = jinja2.Environment(
+        # LaTeX is full of braces and percent signs.
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        finalize=lambda value: value if isinstance(value, _Raw) else escape_latex(str(value)),
+        **common,
+    )
+    found.filters |= {"raw": lambda text: _Raw(one_line(str(text))), "label": _label}
+    return found
+
+
+def _label(name: str) -> str:
+    """A name as a LaTeX label."""
+    return _Raw(re.sub(r"[^\w.:-]", "-", name))
+
+
+def _one_head(head: Head) -> str:
+    """One heading: Markdown has no headings over several columns."""
+    title = f"{head.group}: {head.title}" if head.group else head.title
+    return f"{title}, {head.part}" if head.part else title
+
+
+def _marked(text: Text) -> str:
+    """One place of a Markdown table: bold or underlined where it stands out, then its interval."""
+    number = escape_markdown(text.text)
+    number = f"**{number}**" if text.bold else number
+    number = f"<u>{number}</u>" if text.underlined else number
+    return f"{number} {escape_markdown(text.interval)}".strip()
+
+
+def _labelled(sheet: Sheet) -> list[tuple[str, SheetLine]]:
+    """The lines, each with its first label unless the line above it has the same."""
+    before = [None, *(line.labels[0] for line in sheet.lines)]
+    return [
+        ("" if line.labels[0] == above else line.labels[0], line)
+        for line, above in zip(sheet.lines, before, strict=False)
+    ]
+
+
+def _blocks(sheet: Sheet) -> list[list[tuple[str, SheetLine]]]:
+    """As above, the lines of a block together."""
+    return [list(lines) for _, lines in groupby(_labelled(sheet), lambda pair: pair[1].block)]
+
+
+def _ruled(sheet: Sheet) -> list[tuple[bool, str, SheetLine]]:
+    """As above, each with whether a rule stands before it, after which the label is said again.
+
+    Rules stand between blocks unless all are single lines.
+    """
+    ruled = any(line.block == after.block for line, after in pairwise(sheet.lines))
+    found: list[tuple[bool, str, SheetLine]] = []
+    for (label, line), above in zip(_labelled(sheet), [None, *sheet.lines], strict=False):
+        rule = ruled and above is not None and line.block != above.block
+        found.append((rule, line.labels[0] if rule else label, line))
+    return found
+
+
+def _values(cell: Cell) -> list[str]:
+    """Paper, ours, both ends of the interval, difference, state."""
+    printed = f"{cell.printed}±{cell.plus_minus}" if cell.plus_minus else cell.printed
+    printed = LOST if cell.lost else printed
+    if cell.ours is None:
+        return [printed, "", "", "", "", cell.state]
+    if cell.ours.value is None:
+        return [printed, cell.ours.text, "", "", "", ""]
+    numbers = (cell.ours.value, cell.ours.low, cell.ours.high, cell.difference)
+    return [printed, *("" if number is None else f"{number:.6g}" for number in numbers), ""]
