@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.files import results_files
+from spec_bench.files import results_files, write_text
 from spec_bench.report.page.build import build_page
 from spec_bench.report.page.gather import gather, results_file
+from spec_bench.report.page.index import build_index
 from spec_bench.report.page.pictures import draw, drawings
 from spec_bench.report.page.tables import shown_tables
 from spec_bench.report.papers import comma, latex, markdown
@@ -19,7 +20,9 @@ _FORMATS = ("png", "pdf")
 
 
 def write_everything(results: Path, names: Sequence[str], shown: Path | None) -> list[Path]:
-    """Writes ``page.html``, ``tables/`` and ``figures/`` of experiments; again gives the same.
+    """Writes ``page.html``, ``tables/`` and ``figures/`` of experiments, and ``index.html`` of all.
+
+    Written again from the same rows, the files are the same.
 
     Args:
         results: the results folder.
@@ -36,13 +39,16 @@ def write_everything(results: Path, names: Sequence[str], shown: Path | None) ->
     files = [results_file(name, results) for name in names] or own
     if not files:
         raise ValueError(f"no experiment below {str(results)!r}")
-    return [path for file in files for path in _write(file, shown)]
+    written = [path for file in files for path in _write(file, shown)]
+    index = results / "index.html"
+    write_text(index, build_index(results))
+    return [*written, index]
 
 
 def _write(file: Path, shown: Path | None) -> list[Path]:
     """One experiment's files."""
     page = file.parent / "page.html"
-    page.write_text(build_page(gather(file, shown, None)), encoding="utf-8")
+    write_text(page, build_page(gather(file, shown, None)))
     recipe = recipes_by_name().get(file.parent.name)
     if recipe is None:
         return [page]

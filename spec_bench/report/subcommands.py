@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 from spec_bench.report.others import claims_of, draw_figure
@@ -25,8 +24,9 @@ _DEFAULT_RESULTS = Path("results")
 
 
 def _html(grid: Grid) -> str:
-    style = resources.files("spec_bench.report.page") / "page.css"
-    return html.render(grid, style.read_text(encoding="utf-8"))
+    from spec_bench.report.page.build import style
+
+    return html.render(grid, style())
 
 
 FORMATS: dict[str, Callable[[Grid], str]] = {

@@ -14,16 +14,16 @@ from typing import Any
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.report.load import Group, groups_of
-from spec_bench.report.orderings import Check, check_all
-from spec_bench.report.others import claims_of
+from spec_bench.report.claims import Check, check_claims
+from spec_bench.report.orderings import check_all
 from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
+from spec_bench.report.paper import Item, Paper, load_paper, recipes_by_name
 from spec_bench.report.papers.commands import commands_for
 from spec_bench.report.papers.grid import Wanted
-from spec_bench.report.papers.index import Item, Paper, load_paper, recipes_by_name
-from spec_bench.report.papers.measured import Measured, read_measured
+from spec_bench.report.papers.measured import Measured
 from spec_bench.report.papers.progress import Progress, progress_of, wanted_of
+from spec_bench.report.rows import Group, groups_of, read_rows
 
 _PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
 
@@ -97,7 +97,7 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
     Raises:
         ValueError: the file has no rows, or none of the pair.
     """
-    rows = read_measured([file])
+    rows = read_rows([file])
     if rows.empty:
         raise ValueError(f"{str(file)!r} has no rows")
     if pair is not None:
@@ -130,7 +130,7 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
         progress=progress,
         commands=commands,
         tables=shown_tables(items, measured, results),
-        origins=_origins(file, rows),
+        origins=origins_of(file, rows),
     )
 
 
@@ -160,15 +160,10 @@ def _checks(
     paper: Paper | None, groups: Sequence[Group], rows: pd.DataFrame, file: Path
 ) -> list[Check]:
     """The paper's claims; for an experiment of no paper the general ones."""
-    if paper is None:
-        return check_all(groups, file)
-    try:
-        return list(claims_of()(paper.name, rows, file))
-    except ValueError:
-        return []
+    return check_all(groups, file) if paper is None else check_claims(paper.name, rows, file)
 
 
-def _origins(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
+def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
     """Distinct machines and versions with the number of cells, the most common first."""
     counts: dict[str, int] = {}
     results = files.results_of(file)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench.report.load import Group
-from spec_bench.report.papers.titles import DECODERS, MARKS, METRICS, TASKS, titled
+from spec_bench import names
+from spec_bench.columns import column
+from spec_bench.report.rows import Group
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 
@@ -53,11 +54,10 @@ def headline(group: Group) -> Headline | None:
         task=title_of(group),
         decoder=_name(best),
         code=str(best.decoder),
-        value=f"{best[by]:.{digits}f}{unit}"
-        + ("" if by == "speedup" else f" {titled(METRICS, by)}"),
+        value=f"{best[by]:.{digits}f}{unit}" + ("" if by == "speedup" else f" {column(by).title}"),
         interval=f"{low:.{digits}f} to {high:.{digits}f}" if known else "",
         sure=_sure(rows, best, by)
-        + ("" if not exact.empty else f" ({titled(MARKS, str(best.lossless))})"),
+        + ("" if not exact.empty else f" ({names.MARKS.get(str(best.lossless), best.lossless)})"),
     )
 
 
@@ -65,7 +65,7 @@ def title_of(group: Group) -> str:
     """The group's title for people, without its pair, which stands beside it."""
     first = group.rows.iloc[0]
     title = group.title.replace(f", pair {first.pair}", "")
-    return title.replace(str(first.task), titled(TASKS, str(first.task)))
+    return title.replace(str(first.task), names.task(str(first.task)))
 
 
 def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
@@ -84,4 +84,4 @@ def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
 
 
 def _name(row: pd.Series) -> str:
-    return f"{titled(DECODERS, str(row.decoder))} {row.spec}"
+    return f"{names.decoder(str(row.decoder)).title} {row.spec}"

@@ -1,19 +1,20 @@
-"""One group of cells as a sortable HTML table: every number with its interval drawn to scale."""
+"""One group of cells as a sortable table: every number with its interval, some drawn to scale."""
 
 from __future__ import annotations
 
-from html import escape
+from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench import columns
+from spec_bench import columns, names
 from spec_bench.columns import Column
-from spec_bench.report.load import Group, Row, rows_of
-from spec_bench.report.papers.titles import DECODERS, MARKS, titled
+from spec_bench.report.rows import Group, Row, rows_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
+_JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded
 _OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
+Scale = tuple[float, float]
 
 
 SHOWN = (
@@ -22,30 +23,92 @@ SHOWN = (
 )
 
 
-def results_table(group: Group) -> str:
+@dataclass(frozen=True)
+class Drawn:
+    """An interval on the column's common scale, in pixels."""
+
+    low: str
+    value: str
+    high: str
+    width: int = _WIDTH
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number.
+
+    Attributes:
+        text: as written.
+        interval: its 95% interval; "" where there is none.
+        sorted_by: what a click on the heading sorts by.
+        drawn: the interval as a line; None where the column has none.
+        best: whether it is ahead of all other exact ones.
+    """
+
+    text: str
+    interval: str
+    sorted_by: str
+    drawn: Drawn | None
+    best: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell of the experiment.
+
+    Attributes:
+        code: the decoder's name in results.
+        decoder: its name for people.
+        tree: its tree, and who drafted where that alone differs.
+        marks: what sets it apart, and whether that is a small thing.
+        kind: ``baseline``, ``failed`` or "".
+        failure: why it failed; "" where it did not.
+        cells: one per column, None where it has no number.
+    """
+
+    code: str
+    decoder: str
+    tree: str
+    marks: tuple[tuple[str, bool], ...]
+    kind: str
+    failure: str
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True)
+class ResultsTable:
+    """A group's table.
+
+    Attributes:
+        heads: title and definition of each column.
+        lines: one per cell.
+    """
+
+    heads: tuple[tuple[str, str], ...]
+    lines: tuple[Line, ...]
+
+
+def results_table(group: Group) -> ResultsTable:
     """The group's table; columns without a value are left out."""
     rows = group.rows
     shown = [c for c in SHOWN if c.name in rows and rows[c.name].notna().any()]
     if "batch_size" in rows and (rows.batch_size == 1).all():
         shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
-    heads = [_head("decoder", "name of the algorithm"), _head("tree", "the papers' shorthand")]
-    heads += [_head(c.title, c.definition) for c in shown]
-    best = {
-        c.name: _ahead(rows, c.name)
-        for c in shown
-        if c.name in ("speedup", "token_rate", "block_efficiency", "mbsu")
-    }
+    best = {c.name: _ahead(rows, c.name) for c in shown if c.name in _JUDGED}
+    written = [_digits(rows, c) for c in shown]
     heads_differ = _several_drafts(rows)
     lines = []
     for index, row in zip(rows.index, rows_of(rows), strict=True):
-        named = _short(str(row["draft"])) if index in heads_differ else ""
+        draft = _short(str(row["draft"])) if index in heads_differ else ""
         ahead = {name for name, place in best.items() if place == index}
-        lines.append(_line(row, named, shown, scales, ahead))
-    return (
-        f'<div class="scroll"><table class="sortable"><thead><tr>{"".join(heads)}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
+        cells = tuple(
+            _cell(row, column, digits, scales.get(column.name), column.name in ahead)
+            for column, digits in zip(shown, written, strict=True)
+        )
+        lines.append(_line(row, draft, cells))
+    heads = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
+    return ResultsTable((*heads, *((c.title, c.definition) for c in shown)), tuple(lines))
 
 
 def _several_drafts(rows: pd.DataFrame) -> set[object]:
@@ -61,76 +124,49 @@ def _short(draft: str) -> str:
     return draft.rstrip("/").removesuffix("/heads").rsplit("/", 1)[-1]
 
 
-def _head(title: str, definition: str) -> str:
-    return (
-        f'<th title="{escape(definition)}" aria-sort="none"><button type="button">{escape(title)}'
-        "</button></th>"
-    )
-
-
-def _line(
-    row: Row,
-    draft: str,
-    shown: list[Column],
-    scales: dict[str, tuple[float, float]],
-    best: set[str],
-) -> str:
+def _line(row: Row, draft: str, cells: tuple[Cell | None, ...]) -> Line:
     """One cell of the experiment."""
-    decoder = str(row["decoder"])
-    lossless = str(row["lossless"])
-    mark = (
-        f' <span class="mark{" quiet" if lossless == "exact_beam" else ""}">'
-        f"{escape(MARKS[lossless])}</span>"
-        if lossless in MARKS
-        else ""
+    decoder, lossless = str(row["decoder"]), str(row["lossless"])
+    marks = [(names.MARKS[lossless], lossless == "exact_beam")] if lossless in names.MARKS else []
+    if not row.get("tree_attention", True):
+        marks.append(("rows", True))
+    failed = row["status"] == "failed"
+    return Line(
+        code=decoder,
+        decoder=names.decoder(decoder).title,
+        tree=f"{row['spec']} {draft}".strip(),
+        marks=tuple(marks),
+        kind="failed" if failed else "baseline" if decoder == "ar" else "",
+        failure=str(row["reason"]).split(" (trace")[0] if failed else "",
+        cells=cells,
     )
-    if "tree_attention" in row and str(row["tree_attention"]).lower() == "false":
-        mark += ' <span class="mark quiet">rows</span>'
-    name = (
-        f'<td><i class="dot {escape(decoder)}"></i>{escape(titled(DECODERS, decoder))}{mark}</td>'
-    )
-    label = f"{row['spec']} {draft}".strip()
-    tree = f'<td class="tree">{escape(label)}</td>'
-    if row["status"] == "failed":
-        reason = escape(str(row["reason"]).split(" (trace")[0])
-        return (
-            f'<tr class="failed">{name}{tree}<td colspan="{len(shown)}">failed: {reason}</td></tr>'
-        )
-    cells = [_cell(row, column, scales.get(column.name), column.name in best) for column in shown]
-    kind = ' class="baseline"' if decoder == "ar" else ""
-    return f"<tr{kind}>{name}{tree}{''.join(cells)}</tr>"
 
 
-def _cell(row: Row, column: Column, scale: tuple[float, float] | None, best: bool) -> str:
+def _digits(rows: pd.DataFrame, column: Column) -> int:
+    """After the point; one more than usual where small rates would look alike."""
+    return column.digits or int(column.interval and rows[column.name].max() < 100)
+
+
+def _cell(row: Row, column: Column, digits: int, scale: Scale | None, best: bool) -> Cell | None:
     """A number, its interval, and that drawn where the column has a scale."""
     value = row.get(column.name)
     if value is None or pd.isna(value):
-        return '<td class="number" data-value="">–</td>'
-    text = f"{value:.{column.digits}f}"
+        return None
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         low = high = value
-    span = f"<small>{low:.{column.digits}f}–{high:.{column.digits}f}</small>" if low != high else ""
-    drawn = _drawn(value, low, high, scale) if scale else ""
-    kind = "number best" if best else "number"
-    return f'<td class="{kind}" data-value="{value:.6g}"><b>{text}</b>{span}{drawn}</td>'
+    interval = f"{low:.{digits}f}–{high:.{digits}f}" if low != high else ""
+    drawn = _drawn(value, low, high, scale) if scale else None
+    return Cell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
 
 
-def _drawn(value: float, low: float, high: float, scale: tuple[float, float]) -> str:
-    """The interval as a line with a dot, on the column's common scale."""
+def _drawn(value: float, low: float, high: float, scale: Scale) -> Drawn:
     start, end = scale
-
-    def place(number: float) -> float:
-        return 3 + (number - start) / (end - start) * (_WIDTH - 6)
-
-    return (
-        f'<svg class="range" width="{_WIDTH}" height="8" aria-hidden="true">'
-        f'<path d="M0 4H{_WIDTH}"/><path class="span" d="M{place(low):.1f} 4H{place(high):.1f}"/>'
-        f'<circle cx="{place(value):.1f}" cy="4" r="3"/></svg>'
-    )
+    places = (3 + (each - start) / (end - start) * (_WIDTH - 6) for each in (low, value, high))
+    return Drawn(*(f"{place:.1f}" for place in places))
 
 
-def _scale(rows: pd.DataFrame, name: str) -> tuple[float, float]:
+def _scale(rows: pd.DataFrame, name: str) -> Scale:
     """The smallest and largest end of the column's intervals."""
     columns = [c for c in (name, f"{name}_low", f"{name}_high") if c in rows]
     low, high = float(rows[columns].min().min()), float(rows[columns].max().max())
