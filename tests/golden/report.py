@@ -96,7 +96,9 @@ def checks() -> dict[str, list[str]]:
 def _claims(*arguments: str) -> list[str]:
     said = run(REPORT, *arguments)
     lines = [re.sub(r"\s{2,}", " | ", line.strip()) for line in said.out.splitlines()]
-    return [f"status {said.status}", *(line for line in (*lines, *said.err.splitlines()) if line)]
+    # Sorted: which check stands first is the report's choice.
+    shown = sorted(line for line in (*lines, *said.err.splitlines()) if line)
+    return [f"status {said.status}", *shown]
 
 
 def pages() -> dict[str, str]:

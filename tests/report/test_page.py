@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench import names
 from spec_bench.report.__main__ import main
-from tests.report.rows import row, write
+from tests.report.rows import EMBEDDED, row, write
 
 FAILURE = "RuntimeError: went wrong"
 
@@ -195,3 +196,64 @@ def test_an_experiment_without_tables_counts_its_figures_cells(tmp_path: Path) -
     text = (tmp_path / "dsbd-fronts" / "page.html").read_text()
     assert "26 of 27" in text
     assert "python -m spec_bench -m dsbd=fronts pair=opt_13b task=squad,spider" in text
+
+
+def test_a_claim_stands_below_the_papers_sentence_and_its_section(tmp_path: Path) -> None:
+    rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
+    trees = (("sd", "2"), ("rsd_s", "3x2"), ("rsd_c", "2-2"))
+    write(tmp_path, "rsd-exp1", *(row(decoder, spec, **rates) for decoder, spec in trees))
+    checks = page_of(tmp_path).split('<section id="checks">')[1].split("</section>")[0]
+    said = "RSD-S strictly outperforms both SD and SpecTr for all performance metrics"
+    assert f"“{said}” <span>Section 5.1</span>" in checks
+    below = checks.split(said)[1].split("<tbody>")[0]
+    assert "rsd_s &gt; sd in token rate" in below
+    assert "best trees" not in below
+    assert "Not said by the paper, checked beside it" in checks
+
+
+def test_a_page_of_small_models_says_so_first(results: Path, tmp_path: Path) -> None:
+    assert 'class="notice"' not in page_of(results)
+    write(tmp_path / "small", "rsd-exp1", row("sd", "2", **EMBEDDED, speedup=1.2))
+    text = page_of(tmp_path / "small")
+    notice, rest = text.split('<p class="notice">')[1].split("</p>", 1)
+    assert notice.startswith("Measured on small models")
+    assert "not the paper" in notice
+    assert 'class="tiles"' in rest
+
+
+def test_the_pages_colours_are_those_of_the_figures(results: Path) -> None:
+    text = page_of(results)
+    for name, decoder in names.DECODERS.items():
+        assert f"--{name}: {decoder.colour.light};" in text
+        assert f"--{name}: {decoder.colour.dark};" in text
+
+
+def test_the_index_has_every_experiment_with_its_page_and_a_picture(results: Path) -> None:
+    write(results, "mine", row("sd", "2", **EMBEDDED, block_efficiency=1.0))
+    assert main(["all", "--results", str(results)]) == 0
+    text = (results / "index.html").read_text()
+    assert '<a href="rsd-exp1/page.html">rsd-exp1</a>' in text
+    assert '<a href="mine/page.html">mine</a>' in text
+    own = text.split("rsd-exp1/page.html")[1]
+    assert "llama2_7b · XSum · 4 cells" in own
+    assert '<a href="rsd-exp1/figures/rsd-fig6-llama2_7b.png">fig6-llama2_7b</a>' in own
+    assert "RSD: Recursive Speculative Decoding" in text
+    assert "Other experiments" in text
+
+
+def test_the_index_asks_for_nothing_over_the_network_and_links_only_to_files_there(
+    results: Path,
+) -> None:
+    assert main(["all", "--results", str(results)]) == 0
+    text = (results / "index.html").read_text()
+    assert "http:" not in text and "https:" not in text and "@import" not in text
+    assert 'src="data:image/png;base64,' in text
+    links = re.findall(r'href="([^"#]+)"', text)
+    assert links and all((results / link).is_file() for link in links)
+
+
+def test_a_page_of_an_experiment_without_a_page_is_no_link(results: Path) -> None:
+    write(results, "mine", row("sd", "2", block_efficiency=1.0))
+    assert main(["all", "rsd-exp1", "--results", str(results)]) == 0
+    text = (results / "index.html").read_text()
+    assert "<h3>mine</h3>" in text

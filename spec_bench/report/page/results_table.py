@@ -162,8 +162,11 @@ def _cell(row: Row, column: Column, digits: int, scale: Scale | None, best: bool
 
 def _drawn(value: float, low: float, high: float, scale: Scale) -> Drawn:
     start, end = scale
-    places = (3 + (each - start) / (end - start) * (_WIDTH - 6) for each in (low, value, high))
-    return Drawn(*(f"{place:.1f}" for place in places))
+
+    def place(number: float) -> str:
+        return f"{3 + (number - start) / (end - start) * (_WIDTH - 6):.1f}"
+
+    return Drawn(place(low), place(value), place(high))
 
 
 def _scale(rows: pd.DataFrame, name: str) -> Scale:
