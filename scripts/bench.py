@@ -26,7 +26,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.model import COMPILE, HuggingFaceModel
 from spec_bench.engine.weights import lay_by_columns
-from spec_bench.metrics.efficiency import block_efficiency, host_overhead, mbsu, speedup
+from spec_bench.metrics import CellRecords, metric
 from spec_bench.records import Generation, Request
 
 GREEDY = SamplingSettings(temperature=0)
@@ -168,12 +168,17 @@ def host_overheads(prompts: int, new_tokens: int, label: str = "embedded") -> Ta
     columns = ("host overhead", "block efficiency", "MBSU", "speedup over ar", "attained")
     table = Table("decoder", "spec", *columns, title=label)
     for name, generations in records.items():
-        tau = block_efficiency(generations)
-        memory_bound = mbsu(tau, built[name].draft_calls, built[name].speed_ratio)
-        faster = speedup(generations, records["ar"])
-        numbers = (f"{value:.2f}" for value in (tau, memory_bound, faster))
-        host = f"{host_overhead(generations):.1%}"
-        table.add_row(name, SPECS[name], host, *numbers, f"{faster / memory_bound:.0%}")
+        one = built[name]
+        cell = CellRecords(
+            generations,
+            records["ar"],
+            draft_calls=one.draft_calls,
+            parameter_ratio=one.speed_ratio,
+        )
+        tau, bound = metric["block_efficiency"].value(cell), metric["mbsu"].value(cell)
+        faster, host = metric["speedup"].value(cell), metric["host_overhead"].value(cell)
+        numbers = (f"{value:.2f}" for value in (tau, bound, faster))
+        table.add_row(name, SPECS[name], f"{host:.1%}", *numbers, f"{faster / bound:.0%}")
     return table
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.files import results_file
 from spec_bench.published import side_by_side
 from spec_bench.report.__main__ import main as report
 from spec_bench.report.papers import markdown
@@ -80,7 +81,7 @@ def write(folder: Path) -> int:
     """Writes the synthetic results; the number of rows."""
     files = synthetic(side_by_side(load_paper("rsd").numbers))
     for experiment, rows in files.items():
-        path = folder / experiment / "results.csv"
+        path = results_file(folder, experiment)
         path.parent.mkdir(parents=True, exist_ok=True)
         rows.to_csv(path, index=False)
     return sum(len(rows) for rows in files.values())
@@ -88,9 +89,9 @@ def write(folder: Path) -> int:
 
 def write_large(folder: Path) -> None:
     """One experiment of 2,000 rows: RSD's second one with two seeds."""
-    own = pd.read_csv(folder / "rsd-exp2" / "results.csv", dtype=str, keep_default_na=False)
+    own = pd.read_csv(results_file(folder, "rsd-exp2"), dtype=str, keep_default_na=False)
     again = own.assign(seed="1", run_id="b" + own.run_id.str[1:])
-    path = folder / "large" / "rsd-exp2" / "results.csv"
+    path = results_file(folder / "large", "rsd-exp2")
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.concat([own, again]).head(2000).to_csv(path, index=False)
 

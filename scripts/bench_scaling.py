@@ -10,7 +10,6 @@ figure, with the machine named by its hardware.
 from __future__ import annotations
 
 import argparse
-import csv
 import platform
 import statistics
 import time
@@ -27,6 +26,7 @@ from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.engine.weights import lay_by_columns
+from spec_bench.files import write_csv
 from spec_bench.policy.iid_paths import IidPaths
 
 BASE = {"nodes": 1, "context": 256, "batch": 1, "vocabulary": 32_000}
@@ -156,11 +156,7 @@ def main() -> None:
         for row in measure(name, options):
             rows.append(row)
             print(f"{name:10} {row['value']:>7} {row['ms']:9.2f} ms {row['ratio']:6.2f} x")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(options.out.with_suffix(".csv"), rows, list(rows[0]))
     draw(rows, machine_name(options), options.out.with_suffix(".png"))
     print(f"{options.out}.csv, {options.out}.png")
 

@@ -10,7 +10,6 @@ package. Prefill is a row of its own: it is part of generating, yet no part of `
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -22,6 +21,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from spec_bench import files
 
 ROOT = Path(__file__).resolve().parents[1]
 DECODING, PREFILL, AROUND, OTHER = "decoding", "prefill", "generating, besides", "other"
@@ -140,9 +141,8 @@ def stated(folder: Path) -> dict[str, float]:
     Raises:
         ValueError: a cell is not complete.
     """
-    (file,) = folder.glob("*/results.csv")
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
+    (file,) = files.results_files(folder)
+    rows = files.read_csv(file)
     if unfinished := [row["reason"] for row in rows if row["status"] != "complete"]:
         raise ValueError(f"{len(unfinished)} cells are not complete: {unfinished[0]}")
     sums = {part: sum(float(row[part]) for row in rows) for part in ("decode_s", "prefill_s")}

@@ -8,7 +8,6 @@ the embedded pair, prompts interleaved across decoders, as CSV.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from embedded_pair import SPECS, decoder, embedded_pair, embedded_requests  # no
 
 from spec_bench.audit.greedy import first_difference  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
+from spec_bench.files import write_csv  # noqa: E402
 from spec_bench.records import Generation, Request  # noqa: E402
 
 Answers = dict[str, list[tuple[int, ...]]]
@@ -105,12 +105,8 @@ def main() -> int:
         for dtype in options.dtypes
         for row in rates(options.device, dtype, how, asked)
     ]
-    options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"embedded-{options.device.replace(':', '')}.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    write_csv(path, table, list(table[0]))
     print(path)
     return int(errors > 0)
 

@@ -18,7 +18,6 @@ architecture) is made on the device. Two parts, a CSV each:
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import sys
 import time
@@ -31,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
+from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.build import AnyDecoder, build_decoder  # noqa: E402
 from spec_bench.draft.heads import RecurrentHead  # noqa: E402
@@ -183,11 +183,7 @@ def batches(
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], origin: Mapping[str, Any]) -> None:
     """One file, with where it was measured in every row."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, [*rows[0], *origin], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, **origin} for row in rows)
+    files.write_csv(path, [{**row, **origin} for row in rows], [*rows[0], *origin])
     print(path)
 
 

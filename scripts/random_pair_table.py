@@ -5,18 +5,16 @@ Needs what torch and transformers bring along, and no more.
 
 from __future__ import annotations
 
-import csv
-import os
-import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
+from spec_bench import files
 from spec_bench.decode.build import resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.metrics import CellRecords, metric
 from spec_bench.published import read_published, side_by_side
 from spec_bench.records import Generation
 from spec_bench.verify.simulated import constant_acceptance
@@ -34,10 +32,6 @@ PAIRS = {
     "llama_tiny": ("llama_tiny", 1),
     "opt_tiny": ("opt_tiny", 16),
 }
-# The metrics' own definitions. Their package imports scorers that a GPU box may lack.
-DEFINED = SimpleNamespace(
-    **runpy.run_path(str(ROOT / "spec_bench" / "metrics" / "efficiency.py"), run_name="efficiency")
-)
 # What is printed of a row: title, column, format.
 SHOWN = [
     ("decoder", "decoder", ""),
@@ -100,20 +94,26 @@ def measured(
     baseline: Sequence[Generation],
 ) -> dict[str, Any]:
     """Ours beside the paper's; ``first`` and ``baseline`` are the autoregressive row's."""
-    tau, speedup = DEFINED.block_efficiency(generations), DEFINED.speedup(generations, baseline)
-    mbsu = DEFINED.mbsu(tau, decoder.draft_calls, decoder.speed_ratio)
+    cell = CellRecords(
+        generations,
+        baseline,
+        draft_calls=decoder.draft_calls,
+        parameter_ratio=decoder.speed_ratio,
+    )
+    names = ("block_efficiency", "token_rate", "speedup", "mbsu", "host_overhead")
+    found = {name: metric[name].value(cell) for name in names}
     paper = float(row["token_rate"]) if row["token_rate"] else None
     return {
         "simulated_acceptance": simulated_settings(row)["verifier"].get("acceptance", ""),
-        "block_efficiency": tau,
+        "block_efficiency": found["block_efficiency"],
         "paper_block_efficiency": row["block_efficiency"],
-        "token_rate": DEFINED.token_rate(generations),
+        "token_rate": found["token_rate"],
         "paper_token_rate_a100": row["token_rate"],
-        "speedup": speedup,
+        "speedup": found["speedup"],
         "paper_speedup_a100": paper / float(first["token_rate"]) if paper else "",
-        "mbsu": mbsu,
-        "attained_mbsu": speedup / mbsu,
-        "host_overhead": DEFINED.host_overhead(generations),
+        "mbsu": found["mbsu"],
+        "attained_mbsu": found["speedup"] / found["mbsu"],
+        "host_overhead": found["host_overhead"],
         "draft_share": sum(g.draft_s for g in generations) / sum(g.decode_s for g in generations),
         "prompts": len(generations),
     }
@@ -121,15 +121,9 @@ def measured(
 
 def write_csv(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
     """The whole file or none of it; floats with six digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        columns = list(max(table, key=len))  # a row of a pair that failed has but a few of them
-        writer = csv.DictWriter(stream, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in table:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
-    os.replace(partial, path)
+    columns = list(max(table, key=len))  # a row of a pair that failed has but a few of them
+    rows = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in table]
+    files.write_csv(path, rows, columns)
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:

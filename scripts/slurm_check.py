@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from spec_bench.files import read_csv
+from spec_bench.files import read_csv, results_file
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
@@ -159,7 +159,7 @@ def rows(results: Path) -> list[dict[str, str]]:
     """The CSV's rows without times."""
     return [
         {name: value for name, value in row.items() if not name.startswith(TIMES)}
-        for row in read_csv(results / "default" / "results.csv")
+        for row in read_csv(results_file(results, "default"))
     ]
 
 

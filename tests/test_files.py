@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from spec_bench import files
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted(
+    path
+    for folder in ("spec_bench", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.name != "files.py" or path.parent.name != "spec_bench"
+)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -50,3 +59,20 @@ def test_a_folder_that_is_not_there_is_named() -> None:
     assert (files.package_folder("experiments") / "rsd").is_dir()
     with pytest.raises(ValueError, match="'nothing'"):
         files.package_folder("nothing")
+
+
+FORBIDDEN = re.compile(
+    r"os\.replace\(|NamedTemporaryFile|\.tmp\"|csv\.(DictWriter|writer)\(|\"runs\"|\"results\.csv\""
+    r"|\"(provenance|result)\.json\"|\"generations\.jsonl\"|\"trace\.txt\""
+)
+ELSEWHERE = {
+    "spec_bench/train/checkpoint.py": 1,  # appends lines to a training's log
+    "spec_bench/report/tables/render.py": 1,  # a table as CSV text
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_else_writes_atomically_or_knows_where_a_runs_files_are(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [line for line in lines if FORBIDDEN.search(line)]
+    assert len(found) <= ELSEWHERE.get(str(path.relative_to(ROOT)), 0), found

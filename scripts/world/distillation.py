@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from spec_bench.files import write_text
+
 from .batches import group_by_length
 from .samples import TASKS, draw_sample, turns
 
@@ -85,8 +87,7 @@ def sample_outputs(
                 prompts.append(tokenizer(prompt)["input_ids"])
             answers = answer_all(target, tokenizer, prompts, temperature=temperature)
             lines += [json.dumps(pair) for pair in zip(prompts, answers, strict=True)]
-        path.with_suffix(".tmp").write_text("\n".join(lines))
-        path.with_suffix(".tmp").replace(path)
+        write_text(path, "\n".join(lines))
     return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
 
 

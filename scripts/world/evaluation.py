@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spec_bench.metrics.quality import build_metric
+from spec_bench.metrics import SCORES as REGISTERED
 
 from .distillation import answer_all
 from .samples import TASKS, turns
@@ -65,7 +65,7 @@ def greedy_scores(
         answers = answer_all(model, tokenizer, prompts, temperature=0)
         texts = [tokenizer.decode(a, skip_special_tokens=True).strip() for a in answers]
         references = [[answer.strip()] for _, answer in samples]
-        scores[task] = round(build_metric(metric).score(texts, references).value, 4)
+        scores[task] = round(REGISTERED[metric]().score(texts, references).value, 4)
     return scores
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from spec_bench.files import replacing
 
 CHECKPOINT_S = 90
 
@@ -131,8 +132,8 @@ def train(
         spent = seconds + time.monotonic() - started
         state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
         state |= {"step": step, "tokens": tokens, "seconds": spent, "recent": recent}
-        torch.save(state, checkpoint.with_suffix(".tmp"))
-        os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
+        with replacing(checkpoint) as partial:
+            torch.save(state, partial)
 
     while step < schedule.steps:
         batch = next(data)

@@ -90,6 +90,11 @@ class Metric:
         """The cell's number."""
         return self.function(cell if self.of_cell else cell.generations)
 
+    def value(self, cell: CellRecords) -> float | int | str | None:
+        """The cell's number without its interval."""
+        found = self.of(cell)
+        return found.value if isinstance(found, Sums | Interval) else found
+
 
 def column_of(name: str, facts: Mapping[str, Any]) -> Column:
     """The column of that name: ours, or what another package says of its own.

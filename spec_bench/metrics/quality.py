@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
 
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
@@ -83,6 +82,8 @@ class Bleu(_OneColumn):
             ValueError: unequal lengths, or a prompt without a reference.
         """
         _check(predictions, references, "bleu", may_be_empty=False)
+        from sacrebleu.metrics.bleu import BLEU
+
         # effective_order concerns only the sentence's own score, which is not used: its counts are.
         counter = BLEU(effective_order=True)
         rows = []
@@ -93,6 +94,8 @@ class Bleu(_OneColumn):
 
     def signature(self, references: References) -> str:
         """Sacrebleu's own signature, with the number of references per prompt."""
+        from sacrebleu.metrics.bleu import BLEU
+
         counts = {len(golds) for golds in references}
         scorer = BLEU()
         scorer.num_refs = counts.pop() if len(counts) == 1 else -1  # -1: varies, as sacrebleu says
@@ -274,6 +277,8 @@ def _interval(statistic: Statistic, rows: NDArray[np.float64]) -> Interval:
 
 def _corpus_bleu(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """BLEU / 100 from summed statistics (10, batch): 4 matches, 4 totals, two lengths."""
+    from sacrebleu.metrics.bleu import BLEU
+
     scores = np.empty(sums.shape[1])
     for index, column in enumerate(sums.T.astype(int).tolist()):
         score = BLEU.compute_bleu(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spec_bench import files
 from spec_bench.run.cells import Cell
 from spec_bench.run.devices import gpu_memory_gib
 from spec_bench.run.identity import run_id
@@ -122,7 +123,7 @@ def plan_job(
 
 def state_of(store: CellStore, prompts: int) -> tuple[State, int]:
     """What a cell's folder holds, and the prompts it lacks; reads only."""
-    path = store.folder / "generations.jsonl"
+    path = store.folder / files.GENERATIONS
     done = path.read_bytes().count(b"\n") if path.exists() else 0
     result = store.result()
     if result is not None and result.status == "complete":

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spec_bench import files
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
@@ -230,7 +231,7 @@ def _name(value: Any) -> str:
     """The experiment's name, which becomes a folder."""
     if not isinstance(value, str) or not value or value in {".", ".."} or "/" in value:
         raise ValueError(f"name becomes a folder below results, got {value!r}")
-    if value == "runs":
+    if value == files.RUNS:
         raise ValueError("name 'runs' is taken: results/runs holds what the cells measured")
     return value
 

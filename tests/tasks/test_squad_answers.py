@@ -5,7 +5,7 @@ from __future__ import annotations
 import datasets
 import pytest
 
-from spec_bench.metrics.quality import build_metric
+from spec_bench.metrics.quality import SCORES
 from spec_bench.tasks import build_task
 
 from .conftest import config
@@ -36,9 +36,7 @@ def hub_file(tmp_path):
 
 
 def scores(predictions: list[str], references: list[list[str]]) -> list[float]:
-    return [
-        build_metric(name).score(predictions, references).value for name in ("exact_match", "f1")
-    ]
+    return [SCORES[name]().score(predictions, references).value for name in ("exact_match", "f1")]
 
 
 def test_the_hubs_answers_are_references_and_none_means_unanswerable(hub_file):
