@@ -81,6 +81,10 @@ class GPTNeoMasks(BlockMasks):
         self._open = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=module.device)
         self._masks: tuple[Tensor, Tensor] | None = None
 
+    @property
+    def fixed_reach(self) -> int:
+        return self.window
+
     @contextmanager
     def over(self, visible: Tensor) -> Iterator[Mask]:
         whole = self.additive(visible)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from spec_bench.engine import processes
+from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.model import COMPILE, HuggingFaceModel, longest_sequence
+from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.weights import lay_by_columns
 
@@ -108,7 +109,8 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         ``check_vocabularies`` tells how many tokens exist.
 
     Raises:
-        ValueError: where transformers cannot load the path, with its reason in one line.
+        ValueError: in one line, why the path cannot be loaded, or what is wrong with its model:
+            what its checkpoint lacks, or where it answers otherwise than one plain pass does.
     """
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
@@ -117,22 +119,27 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     if isinstance(device_map, tuple):
         device_map = dict(device_map)
     split = {"tp_plan": "auto"} if spec.tensor_parallel else {"device_map": device_map}
-    try:
-        module = AutoModelForCausalLM.from_pretrained(
-            spec.path, revision=spec.revision, dtype=DTYPES[spec.dtype], **split
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot load model {spec.path!r}: {_reason(spec.path, error)}") from error
+    module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
     if device_map is None and not spec.tensor_parallel:
         module = module.to(spec.device)
     return _wrapped(module.eval(), spec)
 
 
-def _wrapped(module: Any, spec: ModelSpec) -> HuggingFaceModel:
-    """A transformers model behind the engine's interface."""
+def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
+    """A transformers model behind the engine's interface, tried once."""
     lay_by_columns(module)
-    embedding = module.get_input_embeddings().weight
-    return HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
+    embedding = cast(Any, module.get_input_embeddings()).weight
+    try:
+        model = HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
+        check_model(model)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a module that works otherwise fails in any way
+        raise ValueError(
+            f"cannot decode with model {spec.path!r} ({type(module).__name__}): "
+            f"{reason_of(spec.path, error)}"
+        ) from error
+    return model
 
 
 def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenizerBase | TokenIds:
@@ -146,7 +153,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     try:
         return AutoTokenizer.from_pretrained(path, revision=revision)
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot load tokenizer {path!r}: {_reason(path, error)}") from error
+        raise ValueError(f"cannot load tokenizer {path!r}: {reason_of(path, error)}") from error
 
 
 def read_context_length(path: str, revision: str | None = None) -> int | None:
@@ -207,16 +214,3 @@ def common_tokenizer(
             "speculative decoding needs the same tokens"
         )
     return tokenizers[0], sizes[0]
-
-
-def _reason(path: str, error: Exception) -> str:
-    """Why transformers could not load a path, in one line."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, GatedRepoError):
-            return (
-                "the repository is gated; request access on its model page on the Hugging Face hub "
-                f"({path}) and put a token of that account into HF_TOKEN"
-            )
-        cause = cause.__cause__ or cause.__context__
-    return str(error).strip().splitlines()[0]

@@ -73,6 +73,18 @@ class LayerMasks:
         self._config, self._dtype = config, dtype
         self.kinds = kinds_of_layers(config)
 
+    @property
+    def fixed_reach(self) -> int | None:
+        """How far the module's windows reach where its construction fixed them; else None."""
+        return None
+
+    @property
+    def longest_reach(self) -> int | None:
+        """How far the longest window or chunk reaches; None where there is none."""
+        settings = [setting for kind in self.kinds if (setting := REACH[kind])]
+        reaches = [getattr(self._config, setting) for setting in settings]
+        return max((reach for reach in reaches if reach is not None), default=None)
+
     @contextmanager
     def over(self, visible: Tensor) -> Iterator[Mask]:
         """What to hand to the module as its attention mask, for as long as the pass lasts.

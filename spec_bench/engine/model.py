@@ -7,7 +7,8 @@ nothing about tokenisation, sampling or drafting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -147,6 +148,9 @@ class HuggingFaceModel:
         vocab_size: tokens that exist.
         device: where input goes; outputs are brought back here.
         compile: how the forward pass is captured, one of ``COMPILE``.
+
+    Raises:
+        ValueError: a model whose layers keep something else than keys and values of each token.
     """
 
     module: PreTrainedModel
@@ -160,7 +164,7 @@ class HuggingFaceModel:
         self.max_positions = longest_sequence(config)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
-        self._masks = attention_masks(self.module)
+        self.masks = attention_masks(self.module)
         self._run = capture(self.module, self.compile)
         self._layouts = self._layers()
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
@@ -189,6 +193,15 @@ class HuggingFaceModel:
             for layer in cache.layers
         ]
 
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Calls the module itself for a while, whatever was captured of it."""
+        captured, self._run = self._run, self.module
+        try:
+            yield
+        finally:
+            self._run = captured
+
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         table = self.module.get_input_embeddings()
@@ -212,13 +225,13 @@ class HuggingFaceModel:
     ) -> ForwardOutput:
         self.timer.start()
         # Most modules take all rows at once.
-        size = 1 if self._masks.rows_apart else len(starts)
+        size = 1 if self.masks.rows_apart else len(starts)
         outputs = []
         for row in range(0, len(starts), size):
             part = slice(row, row + size)
             at = slice(rows.start + row, rows.start + row + size)
             cache.begin(WritePlan(at, starts[part], tokens.shape[1], visible.shape[2]))
-            with self._masks.over(visible[part]) as mask:
+            with self.masks.over(visible[part]) as mask:
                 outputs.append(
                     self._run(
                         input_ids=tokens[part],

@@ -117,8 +117,9 @@ def test_no_kinds_answers_are_trivial(name: str) -> None:
     found = expected(name, many=True)
     assert len({tuple(answer) for answer in found}) == len(found)
     assert sum(len(set(answer)) > 3 for answer in found) > len(found) / 2
-    drafted = [step for answer in answers(name, "rsd_s", 4, many=True) for step in answer.steps]
-    assert 0 < sum(step.accepted for step in drafted) < sum(step.drafted for step in drafted)
+    steps = [step for answer in answers(name, "rsd_s", 4, many=True) for step in answer.steps]
+    # Some tokens are accepted below and beside rejected ones, so caches are really compacted.
+    assert {step.accepted for step in steps} >= {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("name", [name for name in CORE if name in WINDOWED])

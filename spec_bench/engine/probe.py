@@ -1,0 +1,227 @@
+"""Whether a model can be decoded here: its passes over cache, tree and commit against a plain one.
+
+A model that keeps a state, looks ahead, or masks by a rule of its own runs through the same calls
+and answers wrongly. So every loaded model is tried once, off the clock: two rows of unequal length
+take a prompt, some pending tokens, a tree, an accepted path and a second tree, and the logits at
+every node are compared with those of one pass of the module over the node's path. Windows and
+chunks are shortened meanwhile to a few tokens, so that the paths reach beyond them; where a module
+fixes its window at construction, the paths are as long as that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.masks import shortened
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+
+# How far logits may lie apart: |difference| over |deviation from their mean|, over the vocabulary.
+# A wrong mask moves them by a tenth and more.
+TOLERANCE = {
+    torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 5e-2,
+}
+SHORT = 4  # tokens of a shortened window
+LONGEST = 4096  # no window longer than this is tried at its own length
+_SHAPE = TreeShape(levels=(2, 2), children=(2, 1))
+_PATHS = ((0, 1, 4), (0, 2, 3))  # nodes, from the root to each leaf
+_DEPTH = 2
+_PENDING = 2
+
+
+@dataclass(frozen=True)
+class Node:
+    """One token that was run.
+
+    Attributes:
+        where: at which stage.
+        path: all tokens up to it.
+        logits: [V] after it.
+    """
+
+    where: str
+    path: tuple[int, ...]
+    logits: Tensor
+
+
+def check_model(model: HuggingFaceModel) -> None:
+    """Tries a model.
+
+    Args:
+        model: as loaded.
+
+    Raises:
+        ValueError: what differs, or what its logits are that are no numbers; without its name.
+    """
+    config = model.module.config.get_text_config()
+    fixed = model.masks.fixed_reach
+    with torch.inference_mode(), _plainly(model), shortened(config, SHORT):
+        worst = _worst(model, fixed or SHORT)
+    longest = model.masks.longest_reach
+    if worst and longest and SHORT < longest <= LONGEST:
+        # Perhaps this module does not read its window at every pass.
+        with torch.inference_mode(), _plainly(model):
+            worst = _worst(model, longest)
+    if worst:
+        where, error, allowed = worst
+        raise ValueError(
+            f"{where} its logits differ from those of one plain pass of the module by {error:.2g} "
+            f"of their spread (allowed: {allowed:.2g}), so its attention or its cache works "
+            "otherwise than decoding with trees needs"
+        )
+
+
+@contextmanager
+def _plainly(model: HuggingFaceModel) -> Iterator[None]:
+    """Runs the module itself instead of what was captured of it, and times nothing."""
+    with model.uncaptured():
+        yield
+    model.timer.take_s()
+
+
+def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
+    """Where logits differ most, by how much and how much is allowed; None if all are equal enough.
+
+    Args:
+        model: the model.
+        reach: prompts are longer than this.
+
+    Raises:
+        ValueError: logits that are no numbers.
+    """
+    most = model.max_positions or reach + 32
+    longest = min(reach + 7, most - 2 * (_DEPTH + 1))
+    if longest <= _PENDING + 4:
+        return None  # nothing of use fits into so short a context
+    nodes = _decoded(model, (longest, longest - 3))
+    plain = _plain_logits(model, [node.path for node in nodes])
+    _check_numbers(model, plain)
+    errors = [_apart(node.logits, logits) for node, logits in zip(nodes, plain, strict=True)]
+    error = max(errors)
+    where = nodes[errors.index(error)].where
+    allowed = TOLERANCE[model.dtype]
+    if error <= allowed:
+        return None
+    _check_causal(model, nodes[-1].path)
+    # Low precision and a choice of experts can move a module's own logits further than that.
+    allowed = max(allowed, 2 * _own_error(model, nodes[-1].path))
+    return None if error <= allowed else (where, error, allowed)
+
+
+def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
+    """Runs one row per length as decoding does; every node whose logits came out."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(count: int) -> list[int]:
+        return torch.randint(0, model.vocab_size, (count,), generator=generator).tolist()
+
+    rows = [draw(length) for length in lengths]
+    cache = model.allocate(len(rows), max(lengths) + _DEPTH + 1 + _SHAPE.size)
+    for row, tokens in enumerate(rows):
+        prefill(model, cache, row, tokens[: -_PENDING - 1])
+    starts = [len(tokens) - _PENDING - 1 for tokens in rows]
+    pending = torch.tensor([tokens[-_PENDING - 1 : -1] for tokens in rows], device=model.device)
+    logits = run_pending(model, cache, starts, pending, logits_to_keep=0).logits
+    nodes = [
+        Node("behind a prompt", tuple(tokens[: start + 1 + step]), logits[row, step])
+        for row, (tokens, start) in enumerate(zip(rows, starts, strict=True))
+        for step in range(_PENDING)
+    ]
+    for where in ("at the nodes of a tree", "behind an accepted path"):
+        tree = _tree(model, rows, draw)
+        before = [len(tokens) - 1 for tokens in rows]
+        logits = run_nodes(model, cache, tree, before, slice(0, _SHAPE.size)).logits
+        for row, tokens in enumerate(rows):
+            own = tree.tokens[row].tolist()
+            for path in _PATHS:
+                for end in range(1, len(path) + 1):
+                    whole = (*tokens, *(own[node] for node in path[1:end]))
+                    nodes.append(Node(where, whole, logits[row, path[end - 1]]))
+            kept = _PATHS[1 - row % 2]
+            cache.commit(row, before[row], kept)
+            tokens += [*(own[node] for node in kept[1:]), *draw(1)]
+    return nodes
+
+
+def _tree(model: HuggingFaceModel, rows: Sequence[Sequence[int]], draw: Any) -> Tree:
+    """A tree of two crossing branches behind each row's last token."""
+    tree = Tree(_SHAPE, torch.tensor([tokens[-1] for tokens in rows], device=model.device))
+    for parents in ([0, 0], [1, 0]):
+        tokens = torch.tensor([draw(len(parents)) for _ in rows], device=model.device)
+        there = torch.ones_like(tokens, dtype=torch.bool)
+        tree.add_level(tokens, torch.tensor(parents, device=model.device), there, None)
+    return tree
+
+
+def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Logits after each path, of one pass of the module without cache, mask or positions.
+
+    Paths that begin alike share a row; shorter ones are filled up behind, which a model that does
+    not look ahead cannot notice.
+    """
+    inner = {path[:end] for path in paths for end in range(1, len(path))}
+    whole = [path for path in dict.fromkeys(paths) if path not in inner]
+    length, first = max(map(len, whole)), min(map(len, paths))
+    filled = [[*path, *[0] * (length - len(path))] for path in whole]
+    ids = torch.tensor(filled, device=model.device)
+    keep = length - first + 1
+    logits = model.module(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
+    found = []
+    for path in paths:
+        row = next(i for i, other in enumerate(whole) if other[: len(path)] == path)
+        found.append(logits[row, len(path) - first, : model.vocab_size].to(model.device))
+    return found
+
+
+def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
+    """Raises a ValueError where logits depend on a token that comes later."""
+    other = (*path[:-1], (path[-1] + 1) % model.vocab_size)
+    ids = torch.tensor([path, other], device=model.device)
+    one, two = model.module(input_ids=ids, use_cache=False).logits[:, -2, : model.vocab_size]
+    if _apart(one, two) > TOLERANCE[model.dtype]:
+        raise ValueError(
+            "its logits depend on tokens that come later, so it cannot draft or decode"
+        )
+
+
+def _own_error(model: HuggingFaceModel, path: tuple[int, ...]) -> float:
+    """How far the module's own cached passes, token by token, lie from its plain pass."""
+    ids, last = torch.tensor([path], device=model.device), 4
+    plain = _plain_logits(model, [path[:end] for end in range(len(path) - last + 1, len(path) + 1)])
+    cache = DynamicCache(config=model.module.config)
+    model.module(input_ids=ids[:, :-last], past_key_values=cache, use_cache=True)
+    errors = []
+    for step in range(last):
+        token = ids[:, len(path) - last + step].unsqueeze(1)
+        output = model.module(input_ids=token, past_key_values=cache, use_cache=True)
+        logits = output.logits[0, -1, : model.vocab_size].to(model.device)
+        errors.append(_apart(logits, plain[step]))
+    return max(errors)
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """How far two rows of logits lie apart, in units of the second's spread."""
+    lowest = torch.finfo(one.dtype).min
+    one, other = (row.nan_to_num(neginf=lowest).double() for row in (one, other))
+    return float((one - other).norm() / (other - other.mean()).norm().clamp(min=1e-30))
+
+
+def _check_numbers(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:
+    """Raises a ValueError where a plain pass gives no numbers, naming the tensor to blame."""
+    if bool(torch.stack([row.amax() for row in logits]).isfinite().all()):
+        return
+    for name, parameter in model.module.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise ValueError(f"its tensor {name!r} holds values that are not finite (NaN or inf)")
+    raise ValueError("its logits are not finite (NaN or inf), though its weights are")

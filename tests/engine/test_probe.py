@@ -1,0 +1,113 @@
+"""A model is tried when it is loaded: what would be decoded wrongly is refused in one line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.engine.masks import LayerMasks
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.probe import check_model
+from tests.kinds import KINDS, VOCAB, tiny_module
+
+CPU = torch.device("cpu")
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+_SMALL: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3}
+_HEADS = _SMALL | {"num_attention_heads": 4, "intermediate_size": 64}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "rwkv": (
+        _SMALL | {"attention_hidden_size": 32, "intermediate_size": 64, "context_length": 128},
+        "keeps no keys and values of past tokens",
+    ),
+    "mamba": (_SMALL | {"state_size": 8}, "linear_attention|keeps no keys|unexpected keyword"),
+    "recurrent_gemma": (
+        _HEADS | {"lru_width": 32, "attention_window_size": 16, "head_dim": 8},
+        "linear_attention|keeps no keys|unexpected keyword",
+    ),
+    "bert": (_HEADS | {"is_decoder": False}, "logits depend on tokens that come later"),
+}
+
+
+def saved(module: PreTrainedModel, folder: Path) -> ModelSpec:
+    module.save_pretrained(folder)
+    return ModelSpec(str(folder))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_that_is_decoded_right_passes_in_every_precision(
+    name: str, dtype: torch.dtype
+) -> None:
+    check_model(HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "name", [name for name, kind in KINDS.items() if kind.open or name == "mpt"]
+)
+def test_a_window_or_bias_that_is_not_followed_is_caught(name: str, dtype: torch.dtype) -> None:
+    model = HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU)
+    model.masks = LayerMasks(model.module.config.get_text_config(), dtype)
+    model.masks.kinds = ("full_attention",)
+    with pytest.raises(ValueError, match="differ from those of one plain pass"):
+        check_model(model)
+
+
+def test_the_probe_leaves_no_trace() -> None:
+    model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU)
+    run, window = model._run, model.module.config.sliding_window
+    check_model(model)
+    assert model._run is run
+    assert model.module.config.sliding_window == window
+    assert model.timer.take_s() == 0
+
+
+def test_a_commit_that_keeps_the_wrong_nodes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = HuggingFaceModel(tiny_module("llama"), VOCAB, CPU)
+    allocate = model.allocate
+
+    def forgetful(rows: int, slots: int) -> Any:
+        cache = allocate(rows, slots)
+        monkeypatch.setattr(cache, "commit", lambda row, length, nodes: None)
+        return cache
+
+    monkeypatch.setattr(model, "allocate", forgetful)
+    with pytest.raises(ValueError, match="behind an accepted path its logits differ"):
+        check_model(model)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_decoded_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    settings, reason = REFUSED[name]
+    torch.manual_seed(0)
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings))
+    with pytest.raises(ValueError, match=reason) as caught:
+        load_model(saved(module, tmp_path / "it"))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert type(module).__name__ in text
+    assert str(tmp_path / "it") in text
+
+
+def test_an_encoder_with_a_decoder_is_refused_in_one_line(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("t5", vocab_size=VOCAB, d_model=32, num_layers=2, num_heads=4)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="encoder with a decoder, and only") as caught:
+        load_model(ModelSpec(str(tmp_path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_embedded_pair_is_tried_in_a_fraction_of_a_second() -> None:
+    folder = Path(__file__).parents[2] / "spec_bench" / "embedded" / "models"
+    models = [load_model(ModelSpec(str(path))) for path in sorted(folder.iterdir())]
+    assert len(models) >= 2
+    for model in models:
+        started = time.process_time()
+        check_model(model)
+        assert time.process_time() - started < 2
