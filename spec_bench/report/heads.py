@@ -14,6 +14,7 @@ import pandas as pd
 
 FILE = "heads.csv"
 GUESSES = ("t+1", "t+2", "t+3", "t+4", "t+5")
+ACCURACY = "validation t+5"
 NO_RNN = "redrafter_no_rnn"
 KINDS = ("medusa", "redrafter", NO_RNN)
 TEACHER_FORCING = (

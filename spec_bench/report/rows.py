@@ -16,6 +16,7 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench import files
+from spec_bench.columns import scores_in
 from spec_bench.records import Generation, parse_reasons
 
 Row = Mapping[str, Any]
@@ -105,6 +106,12 @@ def reason_of(row: Row | pd.Series, column: str) -> str:
 def failure_of(row: Row | pd.Series) -> str:
     """Why a cell failed, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
+
+
+def score_column(rows: pd.DataFrame) -> str | None:
+    """The first quality score that some row has."""
+    names = (name for name in scores_in(list(rows.columns)) if rows[name].notna().any())
+    return next(names, None)
 
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:

@@ -7,27 +7,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.figures import FIGURES, draw
-from spec_bench.report.figures.acceptance import curves
-from spec_bench.report.figures.bernoulli import square
-from spec_bench.report.figures.choose import own_pairs_first, usable
-from spec_bench.report.figures.configurations import configurations
-from spec_bench.report.figures.published import (
-    axis_values,
-    pairs_of,
-    printed_mcsd,
-    printed_rsd,
-)
-from spec_bench.report.figures.relative import (
-    Point,
-    baseline_band,
-    best_series,
-    relative_printed,
-    relative_rows,
-)
-from spec_bench.report.figures.style import error_bars, marks
-from spec_bench.report.papers.index import find_item
-from tests.report.frames import frame, row
+from spec_bench.report.figures import draw, drawable
+from spec_bench.report.figures.choose import own_pairs_first, pairs_of, usable
+from spec_bench.report.figures.heat_maps import square
+from spec_bench.report.figures.printed import axes_of, printed_cells
+from spec_bench.report.figures.texts import marks
+from spec_bench.report.paper import find_item, load_paper
+from spec_bench.report.statistics import error_bars
+from tests.report.drawn import points, series_of, sheet_of
+from tests.report.rows import EMBEDDED, frame
+from tests.report.rows import row as any_row
+
+
+def row(decoder: str, spec: str = "-", **values: object) -> dict[str, object]:
+    return any_row(decoder, spec, half=0.1, **{**EMBEDDED, **values})
+
 
 EXP1 = frame(
     row("ar", block_efficiency=1.0, mbsu=1.0, speedup=1.0, rouge2=0.5),
@@ -36,40 +30,47 @@ EXP1 = frame(
     row("rsd_s", "3x2", block_efficiency=2.4, mbsu=2.2, speedup=1.6, rouge2=0.5),
     row("rsd_s", "4x3", block_efficiency=2.7, mbsu=2.5, speedup=1.4, rouge2=0.5),
 )
+MCSD = frame(
+    *(row("mcsd_wor", spec, acceptance_rate=0.7) for spec in ("4", "1")),
+    *(row("mcsd_wor", spec, block_efficiency=2.0, speedup=1.2) for spec in ("4-2", "2-4", "2-2")),
+    row("mcsd_wor", "4-2-1", block_efficiency=2.0, speedup=1.2),
+    row("mcsd", "4", acceptance_rate=0.7),
+    row("mcsd", "4-2", block_efficiency=2.0, speedup=1.2),
+)
 FIG4, FIG5 = find_item("figure", "rsd/4"), find_item("figure", "rsd/5")
 
 
-def values(points: list[Point]) -> list[tuple[int, str, float]]:
-    return [(point.place, point.spec, round(point.value, 6)) for point in points]
-
-
 def test_the_best_tree_is_picked_panel_by_panel() -> None:
-    relative, places = relative_rows(EXP1), axis_values("draft_length")
-    taus = best_series(relative, "rsd_s", "block_efficiency", places)
-    speeds = best_series(relative, "rsd_s", "speedup", places)
-    assert values(taus) == [(2, "3x2", 2.4), (3, "4x3", 2.7)]
-    assert values(speeds) == [(2, "2x2", 1.7), (3, "4x3", 1.4)]
+    (taus, _, speeds, _) = sheet_of("rsd/4", EXP1).grid[0]
+    (best,) = series_of(taus, decoder="rsd_s")
+    assert points(best) == [(2, 2.4), (3, 2.7)]
+    assert list(best.rows.spec) == ["3x2", "4x3"]
+    (best,) = series_of(speeds, decoder="rsd_s")
+    assert points(best) == [(2, 1.7), (3, 1.4)]
 
 
 def test_accuracy_is_that_of_the_best_block_efficiency_and_not_the_luckiest() -> None:
-    points = best_series(relative_rows(EXP1), "rsd_s", "accuracy", axis_values("draft_length"))
-    assert values(points) == [(2, "3x2", 1.0), (3, "4x3", 1.0)]
+    (best,) = series_of(sheet_of("rsd/4", EXP1).grid[0][3], decoder="rsd_s")
+    assert points(best) == [(2, 1.0), (3, 1.0)]
 
 
 def test_accuracy_is_relative_to_the_baseline_with_its_interval() -> None:
-    (point,) = best_series(relative_rows(EXP1), "sd", "accuracy", axis_values("draft_length"))
-    assert (point.value, point.low, point.high) == pytest.approx((0.8, 0.6, 1.0))
-    assert baseline_band(EXP1) == pytest.approx((0.8, 1.2))
+    panel = sheet_of("rsd/4", EXP1).grid[0][3]
+    (series,) = series_of(panel, decoder="sd")
+    assert series.points("score") == [pytest.approx((0.8, 0.6, 1.0))]
+    assert panel.band == pytest.approx((0.8, 1.2))
 
 
 def test_without_a_baseline_there_is_no_accuracy() -> None:
-    rows = EXP1[EXP1.decoder != "ar"]
-    assert not best_series(relative_rows(rows), "sd", "accuracy", axis_values("draft_length"))
-    assert baseline_band(rows) is None
+    taus, _, _, panel = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"]).grid[0]
+    assert taus.series
+    assert not panel.series
+    assert panel.band is None
+    assert panel.panel.empty == "no score"
 
 
 def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
-    lengths, budgets = axis_values("draft_length"), axis_values("target_budget")
+    lengths, budgets = axes_of("rsd")["draft_length"], axes_of("rsd")["target_budget"]
     assert lengths["rsd_c", "2-2"] == 2
     assert budgets["rsd_c", "2-2"] == 6
     assert budgets["sd", "30"] == 30
@@ -80,13 +81,23 @@ def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
 
 
 def test_the_papers_points_are_those_of_its_table() -> None:
-    rows = printed_rsd("llama2_7b", "xsum", "draft_length")
-    points = best_series(relative_printed(rows), "spectr", "speedup", axis_values("draft_length"))
-    assert points[0].place == 2
-    assert points[0].value == pytest.approx(53.346 / 37.269)
-    assert printed_rsd("embedded", "xsum", "draft_length").empty
-    assert printed_mcsd("llama_13b_68m", "alpaca", 0, "acceptance_rate_k4") == 0.88
-    assert printed_mcsd("embedded", "alpaca", 0, "acceptance_rate_k4") is None
+    rows = printed_cells("rsd", ["llama2_7b", "embedded"])
+    assert set(rows.pair) == {"llama2_7b"}
+    own = rows[(rows.task == "xsum") & (rows.decoder == "spectr") & (rows.draft_length == 2)]
+    assert own.speedup.max() == pytest.approx(53.346 / 37.269)
+    rows = printed_cells("mcsd", ["llama_13b_68m"])
+    own = rows[(rows.task == "alpaca") & (rows.temperature == 0) & (rows.spec == "4")]
+    assert list(own.acceptance_rate) == [0.88]
+
+
+def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers() -> None:
+    sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
+    assert sheet.printed
+    (theirs,) = series_of(sheet.panels[2], decoder="spectr")
+    assert theirs.layer.printed
+    assert points(theirs)[0] == (2, round(53.346 / 37.269, 6))
+    assert not sheet_of("rsd/6", EXP1.assign(pair="llama2_7b", temperature=0.5)).printed
+    assert not sheet_of("rsd/6", EXP1).printed
 
 
 def test_a_figure_shows_its_own_pairs_or_else_all() -> None:
@@ -123,20 +134,23 @@ def test_failed_cells_and_paths_as_rows_are_not_shown() -> None:
 
 
 def test_alpha_curves_have_one_level_trees_in_the_order_of_k() -> None:
-    rows = frame(
-        row("mcsd_wor", "16", acceptance_rate=0.9),
-        row("mcsd_wor", "2", acceptance_rate=0.7),
-        row("mcsd_wor", "2-2", acceptance_rate=0.7),
-        row("mcsd", "4", acceptance_rate=0.7),
-    )
-    assert list(curves(rows).k) == [2, 16]
+    ((panel,),) = sheet_of("mcsd/3", MCSD).grid
+    (series,) = panel.series
+    assert points(series) == [(1, 0.7), (4, 0.7)]
+    assert panel.title == "XSum, temperature 0.3"
 
 
 def test_configurations_of_two_levels_have_an_order_and_a_budget() -> None:
-    specs = ("4-2", "2-4", "2-2", "4-2-1", "8")
-    found = configurations(frame(*(row("mcsd_wor", spec, speedup=1.0) for spec in specs)))
-    assert list(found.order) == ["decreasing", "increasing", "equal"]
-    assert list(found.budget) == [8, 8, 4]
+    ((panel,),) = sheet_of("mcsd/4", MCSD).grid
+    found = [(each.rows.spec.iloc[0], each.label, each.shape) for each in panel.series]
+    assert found == [
+        ("4-2", "decreasing widths", "8 paths"),
+        ("2-2", "equal widths", "4 paths"),
+        ("2-4", "increasing widths", "8 paths"),
+    ]
+    looks = [each.look for each in panel.series]
+    assert len({look.colour for look in looks}) == 3
+    assert looks[0].marker == looks[2].marker != looks[1].marker
 
 
 def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown() -> None:
@@ -162,10 +176,6 @@ def grid_rows() -> pd.DataFrame:
     return frame(*({"p": p, "q": q, **rules, "otm": 1 - p * q} for p in steps for q in steps))
 
 
-MCSD = frame(
-    *(row("mcsd_wor", spec, acceptance_rate=0.7) for spec in ("1", "4")),
-    *(row("mcsd_wor", spec, block_efficiency=2.0, speedup=1.2) for spec in ("4-2", "2-4")),
-)
 DRAWN = [
     ("rsd", "1", grid_rows(), "rsd-fig1"),
     ("rsd", "4", EXP1, "rsd-fig4-embedded"),
@@ -184,6 +194,18 @@ def test_a_figure_becomes_a_png_and_a_pdf(
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
+def test_a_figure_of_several_pairs_is_a_file_each_or_one_that_shows_them_together(
+    tmp_path: Path,
+) -> None:
+    def both(rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([rows, rows.assign(pair="other")], ignore_index=True)
+
+    apart = draw("rsd", "4", both(EXP1), tmp_path, formats=["png"])
+    assert [path.stem for path in apart] == ["rsd-fig4-embedded", "rsd-fig4-other"]
+    together = draw("mcsd", "3", both(MCSD), tmp_path, formats=["png"])
+    assert [path.stem for path in together] == ["mcsd-fig3"]
+
+
 def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
     paths = draw("rsd", "4", both, tmp_path, pair="embedded")
@@ -193,9 +215,9 @@ def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paper", "figure", "message"),
     [
-        ("rsd", "3", "rsd has no figure '3' to draw; it has: 1, 4, 5, 6, 7, 8, 9"),
-        ("mcsd", "1", "mcsd has no figure '1' to draw; it has: 3, 4, 5"),
-        ("nothing", "1", "no figures of paper 'nothing'; there are: rsd, mcsd, dsbd"),
+        ("rsd", "3", "'3'.* 1, 4, 5, 6, 7, 8, 9"),
+        ("mcsd", "1", "'1'.* 3, 4, 5"),
+        ("nothing", "1", "'nothing'.* dsbd, mcsd, redrafter, rsd"),
         ("rsd", "5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
         ("rsd", "1", "nothing measured for figure rsd/1; .*spec_bench.audit.bernoulli"),
         ("mcsd", "3", "nothing measured for figure mcsd/3; .*mcsd=acceptance"),
@@ -217,7 +239,7 @@ def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path: Pat
         draw("rsd", "4", EXP1, tmp_path, pair="opt_13b")
 
 
-def test_every_figure_that_is_listed_is_one_of_the_papers() -> None:
-    for paper, numbers in FIGURES.items():
-        for number in numbers:
-            assert find_item("figure", f"{paper}/{number}").name == f"{paper}/{number}"
+@pytest.mark.parametrize("paper", ["dsbd", "mcsd", "redrafter", "rsd"])
+def test_every_figure_of_a_paper_is_drawn(paper: str) -> None:
+    figures = [str(item.number) for item in load_paper(paper).of_kind("figure")]
+    assert list(drawable(paper)) == figures

@@ -7,29 +7,34 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.beams import head_beams
 from spec_bench.report.figures import draw
-from spec_bench.report.figures.accuracy_speed import correlation
-from spec_bench.report.figures.batch_sizes import attention_curves, decoder_curves
 from spec_bench.report.figures.choose import usable
-from spec_bench.report.figures.head_accuracy import half_width
-from spec_bench.report.figures.head_beams import with_width
 from spec_bench.report.heads import best_heads, grid_of, heads_of
-from spec_bench.report.load import groups_of
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
-from spec_bench.report.papers.index import find_item, load_paper
+from spec_bench.report.paper import find_item, load_paper
 from spec_bench.report.papers.measured import Measured
-from tests.report.frames import frame
-from tests.report.redrafter_rows import around, batches, beams, cell, grid, head
+from spec_bench.report.rows import groups_of
+from spec_bench.report.statistics import correlation, half_width
+from tests.report.drawn import points, sheet_of
+from tests.report.rows import (
+    MT_BENCH,
+    around,
+    frame,
+    head,
+    redrafter_batches,
+    redrafter_beams,
+    redrafter_grid,
+    row,
+)
 
 
 def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:
     for number, rows, name in (
-        ("3", grid(tmp_path / "a"), "redrafter-fig3"),
-        ("4", grid(tmp_path / "b"), "redrafter-fig4-embedded"),
-        ("5", beams(), "redrafter-fig5-embedded"),
-        ("6", batches(), "redrafter-fig6-embedded"),
+        ("3", redrafter_grid(tmp_path / "a"), "redrafter-fig3"),
+        ("4", redrafter_grid(tmp_path / "b"), "redrafter-fig4-embedded"),
+        ("5", redrafter_beams(), "redrafter-fig5-embedded"),
+        ("6", redrafter_batches(), "redrafter-fig6-embedded"),
     ):
         png, pdf = draw("redrafter", number, rows, tmp_path / "figures")
         assert (png.name, pdf.name) == (f"{name}.png", f"{name}.pdf")
@@ -37,7 +42,7 @@ def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:
 
 
 def test_heads_lie_beside_the_rows_or_are_the_rows(tmp_path: Path) -> None:
-    rows = grid(tmp_path)
+    rows = redrafter_grid(tmp_path)
     assert len(heads_of(rows)) == 9
     own = pd.DataFrame([head("medusa")])
     assert heads_of(own) is own
@@ -51,12 +56,23 @@ def test_of_each_kind_the_head_that_is_best_in_validation_is_shown() -> None:
     assert best["redrafter"]["folder"] == "b"
 
 
+def test_heads_are_shown_in_training_and_in_validation_which_alone_has_bars() -> None:
+    training, validation = sheet_of("redrafter/3", pd.DataFrame([head("medusa")])).panels
+    (series,) = training.series
+    assert (training.title, series.label) == ("training", "Medusa\n2 blocks, 2.00M")
+    assert points(series)[:2] == [("t+1", 0.65), ("t+2", 0.6)]
+    assert not series.has_ends("accuracy")
+    (series,) = validation.series
+    value, low, high = series.points("accuracy")[0]
+    assert high - value == value - low == pytest.approx(half_width(0.6, 800))
+
+
 def test_half_a_shares_interval() -> None:
     assert half_width(0.5, 100) == pytest.approx(0.098)
 
 
 def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path: Path) -> None:
-    rows = grid(tmp_path)
+    rows = redrafter_grid(tmp_path)
     rows.loc[0, "draft"] = "heads/redrafter-0/"  # as a user may write it
     rows.loc[1, "draft"] = "heads/of-someone-else"
     joined = grid_of(heads_of(rows), rows)
@@ -64,43 +80,55 @@ def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path: Path) -> None:
     assert joined.iloc[0]["validation t+5"] == pytest.approx(0.45)
 
 
-def test_correlation_is_pearsons_and_needs_three_heads() -> None:
-    heads = pd.DataFrame({"validation t+5": [0.1, 0.2, 0.3], "token_rate": [10.0, 30.0, 20.0]})
-    assert correlation(heads, "token_rate") == pytest.approx(0.5)
-    assert correlation(heads.head(2), "token_rate") is None
-    assert correlation(heads.assign(token_rate=10.0), "token_rate") is None
+def test_correlation_is_pearsons_and_needs_three_heads_that_differ() -> None:
+    x, y = pd.Series([0.1, 0.2, 0.3]), pd.Series([10.0, 30.0, 20.0])
+    assert correlation(x, y) == pytest.approx(0.5)
+    assert correlation(x[:2], y[:2]) is None
+    assert correlation(x, pd.Series([10.0, 10.0, 10.0])) is None
+
+
+def test_clouds_of_heads_bear_their_number_and_correlation(tmp_path: Path) -> None:
+    speeds, taus = sheet_of("redrafter/4", redrafter_grid(tmp_path)).panels
+    labels = [series.label for series in speeds.series]
+    assert labels == ["with recurrence (4 heads), r = 1.000", "without (4 heads), r = 1.000"]
+    assert speeds.panel.y, taus.panel.y == ("token_rate", "block_efficiency")
 
 
 def test_cells_of_several_heads_are_several_cells(tmp_path: Path) -> None:
-    assert len(usable(grid(tmp_path), find_item("figure", "redrafter/4"))) == 8
+    assert len(usable(redrafter_grid(tmp_path), find_item("figure", "redrafter/4"))) == 8
 
 
 def test_beams_are_ordered_by_width_and_count_their_tokens() -> None:
-    rows = with_width(beams().iloc[::-1])
-    assert list(rows.width) == [1, 1, 2, 2, 4, 4]
-    assert list(rows.tokens) == [5, 5, 10, 10, 20, 20]
-    assert head_beams("15x5") == (15, 5)
-    with pytest.raises(ValueError, match=r"no beams '4-4'.*8x5"):
-        head_beams("4-4")
+    rows = redrafter_beams().iloc[::-1].reset_index(drop=True)
+    widths, merging = sheet_of("redrafter/5", rows).panels
+    assert [series.label for series in widths.series] == ["up to 8 tokens", "up to 32 tokens"]
+    assert [x for x, _ in points(widths.series[0])] == [1, 2, 4]
+    (longest,) = merging.series
+    assert points(longest) == [(5, 5), (10, 8), (20, 12)]
+    assert set(longest.rows.max_new_tokens) == {32}
+    assert longest.points("nodes_per_call_p50")[-1] == (12, 10, 16)
+    assert [round(merged, 2) for merged in longest.rows.merged.dropna()] == [1.25, 1.67]
 
 
 def test_curves_with_tree_attention_are_apart_from_those_without() -> None:
-    assert list(decoder_curves(batches())) == ["AR", "ReDrafter 8x5"]
-    both = attention_curves(batches())
-    assert list(both) == ["ReDrafter 8x5, tree attention", "ReDrafter 8x5, beams as rows"]
-    assert [list(part.token_rate) for part in both.values()] == [[50.0, 100.0], [30.0, 60.0]]
+    (_, decoders), (_, both) = sheet_of("redrafter/6", redrafter_batches()).grid
+    assert [series.label for series in decoders.series] == ["AR", "ReDrafter 8x5"]
+    labels = [series.label for series in both.series]
+    assert labels == ["ReDrafter 8x5, tree attention", "ReDrafter 8x5, beams as rows"]
+    assert [points(series) for series in both.series] == [[(1, 50), (4, 100)], [(1, 30), (4, 60)]]
 
 
 def test_a_curve_of_approximate_cells_says_so() -> None:
+    rates = {"token_rate": around(50.0, 1.0), "token_rate_per_request": around(50.0, 1.0)}
     typical = [
-        cell("redrafter-batches", "redrafter_typical", "8x5", batch_size=size) for size in (1, 4)
+        row("redrafter_typical", "8x5", **MT_BENCH, **rates, batch_size=size) for size in (1, 4)
     ]
-    (name,) = decoder_curves(frame(*typical))
-    assert name.endswith("8x5 (approximate)")
+    ((panel, _),) = sheet_of("redrafter/6", frame(*typical)).grid
+    assert panel.series[0].label == "ReDrafter, typical 8x5 (approximate)"
 
 
 def test_one_batch_size_is_no_figure(tmp_path: Path) -> None:
-    rows = batches()
+    rows = redrafter_batches()
     with pytest.raises(ValueError, match=r"nothing measured for figure redrafter/6"):
         draw("redrafter", "6", rows[rows.batch_size == 1], tmp_path)
 
@@ -108,16 +136,16 @@ def test_one_batch_size_is_no_figure(tmp_path: Path) -> None:
 def test_the_grids_page_has_figures_3_and_4_for_any_pair(tmp_path: Path) -> None:
     paper = load_paper("redrafter")
     items = [item for item in paper.items if "redrafter-grid" in item.experiments]
-    found = drawings(paper, items, Measured(grid(tmp_path)))
+    found = drawings(paper, items, Measured(redrafter_grid(tmp_path)))
     assert [drawing.item.number for drawing in found] == [3, 4]
 
 
 def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster() -> None:
     (group,) = groups_of(
         frame(
-            cell("redrafter-temperatures", "ar", speedup=around(1.0, 0.0)),
-            cell("redrafter-temperatures", "redrafter", "8x5", speedup=around(1.1, 0.1)),
-            cell("redrafter-temperatures", "redrafter_typical", "8x5", speedup=around(1.5, 0.1)),
+            row("ar", **MT_BENCH, speedup=around(1.0, 0.0)),
+            row("redrafter", "8x5", **MT_BENCH, speedup=around(1.1, 0.1)),
+            row("redrafter_typical", "8x5", **MT_BENCH, speedup=around(1.5, 0.1)),
         )
     )
     found = headline(group)

@@ -10,10 +10,9 @@ import pandas as pd
 
 from spec_bench.report.claim import Claim, Range, Side
 from spec_bench.report.claims.records import Records
-from spec_bench.report.figures.relative import score_column
 from spec_bench.report.heads import grid_of, heads_of
 from spec_bench.report.paper import Axes
-from spec_bench.report.rows import Group, Row, groups_of, tree_attention
+from spec_bench.report.rows import Group, Row, groups_of, score_column, tree_attention
 from spec_bench.spec import parse
 
 _CELL = (

@@ -1,6 +1,7 @@
 """The papers' figures from measured rows: ``draw("rsd", "4", rows, folder)``.
 
-Knows which figure is drawn by which module, and nothing about where rows come from.
+What a figure shows is data, ``drawing:`` in its paper's ``paper.yaml``; see ``drawing``. Knows
+nothing about where rows come from.
 """
 
 from __future__ import annotations
@@ -10,42 +11,26 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.figures import (
-    acceptance,
-    accepted_width,
-    accuracy_speed,
-    batch_sizes,
-    beam_effects,
-    bernoulli,
-    best_trees,
-    configurations,
-    fronts,
-    head_accuracy,
-    head_beams,
-)
-from spec_bench.report.figures.style import FORMATS
-from spec_bench.report.papers.index import Item, find_item
+from spec_bench.report.figures import heat_maps
+from spec_bench.report.figures.choose import nothing_measured
+from spec_bench.report.figures.drawing import Drawing, drawing_of
+from spec_bench.report.figures.panels import draw_sheet
+from spec_bench.report.figures.printed import printed_cells
+from spec_bench.report.figures.sheet import Sheet, sheets
+from spec_bench.report.figures.sources import SOURCES
+from spec_bench.report.figures.style import FORMATS, save, settings
+from spec_bench.report.paper import Item, find_item, load_paper, paper_names
 
-_Drawer = Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path]]
-
-_DRAWERS: dict[str, dict[str, _Drawer]] = {
-    "rsd": {"1": bernoulli.draw, **dict.fromkeys("456789", best_trees.draw)},
-    "mcsd": {"3": acceptance.draw, "4": configurations.draw, "5": acceptance.draw},
-    "dsbd": {
-        **dict.fromkeys("456", fronts.draw),
-        "7": accepted_width.draw,
-        **dict.fromkeys("89", beam_effects.draw),
-    },
-    "redrafter": {
-        "3": head_accuracy.draw,
-        "4": accuracy_speed.draw,
-        "5": head_beams.draw,
-        "6": batch_sizes.draw,
-    },
+DRAWERS: dict[str, Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path]]] = {
+    "heat_maps": heat_maps.draw
 }
+"""What ``drawer`` of a drawing may name: figures that are no panels of measured cells."""
 
-FIGURES: dict[str, tuple[str, ...]] = {paper: tuple(drawers) for paper, drawers in _DRAWERS.items()}
-"""The figures that can be drawn, by paper."""
+
+def drawable(paper: str) -> tuple[str, ...]:
+    """The numbers of a paper's figures that can be drawn."""
+    figures = load_paper(paper).of_kind("figure")
+    return tuple(str(figure.number) for figure in figures if "drawing" in figure.settings)
 
 
 def draw(
@@ -59,8 +44,8 @@ def draw(
     """Draws a paper's figure as PNG and PDF, or as one of them.
 
     Args:
-        paper: a key of ``FIGURES``.
-        figure: one of its figures.
+        paper: its name.
+        figure: the figure's number.
         rows: measured cells; for RSD's Figure 1 the grid of ``spec_bench.audit.bernoulli``.
         folder: where to write to; it is made if needed.
         pair: draw this pair's rows only; None: the figure's own pairs, or if none of them is
@@ -68,17 +53,12 @@ def draw(
         formats: endings of the files to write, of ``png`` and ``pdf``.
 
     Returns:
-        The files, one of each format; RSD's and DSBD's figures have one of each per pair.
+        The files, one of each format; of some figures one of each per pair.
 
     Raises:
         ValueError: unknown figure, or nothing measured for it.
     """
-    figure = str(figure)
-    if paper not in FIGURES:
-        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(FIGURES)}")
-    if figure not in FIGURES[paper]:
-        choices = ", ".join(FIGURES[paper])
-        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
+    item, drawing = _found(paper, str(figure))
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
@@ -86,4 +66,56 @@ def draw(
             raise ValueError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
-    return _DRAWERS[paper][figure](find_item("figure", f"{paper}/{figure}"), rows, folder, formats)
+    if drawing.drawer is not None:
+        return DRAWERS[drawing.drawer](item, rows, folder, formats)
+    found = figure_sheets(item, drawing, rows)
+    paths = []
+    for sheet, name in zip(found, names_of(item, found), strict=True):
+        with settings():
+            paths += save(draw_sheet(sheet), folder, name, formats)
+    return paths
+
+
+def figure_sheets(item: Item, drawing: Drawing, rows: pd.DataFrame) -> list[Sheet]:
+    """A figure's data, a sheet per file.
+
+    Raises:
+        ValueError: nothing is measured for it.
+    """
+    found = SOURCES[drawing.source](item, drawing, rows)
+    printed = printed_cells(item.paper, found.pair) if "pair" in found else pd.DataFrame()
+    if not (own := list(sheets(drawing, found, printed))):
+        raise nothing_measured(item)
+    return own
+
+
+def names_of(item: Item, found: Sequence[Sheet]) -> list[str]:
+    """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
+    names = []
+    for sheet in found:
+        name = f"{item.paper}-fig{item.number}"
+        pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
+        same = [each for each in found if each.text("{pair}") == pair]
+        if pair and "," not in pair:
+            name += f"-{pair}"
+        if len(same) > 1:
+            name += f"-{sheet.rows.task.iloc[0]}"
+        names.append(name)
+    return names
+
+
+def _found(paper: str, figure: str) -> tuple[Item, Drawing]:
+    """A figure and how it is drawn.
+
+    Raises:
+        ValueError: there is none, or its paper does not say how it is drawn.
+    """
+    if paper not in paper_names():
+        raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")
+    if figure not in drawable(paper):
+        choices = ", ".join(drawable(paper)) or "none"
+        raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
+    item = find_item("figure", f"{paper}/{figure}")
+    drawing = drawing_of(item)
+    assert drawing is not None, "drawable figures have a drawing"
+    return item, drawing

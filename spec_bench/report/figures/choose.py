@@ -1,4 +1,4 @@
-"""Which measured rows a figure shows: its pairs, its experiments, each cell once."""
+"""Which measured rows a figure shows: its pairs, tasks and experiments, each cell once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from spec_bench.report.papers.index import Item
+from spec_bench.report.paper import Item, load_paper
+from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.rows import tree_attention
 
 _CELL = (
     *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
     *("max_new_tokens", "tree_attention"),
 )
+
+
+def shown_cells(item: Item, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
+    """The cells of a figure: of its own pairs, or if none of them is measured, of all that are.
+
+    Of its own pairs the tasks that it names are shown, of any other pair all tasks.
+    """
+    own = pairs_of(item)
+    found = own_pairs_first(usable(rows, item, paths_as_rows), own)
+    tasks = item.settings.get("tasks")
+    return found if tasks is None else found[~found.pair.isin(own) | found.task.isin(tasks)]
 
 
 def usable(rows: pd.DataFrame, item: Item, paths_as_rows: bool = False) -> pd.DataFrame:
@@ -29,7 +42,7 @@ def usable(rows: pd.DataFrame, item: Item, paths_as_rows: bool = False) -> pd.Da
     Raises:
         ValueError: nothing is left.
     """
-    found = rows if rows.empty or paths_as_rows else rows[with_tree_attention(rows)]
+    found = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
     if not found.empty:
         found = found[found.status != "failed"]
     if found.empty:
@@ -44,23 +57,21 @@ def usable(rows: pd.DataFrame, item: Item, paths_as_rows: bool = False) -> pd.Da
     return found.loc[order.drop_duplicates(keys).index.sort_values()]
 
 
-def sampled_as(item: Item, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows at the figure's own temperature."""
-    wanted = item.settings.get("sampling", {}).get("temperature")
-    return rows if wanted is None else rows[rows.temperature == wanted]
-
-
 def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:
     """The rows of the figure's own pairs; where there are none, all rows."""
     found = rows[rows.pair.isin(set(own))]
     return rows if found.empty else found
 
 
-def with_tree_attention(rows: pd.DataFrame) -> pd.Series:
-    """Which rows verified all paths in one row of the batch; a file without the column: all."""
-    if "tree_attention" not in rows:
-        return pd.Series(True, index=rows.index)
-    return rows.tree_attention.map(lambda value: str(value).lower() != "false")
+def pairs_of(item: Item) -> list[str]:
+    """Names of the pair configs that a figure shows in the paper: its own, or its tables'."""
+    printed = item.settings.get("pairs", ())
+    if "tables" in item.settings:
+        rows = load_paper(item.paper).reference
+        own = rows[rows.table.isin([str(number) for number in item.settings["tables"]])]
+        printed = own[["target", "draft"]].drop_duplicates().to_numpy()
+    found = (pair_of(str(target), str(draft)) for target, draft in printed)
+    return list(dict.fromkeys(name for name in found if name))
 
 
 def nothing_measured(item: Item) -> ValueError:

@@ -18,10 +18,9 @@ from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, verdict_of
-from spec_bench.report.figures.accuracy_speed import ACCURACY, correlation
-from spec_bench.report.figures.head_accuracy import half_width
-from spec_bench.report.heads import GUESSES, KINDS, NO_RNN, best_heads, heads_of
+from spec_bench.report.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of
 from spec_bench.report.papers.drafter_size import written
+from spec_bench.report.statistics import correlation, half_width
 
 _MEDUSA, _REDRAFTER, _ = KINDS
 _SAME = ("blocks", "learning_rate", "steps")
@@ -73,7 +72,7 @@ def correlations(claim: Claim, scope: Scope) -> Iterator[Check]:
     joined = scope.of(claim)
     for kind in (_REDRAFTER, NO_RNN) if not joined.empty else ():
         own = joined[joined["head"] == kind]
-        r = correlation(own, "token_rate")
+        r = correlation(own[ACCURACY], own.token_rate)
         if r is not None:
             text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
             low, high = _fisher(r, len(own))

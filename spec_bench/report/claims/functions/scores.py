@@ -12,8 +12,7 @@ from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
-from spec_bench.report.figures.relative import score_column
-from spec_bench.report.rows import Group, Row, rows_of
+from spec_bench.report.rows import Group, Row, rows_of, score_column
 
 _NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
 

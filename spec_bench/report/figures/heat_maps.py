@@ -10,7 +10,7 @@ import pandas as pd
 
 from spec_bench.report.figures.choose import nothing_measured
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, pyplot, save, settings
-from spec_bench.report.papers.index import Item
+from spec_bench.report.paper import Item
 
 RULES = {
     "multi_round": "multi-round",

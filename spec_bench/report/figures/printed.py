@@ -1,0 +1,80 @@
+"""The paper's printed numbers as a figure plots them: shaped like measured cells."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import pandas as pd
+
+from spec_bench.columns import COLUMNS
+from spec_bench.published import side_by_side
+from spec_bench.report.figures.derived import derive
+from spec_bench.report.paper import load_paper
+from spec_bench.report.papers.pairs import pair_configs
+
+_NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
+
+
+def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
+    """Measured rows with a column for each axis that divides the paper's tables into blocks.
+
+    A tree stands where the paper's tables have it: budgets are nominal, so that counting nodes
+    would not tell. Experiments share some trees, which alone are no run of either: an axis is empty
+    in all rows unless some tree is only in its list.
+    """
+    for axis, places in axes_of(paper).items():
+        trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
+        others = {tree for name, own in axes_of(paper).items() if name != axis for tree in own}
+        own = any(tree in places and tree not in others for tree in trees)
+        rows = rows.assign(**{axis: [places.get(tree) if own else None for tree in trees]})
+        rows[axis] = rows[axis].astype(float)
+    return rows
+
+
+@functools.cache
+def axes_of(paper: str) -> dict[str, dict[tuple[str, str], int]]:
+    """For each axis of the paper's tables: (decoder, spec) -> its place on it."""
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for row in load_paper(paper).numbers:
+        if row["axis"] and row["decoder"] != "ar":
+            places = found.setdefault(row["axis"], {})
+            places[row["decoder"], row["spec"]] = int(row["axis_value"])
+    return found
+
+
+def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
+    """What the paper prints of some pairs, a row per cell, the columns those of measured cells.
+
+    Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
+    the printed token rates of one table.
+
+    Args:
+        paper: its name.
+        pairs: names of pair configs.
+    """
+    frames = [_of_pair(paper, pair) for pair in dict.fromkeys(pairs)]
+    known = [frame for frame in frames if not frame.empty]
+    return derive(pd.concat(known, ignore_index=True)) if known else pd.DataFrame()
+
+
+@functools.cache
+def _of_pair(paper: str, pair: str) -> pd.DataFrame:
+    config = pair_configs().get(pair)
+    names = config.printed if config else frozenset()
+    numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
+    rows = pd.DataFrame(side_by_side(numbers))
+    if rows.empty:
+        return rows
+    number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
+    for name in number.intersection(rows):
+        rows[name] = pd.to_numeric(rows[name], errors="coerce")
+    rows = rows.fillna(_NOT_TRUNCATED).assign(pair=pair)
+    for axis in axes_of(paper):
+        rows[axis] = rows.axis_value.where(rows.axis == axis)
+    rows = rows.sort_values("table", kind="stable").reset_index(drop=True)
+    if "token_rate" in rows and "speedup" not in rows:
+        base = rows.token_rate.where(rows.decoder == "ar").groupby(rows.table).transform("first")
+        rows["speedup"] = rows.token_rate / base
+    keys = ["task", "temperature", "top_k", "top_p", "decoder", "spec", "axis"]
+    return rows[~rows.duplicated(keys)]

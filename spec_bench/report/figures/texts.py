@@ -1,0 +1,96 @@
+"""Texts of figures that name columns in braces: ``{task}, temperature {temperature:g}``.
+
+A column is written if all rows have one value of it, and is empty otherwise; its name with an s
+(``{tasks}``) lists all values. ``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` is what sets
+the rows apart from exact ones.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from spec_bench.names import MARKS, title
+
+
+def fill(
+    text: str, rows: pd.DataFrame, names: Mapping[str, str] | None = None, **more: object
+) -> str:
+    """The text with what its braces name.
+
+    Args:
+        text: with names in braces.
+        rows: cells whose columns may be named.
+        names: value -> how it is written, where the usual name is not meant.
+        more: names that are no columns.
+    """
+    filled = _Columns(rows, names or {}, more).format(text)
+    return re.sub(" {2,}", " ", filled).strip(" ")
+
+
+def known(text: str, row: Mapping[str, Any]) -> bool:
+    """Whether a row has a value in every column that a text names."""
+    names = [name for _, name, _, _ in string.Formatter().parse(text) if name]
+    return not any(pd.isna(row[name]) for name in names if name in row)
+
+
+def marks(rows: pd.DataFrame) -> str:
+    """What sets these rows apart from exact ones, for a title; "" where nothing does."""
+    if "lossless" not in rows:
+        return ""
+    found = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def jobs(rows: pd.DataFrame) -> str:
+    """That some decoders' speeds were not measured side by side with the rest's; "" if all were."""
+    if "baseline" not in rows or rows.baseline.nunique() < 2:
+        return ""
+    names = dict.fromkeys(rows.decoder[rows.baseline == "same job"])
+    listed = ", ".join(title(name) for name in names)
+    return f"\nNot one job: {listed} measured with AR, the rest in a later one."
+
+
+def counted(number: float, noun: str) -> str:
+    """``1 path``, ``2 paths``."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
+class _Columns(string.Formatter):
+    """Looks names up in rows."""
+
+    def __init__(
+        self, rows: pd.DataFrame, names: Mapping[str, str], more: Mapping[str, object]
+    ) -> None:
+        self._rows, self._names, self._more = rows, names, more
+
+    def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
+        name = str(key)
+        if name in self._more:
+            return self._more[name]
+        if name == "marks":
+            return marks(self._rows)
+        if name in self._rows:
+            values = self._rows[name].dropna().unique()
+            usual = "" if name == "spec" and len(values) and values[0] == "-" else None
+            return "" if len(values) != 1 else self._written(values[0]) if usual is None else usual
+        if name.removesuffix("s") in self._rows:
+            values = self._rows[name.removesuffix("s")].dropna().unique()
+            return ", ".join(str(self._written(value)) for value in values)
+        return ""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if value == "":
+            return ""
+        if len(format_spec) > 1 and format_spec.isalpha():
+            return counted(value, format_spec)
+        return super().format_field(value, format_spec)
+
+    def _written(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return self._names.get(value) or title(value)

@@ -1,0 +1,71 @@
+"""Statistics that figures and claims need: pure functions of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+
+import numpy as np
+import pandas as pd
+
+
+def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool) -> list[int]:
+    """The Pareto front: points that no other beats, being as good in both and better in one.
+
+    Args:
+        points: (x, y) each, no NaN.
+        higher_x: whether a higher x is better.
+        higher_y: whether a higher y is better.
+
+    Returns:
+        Their indices, x ascending; of equal points the first.
+    """
+    better_x, better_y = (1 if higher_x else -1), (1 if higher_y else -1)
+    worth = [(better_x * x, better_y * y) for x, y in points]
+    order = sorted(range(len(points)), key=lambda i: (*worth[i], -i), reverse=True)
+    found: list[int] = []
+    for index in order:  # the best x first: a point is on the front if its y is a new best
+        if not found or worth[index][1] > worth[found[-1]][1]:
+            found.append(index)
+    return found[::-1] if higher_x else found
+
+
+def correlation(x: pd.Series, y: pd.Series) -> float | None:
+    """Pearson's r; None for fewer than three points, or where one of both does not vary."""
+    known = x.notna() & y.notna()
+    x, y = x[known].astype(float), y[known].astype(float)
+    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def half_width(share: float, draws: float) -> float:
+    """Half of the 95% interval of a share of independent draws."""
+    return 1.96 * sqrt(share * (1 - share) / draws)
+
+
+def error_bars(points: Iterable[tuple[float, float, float]]) -> list[list[float]]:
+    """Two rows of lengths from (value, low, high); 0 where an end is unknown."""
+    below, above = [], []
+    for value, low, high in points:
+        below.append(0.0 if pd.isna(low) else max(0.0, value - low))
+        above.append(0.0 if pd.isna(high) else max(0.0, high - value))
+    return [below, above]
+
+
+def best_rows(rows: pd.DataFrame, keys: Sequence[str], judged: str) -> pd.DataFrame:
+    """Of the rows with the same keys the first with the highest value of a column."""
+    known = rows[rows[judged].notna()]
+    return known.loc[known.groupby(list(keys), sort=False)[judged].idxmax()]
+
+
+def relative_to(rows: pd.DataFrame, base: pd.Series | None, columns: Sequence[str]) -> pd.DataFrame:
+    """Rows with some columns divided by the first one's value in ``base``.
+
+    Args:
+        rows: cells.
+        base: the cell that is the measure; None: nothing can be compared, and all is empty.
+        columns: a number and the ends of its interval.
+    """
+    own = float("nan") if base is None else (base[columns[0]] or float("nan"))
+    return rows.assign(**{name: rows[name] / own for name in columns if name in rows})
