@@ -1,8 +1,7 @@
 """A paper as data: ``experiments/PAPER/paper.yaml`` with its tables, figures and claims.
 
-Its printed numbers lie beside it in ``reference.csv``. Papers of other packages are found through
-the entry points ``spec_bench.configs``. Knows nothing about measured numbers, nor about how a table
-is written or a figure drawn.
+Its printed numbers lie beside it in ``reference.csv``. Knows nothing about measured numbers, nor
+about how a table is written or a figure drawn.
 """
 
 from __future__ import annotations
@@ -11,176 +10,46 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from spec_bench.files import package_folder
 from spec_bench.published import FILE, Row, read_published
-from spec_bench.registry import config_folders
 from spec_bench.report.claim import Claim, read_claim
+from spec_bench.report.items import Column, Figure, Item, Kind, Lines, Table
+from spec_bench.report.recipes import (
+    PAPER,
+    paper_folders,
+    read_recipe,
+    recipe_cells,
+    recipe_name,
+)
 
-PAPER = "paper.yaml"
-Kind = Literal["table", "figure"]
+__all__ = [
+    "Axes",
+    "Claim",
+    "Column",
+    "Figure",
+    "Item",
+    "Kind",
+    "Lines",
+    "Paper",
+    "Table",
+    "find_item",
+    "find_table",
+    "load_paper",
+    "paper_names",
+    "read_recipe",
+    "recipe_cells",
+    "recipe_name",
+    "recipes_by_name",
+]
+
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Of what divides tables into blocks, such as the draft length: (decoder, tree) -> value."""
 _Checked = TypeVar("_Checked")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """A table or figure of a paper.
-
-    Attributes:
-        paper: the paper's name.
-        number: as the paper counts.
-        title: a caption; a table's may have names of the reference's columns in braces.
-        recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
-        settings: of a figure, all else that the data file says.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-    kind: ClassVar[Kind]
-    paper: str
-    number: int
-    title: str
-    recipes: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def name(self) -> str:
-        """What a user types, e.g. ``rsd/7``."""
-        return f"{self.paper}/{self.number}"
-
-    @property
-    def experiments(self) -> tuple[str, ...]:
-        """The results folders' names that the recipes write to."""
-        return tuple(recipe_name(recipe) for recipe in self.recipes)
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: the printed numbers of one metric, and what stands beside them.
-
-    Attributes:
-        metric: under which the reference has its numbers; of several the one printed for a task.
-            "" for a column that the paper does not have.
-        name: for files, unique in its table; by default the metric.
-        title: for people; by default that of the results' column.
-        group: a heading over several columns; "" for none.
-        digits: after the point, of measured values.
-        best: whether its best values stand out.
-        shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
-            tree as MCSD writes it; ``size``, how many parameters drafted.
-        measured: the results' column, where it is not called as the metric.
-        scale: what a measured value is multiplied by: 100 beside a percentage.
-        spec: the tree whose number this is; "" for that of the line.
-        minus: the tree whose number is subtracted from it.
-        over: decoder and temperature of the cell whose number it is divided by.
-        empty: what is said of a measured cell that has no such number and does not say why.
-        tuned: how a number larger than that of the untuned draft is marked.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-    metric: str | tuple[str, ...] = ""
-    name: str = ""
-    title: str = ""
-    group: str = ""
-    digits: int = 3
-    best: bool = True
-    shows: Literal["number", "setting", "tree", "size"] = "number"
-    measured: str = ""
-    scale: float = 1.0
-    spec: str = ""
-    minus: str = ""
-    over: Mapping[str, str | float] = field(default_factory=dict)
-    empty: str = ""
-    tuned: Literal["", "bold", "underlined"] = ""
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Its metrics, in the order in which a task's own is looked for."""
-        return (self.metric,) if isinstance(self.metric, str) else self.metric
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it holds trees or sizes and no numbers."""
-        return self.shows != "number"
-
-
-@dataclass(frozen=True)
-class Lines:
-    """How the lines of one decoder are labelled and measured, or a line that the paper has not.
-
-    Attributes:
-        decoder: whose; "" for any.
-        method: the paper's name of the line, where two lines share a decoder.
-        labels: by the source of the label, as in the table's ``heads``.
-        pick: which measured tree stands there; "" for the table's own choice.
-        among: the decoders that a pick looks at.
-        spec: its tree, where the paper prints none and the recipe names none.
-        temperature: where the paper prints none.
-        tree_attention: ``true`` or ``false``.
-        after: of an extra line: the decoder whose lines it follows; "" puts it last.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-    decoder: str = ""
-    method: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    pick: Literal["", "spec", "preferred", "fastest", "same depth", "common"] = ""
-    among: tuple[str, ...] = ()
-    spec: str = ""
-    temperature: float | None = None
-    tree_attention: str = ""
-    after: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table(Item):
-    """A table: how its printed numbers are laid out, and which cells are measured beside them.
-
-    Attributes:
-        heads: title -> source of each line's labels: a column of the reference, or a key of the
-            labels in ``lines``.
-        columns: the numbers of a line.
-        across: a column of the reference whose values stand side by side, each with all columns.
-        block: sources; lines with the same labels there compete for the best value.
-        lines: what is special about some decoders' lines.
-        extra: lines that the paper does not have; shown where they were measured.
-        pick: which measured cell stands in a place, see ``grid.Wanted``.
-        temperature: of the measured cells, where the paper prints none.
-        target: as the paper's text names it, where the table names none.
-        other_pair: where a pair goes that the table does not have: ``beside`` the printed numbers,
-            or on ``lines`` or in ``columns`` of its own.
-        tuned_from: fine-tuned draft -> the draft it was made from.
-        notes: what a reader must know.
-        searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
-    """
-
-    kind: ClassVar[Kind] = "table"
-    heads: Mapping[str, str]
-    columns: tuple[Column, ...]
-    across: Literal["", "target", "task"] = ""
-    block: tuple[str, ...] = ()
-    lines: tuple[Lines, ...] = ()
-    extra: tuple[Lines, ...] = ()
-    pick: Literal["spec", "preferred", "common"] = "spec"
-    temperature: float | None = None
-    target: str = ""
-    other_pair: Literal["beside", "lines", "columns"] = "beside"
-    tuned_from: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    searched: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure(Item):
-    """A figure."""
-
-    kind: ClassVar[Kind] = "figure"
 
 
 @dataclass(frozen=True)
@@ -249,7 +118,7 @@ class Paper:
 
 def paper_names() -> list[str]:
     """The papers that have a data file, ours and those of other packages."""
-    return sorted(_folders())
+    return sorted(paper_folders())
 
 
 @functools.cache
@@ -260,9 +129,9 @@ def load_paper(name: str) -> Paper:
         ValueError: no such paper, with those there are; or the file says something that cannot be
             right, with its path and the key.
     """
-    if name not in _folders():
+    if name not in paper_folders():
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
-    folder = _folders()[name]
+    folder = paper_folders()[name]
     try:
         return _paper(name, folder)
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
@@ -292,53 +161,10 @@ def find_table(name: str) -> Table:
     return found
 
 
-@functools.cache
-def read_recipe(name: str) -> Mapping[str, Any]:
-    """What a recipe such as ``rsd=exp1`` says, as its file has it; not to be written to.
-
-    Raises:
-        ValueError: the recipe's file is not there.
-    """
-    paper, _, stem = name.partition("=")
-    path = _folders().get(paper, package_folder("experiments") / paper) / f"{stem}.yaml"
-    if not path.is_file():
-        raise ValueError(f"recipe {name} has no file {path}")
-    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return data
-
-
-def recipe_name(name: str) -> str:
-    """The results folder that a recipe names, ``rsd=exp1`` -> ``rsd-exp1``."""
-    return str(read_recipe(name)["name"])
-
-
-def recipe_cells(name: str) -> tuple[str, ...]:
-    """The cells that a recipe lists, as ``decoder:tree``; none where it has no list."""
-    entries = read_recipe(name).get("cells") or ()
-    return tuple(cell for cell in map(_cell, entries) if cell)
-
-
 def recipes_by_name() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
     items = [item for paper in paper_names() for item in load_paper(paper).items]
     return {recipe_name(recipe): recipe for item in items for recipe in item.recipes}
-
-
-@functools.cache
-def _folders() -> dict[str, Path]:
-    """Paper -> folder.
-
-    Raises:
-        ValueError: two folders have one paper's name.
-    """
-    found: dict[str, Path] = {}
-    tops = [package_folder("experiments"), *(folder / "experiments" for folder in config_folders())]
-    for path in (path for top in tops for path in sorted(top.glob(f"*/{PAPER}"))):
-        folder = path.parent
-        if folder.name in found:
-            raise ValueError(f"two papers are called {folder.name}: {found[folder.name]}, {folder}")
-        found[folder.name] = folder
-    return found
 
 
 def _paper(name: str, folder: Path) -> Paper:
@@ -421,13 +247,6 @@ def _numbers(written: str | Sequence[int]) -> list[int]:
         return [int(number) for number in written]
     first, _, last = written.partition("-")
     return list(range(int(first), int(last) + 1))
-
-
-def _cell(entry: str | Mapping[str, Any]) -> str:
-    """A cell of a recipe as ``decoder:tree``, what else it sets left out; "" for a grid."""
-    if isinstance(entry, str):
-        return entry
-    return f"{entry['decoder']}:{entry.get('spec', '')}" if "decoder" in entry else ""
 
 
 def _ranges(numbers: Iterable[int]) -> str:

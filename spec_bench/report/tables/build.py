@@ -12,7 +12,7 @@ from spec_bench.report.tables.fill import fill, missing_of
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.layout import printed_grid
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.notes import notes_for
+from spec_bench.report.tables.notes import lost_notes, notes_for
 
 
 def build_table(
@@ -34,7 +34,8 @@ def build_table(
         check_pair(item, pair, measured)
     grid = fill(printed_grid(item.name, pair), measured, item.experiments)
     own = sorted({wanted.pair for wanted in printed_grid(item.name).wanted()})
-    notes = (*grid.notes, *notes_for(paper, item, grid, measured, pair, own))
+    lost = lost_notes(paper.numbers_of(item.number))
+    notes = (*grid.notes, *lost, *notes_for(paper, item, grid, measured, pair, own))
     commands: list[str] = []
     if item.recipes:
         missing = missing_of(grid.wanted(), measured, item.experiments)

@@ -11,13 +11,10 @@ not be read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from spec_bench.report.paper import Column
-
-Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
+from spec_bench.report.items import Column, Pick
 
 
 @dataclass(frozen=True)
@@ -209,3 +206,21 @@ def mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> tuple[Line, .
         )
         for line in lines
     )
+
+
+def mark_tuned(
+    lines: Sequence[Line], heads: Sequence[Column], tuned_from: Mapping[str, str]
+) -> tuple[Line, ...]:
+    """Marks numbers that are larger than those of the draft before fine-tuning."""
+    by_labels = {line.labels: line for line in lines}
+    marked = []
+    for line in lines:
+        draft, *rest = line.labels
+        before = by_labels.get((tuned_from.get(draft, ""), *rest))
+        cells = list(line.cells)
+        for index, column in enumerate(heads) if before and draft in tuned_from else ():
+            if before and column.tuned and cells[index].exceeds(before.cells[index]):
+                bold = column.tuned == "bold"
+                cells[index] = replace(cells[index], best=bold, underlined=not bold)
+        marked.append(replace(line, cells=tuple(cells)))
+    return tuple(marked)

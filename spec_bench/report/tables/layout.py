@@ -15,7 +15,7 @@ from spec_bench import columns, names
 from spec_bench.published import KEYS, Row
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Column, Lines, Table, find_table, load_paper, recipe_cells
-from spec_bench.report.tables.grid import Cell, Grid, Line, Wanted, mark_best
+from spec_bench.report.tables.grid import Cell, Grid, Line, Wanted, mark_best, mark_tuned
 from spec_bench.spec import parse
 
 UNNAMED = "paper's"  # a target that the table does not name
@@ -91,8 +91,8 @@ class _Layout:
             title=self._title(),
             heads=tuple(self.table.heads),
             columns=heads,
-            lines=_mark_tuned(mark_best(lines, heads), heads, self.table.tuned_from),
-            notes=(*self.table.notes, *lost_notes(self.numbers)),
+            lines=mark_tuned(mark_best(lines, heads), heads, self.table.tuned_from),
+            notes=self.table.notes,
         )
 
     def _lines(self) -> list[_Line]:
@@ -266,39 +266,6 @@ def tree_text(decoder: str, spec: str) -> str:
     return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
-def lost_notes(numbers: Iterable[Row]) -> list[str]:
-    """Why numbers are lost and what they may have been."""
-    lost: dict[str, list[str]] = {}
-    uncertain: dict[str, list[str]] = {}
-    for row in (number for number in numbers if number["reason"]):
-        tree = f"{names.decoder(row['decoder']).title} {row['spec']}"
-        metric = _title_of(row["metric"])
-        if row["reason"] == "row_lost":
-            twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"
-            lost.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
-        else:
-            uncertain.setdefault(row["candidates"], []).append(f"{metric} of {tree}")
-    notes = []
-    for tree, known in lost.items():
-        text = f"lost: the copy of the paper that was read has no line for {tree}."
-        if known:
-            text += f" Its twin table prints for the same tree: {', '.join(known)}."
-        notes.append(text)
-    for candidates, cells in uncertain.items():
-        either = " and ".join(candidates.split("|"))
-        notes.append(
-            f"lost: {either} belong to {' and '.join(cells)}; which to which could not be read."
-        )
-    if notes:
-        notes.append("The best of a block with lost cells is the best of those that could be read.")
-    return notes
-
-
-def _title_of(metric: str) -> str:
-    column = columns.column(metric)
-    return "accuracy" if column.kind == "score" else column.title
-
-
 def _printed(number: Row | None, column: Column) -> str:
     """What the paper has in a place."""
     if number is None or column.shows == "setting":
@@ -324,21 +291,3 @@ def _first_of_each(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
     for row in rows:
         found.setdefault(_values(row, keys), row)
     return list(found.values())
-
-
-def _mark_tuned(
-    lines: Sequence[Line], heads: Sequence[Column], tuned_from: Mapping[str, str]
-) -> tuple[Line, ...]:
-    """Marks numbers that are larger than those of the draft before fine-tuning."""
-    by_labels = {line.labels: line for line in lines}
-    marked = []
-    for line in lines:
-        draft, *rest = line.labels
-        before = by_labels.get((tuned_from.get(draft, ""), *rest))
-        cells = list(line.cells)
-        for index, column in enumerate(heads) if before and draft in tuned_from else ():
-            if before and column.tuned and cells[index].exceeds(before.cells[index]):
-                bold = column.tuned == "bold"
-                cells[index] = replace(cells[index], best=bold, underlined=not bold)
-        marked.append(replace(line, cells=tuple(cells)))
-    return tuple(marked)

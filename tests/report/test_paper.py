@@ -1,0 +1,109 @@
+"""A paper is data: what its file may say, and how a paper of another package is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spec_bench.published import COLUMNS, FILE
+from spec_bench.report.paper import find_table, load_paper, paper_names
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.render import markdown
+from tests.report.rows import row, write
+
+PAPER = """
+paper: "Mine: a paper"
+arxiv: "0000.00000"
+machine: one GPU
+tables:
+  - numbers: [1]
+    recipe: NAME=first
+    title: "{target} with {draft} on {task}"
+    heads: {decoder: decoder, tree: spec}
+    block: [task]
+    columns:
+      - {metric: block_efficiency, digits: 2}
+"""
+NUMBERS = (("ar", "-", "1.00"), ("sd", "3", "2.10"), ("rsd_s", "4x3", "2.50"))
+
+
+def package(folder: Path, paper: str, monkeypatch: pytest.MonkeyPatch, text: str = PAPER) -> Path:
+    """An installed package of one paper, as pip leaves it; returns the paper's folder."""
+    own = folder / f"package_of_{paper}" / "experiments" / paper
+    own.mkdir(parents=True)
+    (own / "paper.yaml").write_text(text.replace("NAME", paper), encoding="utf-8")
+    (own / "first.yaml").write_text(f"name: {paper}-first\ncells: [sd:3, rsd_s:4x3]\n")
+    lines = [",".join(COLUMNS)]
+    for decoder, spec, value in NUMBERS:
+        cell = {"table": "1", "target": "OPT-13B", "draft": "OPT-125M", "task": "xsum"}
+        cell |= {"decoder": decoder, "spec": spec, "metric": "block_efficiency", "value": value}
+        lines.append(",".join(cell.get(name, "") for name in COLUMNS))
+    (own / FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    info = folder / f"package_of_{paper}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: package-of-{paper}\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text(f"[spec_bench.configs]\n{paper} = package_of_{paper}\n")
+    (own.parents[1] / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(folder))
+    return own
+
+
+def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "other_paper", monkeypatch)
+    assert "other_paper" in paper_names()
+    cells = (
+        row("ar", pair="opt_13b", block_efficiency=(1.0, 1.0, 1.0)),
+        row("sd", "3", pair="opt_13b", block_efficiency=(2.0, 1.9, 2.1)),
+        row("rsd_s", "4x3", pair="opt_13b", block_efficiency=(2.4, 2.3, 2.5)),
+    )
+    results = write(tmp_path / "results", "other_paper-first", *cells)
+    text = markdown(build_table(find_table("other_paper/1"), Measured.below(results)))
+    assert text.startswith("### other_paper/1: OPT-13B with OPT-125M on XSum\n")
+    assert "| RSD-S | 4x3 | **2.50** | **2.40** [2.30, 2.50] | -0.10 |" in text
+    assert "| SD | 3 | 2.10 | 2.00 [1.90, 2.10] | -0.10 |" in text
+
+
+@pytest.mark.parametrize(
+    ("paper", "right", "wrong", "named"),
+    [
+        ("misspelt_key", "digits: 2", "digts: 2", r"table 1: columns\.0\.digts: .*, got 2"),
+        ("wrong_type", "digits: 2", "digits: two", r"table 1: columns\.0\.digits: .*, got 'two'"),
+        ("wrong_choice", "block: [task]", "other_pair: above", r"table 1: other_pair: .*'above'"),
+        ("no_heads", "heads: {decoder: decoder, tree: spec}", "", r"table 1: heads: .*required"),
+        ("no_title", 'paper: "Mine: a paper"', "", "'paper' is missing"),
+        ("no_list", "tables:", "tables: 3\nclaims:", "tables must be a list of mappings"),
+    ],
+)
+def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
+    paper: str,
+    right: str,
+    wrong: str,
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = PAPER.replace(right, wrong)
+    own = package(tmp_path, paper, monkeypatch, text)
+    with pytest.raises(ValueError, match=named) as caught:
+        load_paper(paper)
+    assert str(own / "paper.yaml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_paper_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'nobody'; known: dsbd, mcsd, redrafter, rsd"):
+        load_paper("nobody")
+
+
+def test_two_papers_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, "rsd", monkeypatch)
+    with pytest.raises(ValueError, match="two papers are called rsd"):
+        paper_names()
