@@ -1,51 +1,59 @@
 """What each command of the report does: options in, files or text out.
 
 A request that cannot be right is a ``ValueError`` here and one line with status 2 in ``main``.
+Figures are imported where they are drawn: matplotlib is slow to load.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spec_bench.report.others import claims_of, draw_figure
-from spec_bench.report.paper import find_table
-from spec_bench.report.papers import comma, html, latex, markdown
-from spec_bench.report.papers.build import build_table, check_pair
+from spec_bench.files import results_files, write_text
+from spec_bench.report.paper import (
+    find_item,
+    find_table,
+    load_paper,
+    paper_names,
+    recipes_by_name,
+)
 from spec_bench.report.papers.figure_rows import figure_rows
-from spec_bench.report.papers.grid import Grid
-from spec_bench.report.papers.index import Item, find_item, load_paper, paper_names
-from spec_bench.report.papers.listing import list_paper
-from spec_bench.report.papers.measured import Measured
+from spec_bench.report.rows import load_rows, read_rows
+from spec_bench.report.tables import render
+from spec_bench.report.tables.build import build_table, check_pair
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.listing import list_paper
+from spec_bench.report.tables.measured import Measured
 from spec_bench.report.verdicts import print_checks
 
-_DEFAULT_RESULTS = Path("results")
+_RESULTS = Path("results")
+_PICTURES = ("png", "pdf")
+_TABLES = {"md": render.markdown, "csv": render.comma, "tex": render.latex}
 
 
 def _html(grid: Grid) -> str:
-    from spec_bench.report.page.build import style
+    from spec_bench.report.page.templating import style
 
-    return html.render(grid, style())
+    return render.html(grid, style())
 
 
 FORMATS: dict[str, Callable[[Grid], str]] = {
-    "csv": comma.render,
+    "csv": render.comma,
     "html": _html,
-    "latex": latex.render,
-    "markdown": markdown.render,
+    "latex": render.latex,
+    "markdown": render.markdown,
 }
 
 
-def run_plain(options: Namespace) -> int:
+def run_plain(options: Namespace) -> None:
     """A results file's table, figure and checks."""
-    from spec_bench.report.plain import write_report  # matplotlib is slow to load
+    from spec_bench.report.plain import write_report
 
     write_report(options.file, options.output or options.file.parent)
-    return 0
 
 
-def run_table(options: Namespace) -> int:
+def run_table(options: Namespace) -> None:
     """A paper's table, printed or written."""
     item = find_table(options.name)
     grid = build_table(item, Measured.below(options.results), options.pair, _elsewhere(options))
@@ -53,79 +61,111 @@ def run_table(options: Namespace) -> int:
     if options.output is None:
         print(text, end="")
     else:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text, encoding="utf-8")
+        write_text(options.output, text)
         print(f"table: {options.output}")
-    return 0
 
 
-def run_list(options: Namespace) -> int:
+def run_list(options: Namespace) -> None:
     """Tables and figures of one paper or of all."""
     papers = [load_paper(name) for name in ([options.paper] if options.paper else paper_names())]
     measured = Measured.below(options.results)
-    if options.pair:
-        _check_any(papers[0].items[0], options.pair, measured)
-    print(
-        "\n".join(
-            list_paper(paper, measured, options.pair, _elsewhere(options)) for paper in papers
-        ),
-        end="",
-    )
-    return 0
+    if options.pair and papers[0].items[0].recipes:
+        check_pair(papers[0].items[0], options.pair, measured)
+    where = _elsewhere(options)
+    print("\n".join(list_paper(paper, measured, options.pair, where) for paper in papers), end="")
 
 
-def run_figure(options: Namespace) -> int:
+def run_figure(options: Namespace) -> None:
     """A paper's figure from the measured rows."""
+    from spec_bench.report import figures
+
     item = find_item("figure", options.name)
     measured = Measured.below(options.results)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
     rows = figure_rows(item, measured.rows, options.results)
-    for path in draw_figure()(item.paper, str(item.number), rows, folder, options.pair):
+    for path in figures.draw(item.paper, str(item.number), rows, folder, options.pair):
         print(f"figure: {path}")
-    return 0
 
 
-def run_checks(options: Namespace) -> int:
+def run_checks(options: Namespace) -> None:
     """A paper's claims on the measured rows."""
+    from spec_bench.report.claims import check_claims
+
     paper = load_paper(options.paper)
-    measured = Measured.below(options.results)
-    if measured.rows.empty:
+    rows = load_rows(options.results)
+    if rows.empty:
         raise ValueError(f"no results below {str(options.results)!r}")
-    print_checks(claims_of()(paper.name, measured.rows, options.results))
-    return 0
+    print_checks(check_claims(paper.name, rows, options.results))
 
 
-def run_page(options: Namespace) -> int:
+def run_page(options: Namespace) -> None:
     """An experiment's page."""
-    from spec_bench.report.page.build import build_page  # matplotlib is slow to load
+    from spec_bench.report.page.build import build_page
     from spec_bench.report.page.gather import gather, results_file
 
     file = results_file(options.name, options.results)
     path = options.output or file.parent / "page.html"
-    text = build_page(gather(file, _elsewhere(options), options.pair))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_text(path, build_page(gather(file, _elsewhere(options), options.pair)))
     print(f"page: {path}")
-    return 0
 
 
-def run_all(options: Namespace) -> int:
-    """Pages, tables and figures."""
-    from spec_bench.report.everything import write_everything  # matplotlib is slow to load
+def run_all(options: Namespace) -> None:
+    """Every page, table and figure that measured rows apply to, and an index of all experiments.
 
-    for path in write_everything(options.results, options.names, _elsewhere(options)):
-        print(path)
-    return 0
+    Written again from the same rows, the files are the same.
+    """
+    from spec_bench.report.page.gather import results_file
+    from spec_bench.report.page.index import build_index
+
+    results = options.results
+    own = [path for path in results_files(results) if path.parent.parent == results]
+    files = [results_file(name, results) for name in options.names] or own
+    if not files:
+        raise ValueError(f"no experiment below {str(results)!r}")
+    for file in files:
+        for path in _write(file, _elsewhere(options)):
+            print(path)
+    write_text(results / "index.html", build_index(results))
+    print(results / "index.html")
+
+
+def _write(file: Path, shown: Path | None) -> Sequence[Path]:
+    """One experiment's files, each beside its results.
+
+    Args:
+        file: the results file.
+        shown: the results folder as commands name it; None where it is the default.
+    """
+    from spec_bench.report.page.build import build_page
+    from spec_bench.report.page.gather import gather
+    from spec_bench.report.page.pictures import draw, drawings
+    from spec_bench.report.page.tables import shown_tables
+
+    folder, page = file.parent, file.parent / "page.html"
+    write_text(page, build_page(gather(file, shown, None)))
+    recipe = recipes_by_name().get(folder.name)
+    if recipe is None:
+        return [page]
+    paper = load_paper(recipe.partition("=")[0])
+    items = [item for item in paper.items if folder.name in item.experiments]
+    measured = Measured(read_rows([file]))
+    written = [page]
+    for table in shown_tables(items, measured, shown):
+        own = table.grid.name.replace("/", "-")
+        stem = f"{own}-{table.pair}" if table.pair else own
+        for suffix, rendered in _TABLES.items():
+            written.append(folder / "tables" / f"{stem}.{suffix}")
+            write_text(written[-1], rendered(table.grid))
+    for drawing in drawings(paper, items, measured):
+        try:
+            written += draw(drawing, measured, folder / "figures", *_PICTURES)
+        except ValueError:
+            continue  # some rows, but none that this figure shows
+    return written
 
 
 def _elsewhere(options: Namespace) -> Path | None:
     """The results folder where it is not the default."""
-    return None if options.results == _DEFAULT_RESULTS else options.results
-
-
-def _check_any(item: Item, pair: str, measured: Measured) -> None:
-    """Refuses an unknown pair, for papers without a recipe too."""
-    if item.recipes:
-        check_pair(item, pair, measured)
+    return None if options.results == _RESULTS else options.results

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from spec_bench import names
@@ -15,33 +13,12 @@ from spec_bench.report.claims import Check
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import SHOWN, results_table
-from spec_bench.report.papers import html
+from spec_bench.report.page.templating import render
 from spec_bench.report.rows import Group
+from spec_bench.report.tables.render import html_fragment
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
-
-
-@functools.cache
-def templates() -> jinja2.Environment:
-    """The templates; everything that they are given is escaped."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("spec_bench.report.page"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def render(template: str, **values: Any) -> str:
-    """A page from a template of this folder."""
-    return templates().get_template(template).render(decoders=names.DECODERS, **values)
-
-
-def style() -> str:
-    """The pages' style sheet."""
-    return render("style.css.j2")
 
 
 @dataclass(frozen=True)
@@ -140,7 +117,7 @@ def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
     for shown in data.tables:
         ours = f" · ours: {shown.pair}" if shown.pair else ""
         title = f"{shown.grid.name}: {shown.grid.title}{ours}"
-        yield title, Markup(html.fragment(shown.grid))
+        yield title, Markup(html_fragment(shown.grid))
 
 
 def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:

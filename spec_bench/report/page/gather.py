@@ -19,11 +19,11 @@ from spec_bench.report.orderings import check_all
 from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.paper import Item, Paper, load_paper, recipes_by_name
-from spec_bench.report.papers.commands import commands_for
-from spec_bench.report.papers.grid import Wanted
-from spec_bench.report.papers.measured import Measured
-from spec_bench.report.papers.progress import Progress, progress_of, wanted_of
 from spec_bench.report.rows import Group, groups_of, read_rows
+from spec_bench.report.tables.commands import commands_for
+from spec_bench.report.tables.grid import Wanted
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
 
 _PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
 

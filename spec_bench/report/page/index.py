@@ -11,8 +11,9 @@ import pandas as pd
 from PIL import Image
 
 from spec_bench import files, names
-from spec_bench.report.page.build import measured_on, render
+from spec_bench.report.page.build import measured_on
 from spec_bench.report.page.gather import origins_of
+from spec_bench.report.page.templating import render
 from spec_bench.report.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.rows import read_rows
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from spec_bench.report.load import Group
-from spec_bench.report.others import draw_figure
-from spec_bench.report.papers.index import Item, Paper
-from spec_bench.report.papers.measured import Measured
-from spec_bench.report.papers.progress import wanted_of
+from spec_bench.report.paper import Item, Paper
+from spec_bench.report.rows import Group
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import wanted_of
 
 _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 _TOGETHER = ("mcsd",)  # papers whose figures show several pairs side by side
@@ -87,10 +86,12 @@ def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> l
     Raises:
         ValueError: the rows are not those of this figure.
     """
+    from spec_bench.report import figures
+
     item, rows = drawing.item, measured.rows
     own = rows[rows.pair.isin(drawing.pairs)]
     pair = drawing.pairs[0] if len(drawing.pairs) == 1 else None
-    return list(draw_figure()(item.paper, str(item.number), own, folder, pair, formats))
+    return list(figures.draw(item.paper, str(item.number), own, folder, pair, formats))
 
 
 def pictures(

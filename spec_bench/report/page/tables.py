@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_bench.report.papers.build import build_table
-from spec_bench.report.papers.grid import Grid, Wanted
-from spec_bench.report.papers.index import Item, Table
-from spec_bench.report.papers.measured import Measured
+from spec_bench.report.paper import Item, Table
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.grid import Grid, Wanted
+from spec_bench.report.tables.measured import Measured
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""The report's command line: help, refusals, and what it leaves unloaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spec_bench.report.__main__ import COMMANDS, main
+from tests.report.rows import row, write
+
+
+def run(*arguments: str) -> int:
+    """The exit status, whether it is returned or raised."""
+    try:
+        return main(arguments)
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+
+
+def test_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    text = capsys.readouterr().out
+    usage, examples = text.split("Each after")
+    assert all(f"\n    {name} " in usage for name in COMMANDS)
+    assert all(f"\n  {name} " in examples for name in COMMANDS if name != "results")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_says_what_it_does(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "--help") == 0
+    assert COMMANDS[command][1][1:] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "COMMAND"),
+        (("figur", "rsd/4"), "'figur' (choose from"),
+        (("table", "rsd/7", "--format", "word"), "'word' (choose from"),
+        (("table", "nothing/1"), "known: dsbd, mcsd"),
+        (("table", "rsd/99"), "rsd/ 1-54"),
+        (("figure", "rsd/2"), "rsd/ 1, 4-9"),
+        (("checks", "nothing"), "known: dsbd, mcsd"),
+        (("checks", "rsd"), "no results below"),
+        (("list", "nothing"), "known: dsbd, mcsd"),
+        (("page", "nothing"), "no experiment 'nothing'"),
+        (("nothing/results.csv",), "no results file"),
+    ],
+)
+def test_a_wrong_request_is_one_line_that_names_the_choices(
+    arguments: tuple[str, ...],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_command_runs_without_loading_torch(tmp_path: Path) -> None:
+    rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
+    trees = (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))
+    write(tmp_path, "rsd-exp1", *(row(decoder, spec, **rates) for decoder, spec in trees))
+    code = f"""
+import sys
+from spec_bench.report.__main__ import main
+for command in (["list"], ["table", "rsd/1"], ["checks", "rsd"], ["all"]):
+    assert main([*command, "--results", {str(tmp_path)!r}]) == 0, command
+loaded = {{"torch", "transformers", "hydra"}} & set(sys.modules)
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "rsd_s > sd" in done.stdout
+    assert (tmp_path / "index.html").is_file()
