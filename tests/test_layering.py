@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 
 # The ground floor: no torch, and any layer may import it.
-GROUND = {"published", "records", "columns", "names", "files", "spec", "registry"}
+GROUND = {"published", "records", "columns", "names", "files", "spec", "registry", "configs"}
 # ground <- core <- engine <- draft <- policy <- decode <- run
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},
@@ -23,19 +23,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy": {"core", "engine", "draft"},
     "verify": {"core"},
     "decode": {"core", "engine", "draft", "policy", "verify"},
-    "tasks": set(),
+    "validation": set(),
+    "tasks": {"validation"},
     "metrics": set(),
-    "measure": set(),
-    "sinks": set(),
-    "judge": {"metrics", "sinks"},
+    "measure": {"validation"},
+    "sinks": {"validation"},
+    "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
     "audit": {"core", "engine", "draft", "policy", "verify", "decode", "tasks"},
     # train stands beside run: an application of its own that shares run's pairs and folders
-    "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run"},
+    "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run", "validation"},
     "embedded": set(),
     "run": {
         *("core", "engine", "draft", "policy", "verify", "decode"),
-        *("tasks", "metrics", "measure", "sinks", "judge"),
+        *("tasks", "metrics", "measure", "sinks", "judge", "validation"),
     },
     "__init__": set(),
     "__main__": {"run"},
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "hydra": {"run", "train"},
     "omegaconf": {"run", "train"},
+    "pydantic": {"validation", "run", "train", "judge", "measure", "tasks", "sinks", "report"},
     "accelerate": {"train"},
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
@@ -51,7 +53,7 @@ ONLY_IN: dict[str, set[str]] = {
     "evaluate": {"metrics"},
     "httpx": {"judge"},
 }
-NEVER_TORCH = {*GROUND, "tasks", "metrics", "sinks", "judge", "report"}
+NEVER_TORCH = {*GROUND, "validation", "tasks", "metrics", "sinks", "judge", "report"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -2,100 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from spec_bench.engine import processes
 from spec_bench.engine.checkpoint import read_module, reason_of
-from spec_bench.engine.model import COMPILE, HuggingFaceModel, longest_sequence
+from spec_bench.engine.model import HuggingFaceModel, longest_sequence
+from spec_bench.engine.model_spec import COMPILERS as COMPILERS
+from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
+from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.weights import lay_by_columns
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-COMPILERS = ("c++", "g++", "clang++", "cl")
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """Which model, where and how precise.
-
-    Attributes:
-        path: local folder, hub id, or ``random:...`` for a known architecture without its weights.
-        dtype: one of ``DTYPES``.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ...
-        device_map: passed through to transformers for models larger than one GPU (``auto`` or a
-            JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
-        revision: hub revision.
-        compile: how the forward pass is captured, one of ``COMPILE``.
-        seed: of random weights; elsewhere without meaning.
-        tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
-
-    Raises:
-        ValueError: for an unknown dtype or way to compile, for a device or compiler that is not
-            there, for a device map with random weights, and for a model to be split that has a
-            device map, has no weights or has no processes to be split over.
-    """
-
-    path: str
-    dtype: str = "float32"
-    device: str = "cpu"
-    device_map: str | tuple[tuple[str, int | str], ...] | None = None
-    revision: str | None = None
-    compile: str = "none"
-    seed: int = 0
-    tensor_parallel: bool = False
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if self.compile not in COMPILE:
-            raise ValueError(
-                f"engine.compile must be one of {', '.join(COMPILE)}, got {self.compile!r}"
-            )
-        if self.compile == "inductor" and not any(map(shutil.which, COMPILERS)):
-            raise ValueError(
-                f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
-                "graph needs none"
-            )
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise ValueError(
-                f"device must be like cpu, cuda or cuda:0, got {self.device!r}"
-            ) from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
-        if self.tensor_parallel:
-            self._check_split()
-        if self.path.startswith(PREFIX) and self.device_map is not None:
-            raise ValueError(
-                f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
-                f"{self.device_map!r}"
-            )
-
-    def _check_split(self) -> None:
-        if processes.count() < 2:
-            raise ValueError(
-                "engine.tensor_parallel: true needs several processes: start with "
-                "torchrun --nproc-per-node N -m spec_bench ..."
-            )
-        if self.device_map is not None or self.path.startswith(PREFIX):
-            raise ValueError(
-                f"engine.tensor_parallel: true splits a model with weights over processes; "
-                f"{self.path!r} has "
-                + ("a device map" if self.device_map is not None else "no weights")
-            )
+DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
 def load_model(spec: ModelSpec) -> HuggingFaceModel:

@@ -22,7 +22,7 @@ from spec_bench.engine.stopwatch import ForwardTimer
 
 # ``none`` calls the module. ``graph`` replays its kernels without the modules' Python around them:
 # the same numbers, some seconds to capture. ``inductor`` fuses kernels and takes a minute or more.
-COMPILE = {"none": None, "graph": "eager", "inductor": "inductor"}
+COMPILE = {"none": None, "graph": "eager", "inductor": "inductor"}  # a backend for each mode
 
 
 class ForwardOutput(NamedTuple):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-import torch.distributed as dist
-
 
 def rank() -> int:
     """This process's number; 0 where there is one process. Only process 0 writes anything."""
@@ -23,5 +21,7 @@ def count() -> int:
 
 def wait_for_all() -> None:
     """Returns once every process is here; at once where none has been joined."""
+    import torch.distributed as dist
+
     if dist.is_available() and dist.is_initialized():
         dist.barrier()

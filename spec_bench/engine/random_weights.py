@@ -7,91 +7,15 @@ the real one; what it says means nothing. It has no tokenizer, only token ids (`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-PREFIX = "random:"
-
-
-def _llama(
-    hidden: int,
-    feed_forward: int,
-    layers: int,
-    heads: int,
-    *,
-    key_value_heads: int | None = None,
-    positions: int = 2048,
-    vocab: int = 32000,
-) -> dict[str, Any]:
-    """Llama's shape in the words of its config."""
-    return {
-        "model_type": "llama",
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "intermediate_size": feed_forward,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": key_value_heads or heads,
-        "max_position_embeddings": positions,
-        "tie_word_embeddings": False,
-    }
-
-
-def _opt(
-    hidden: int,
-    layers: int,
-    heads: int,
-    *,
-    projected: int | None = None,
-    positions: int = 2048,
-    vocab: int = 50272,
-) -> dict[str, Any]:
-    """OPT's shape in the words of its config; OPT-350M alone projects its embeddings and
-    normalises after its sublayers.
-    """
-    return {
-        "model_type": "opt",
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "ffn_dim": 4 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "word_embed_proj_dim": projected or hidden,
-        "do_layer_norm_before": projected is None,
-        "max_position_embeddings": positions,
-        "dropout": 0.0,
-    }
-
-
-# Llama: Touvron et al. 2023, arXiv 2302.13971 and 2307.09288. OPT: Zhang et al. 2022, 2205.01068.
-# llama_115m is RSD's drafter, known from its size alone: four layers of 1024 give exactly the ratio
-# of parameters that the paper's MBSU columns imply. The others are as their hub configs have them.
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "llama2_7b": _llama(4096, 11008, 32, 32, positions=4096),
-    "llama2_13b": _llama(5120, 13824, 40, 40, positions=4096),
-    "llama2_70b": _llama(8192, 28672, 80, 64, key_value_heads=8, positions=4096),
-    "llama_13b": _llama(5120, 13824, 40, 40),
-    "llama_33b": _llama(6656, 17920, 60, 52),
-    "vicuna_7b": _llama(4096, 11008, 32, 32),
-    "vicuna_13b": _llama(5120, 13824, 40, 40),
-    "vicuna_33b": _llama(6656, 17920, 60, 52),
-    "llama_68m": _llama(768, 3072, 2, 12),
-    "llama_115m": _llama(1024, 2816, 4, 8),
-    "llama_160m": _llama(768, 3072, 12, 12),
-    "opt_125m": _opt(768, 12, 12),
-    "opt_350m": _opt(1024, 24, 16, projected=512),
-    "opt_1.3b": _opt(2048, 24, 32),
-    "opt_13b": _opt(5120, 40, 40),
-    "opt_30b": _opt(7168, 48, 56),
-    "opt_66b": _opt(9216, 64, 72),
-    "llama_tiny": _llama(64, 128, 2, 4, positions=512, vocab=512),
-    "opt_tiny": _opt(64, 2, 4, positions=512, vocab=512),
-}
+from spec_bench.engine.architectures import ARCHITECTURES as ARCHITECTURES
+from spec_bench.engine.architectures import PREFIX as PREFIX
+from spec_bench.engine.architectures import architecture as architecture
 
 
 class TokenIds:
@@ -117,28 +41,6 @@ class TokenIds:
     def decode(self, tokens: Sequence[int], **options: object) -> str:
         """The ids as text."""
         return " ".join(map(str, tokens))
-
-
-def architecture(path: str) -> dict[str, Any]:
-    """The config of a random model as a plain mapping.
-
-    Args:
-        path: ``random:NAME`` with a name in ``ARCHITECTURES``, or ``random:FOLDER`` with a folder
-            that holds a ``config.json``.
-
-    Raises:
-        ValueError: neither; the message lists the names.
-    """
-    name = path.removeprefix(PREFIX)
-    if name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    file = Path(name).expanduser() / "config.json"
-    if not file.is_file():
-        raise ValueError(
-            f"unknown architecture {path!r}: {PREFIX}NAME takes one of {', '.join(ARCHITECTURES)}, "
-            "or a folder with a config.json"
-        )
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def random_config(path: str) -> PretrainedConfig:

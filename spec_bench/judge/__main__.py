@@ -18,7 +18,7 @@ from pathlib import Path
 from spec_bench import files
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
-from spec_bench.judge.settings import JudgeSettings
+from spec_bench.judge.settings import JudgeSettings, judge_settings
 from spec_bench.sinks.csv import write_csv
 
 
@@ -29,11 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for chatty in ("httpx", "httpcore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
-        settings = JudgeSettings(
-            model=options.model,
-            timeout_s=options.timeout_s,
-            attempts=options.attempts,
-            parallel=options.parallel,
+        settings = judge_settings(
+            {
+                "model": options.model,
+                "timeout_s": options.timeout_s,
+                "attempts": options.attempts,
+                "parallel": options.parallel,
+            }
         )
         return judge_file(options.file, settings)
     except ValueError as error:

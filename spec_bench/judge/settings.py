@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from spec_bench.validation import Ge, Gt, Number, Real, Text, Whole, check, settings
 
 
-@dataclass(frozen=True)
+@settings
 class JudgeSettings:
     """What ``judge`` in ``conf/config.yaml`` holds; address and key come from the environment.
 
@@ -21,27 +22,13 @@ class JudgeSettings:
         max_tokens: limit on the judge's reply; None leaves it to the endpoint.
     """
 
-    model: str | None = None
-    timeout_s: float = 120.0
-    attempts: int = 6
-    wait_s: float = 1.0
-    parallel: int = 4
-    temperature: float | None = 0.0
-    max_tokens: int | None = 2048
-
-    def __post_init__(self) -> None:
-        if self.model is not None and (not isinstance(self.model, str) or not self.model):
-            raise ValueError(f"judge.model must be a model's name or null, got {self.model!r}")
-        for name in ("attempts", "parallel"):
-            _at_least(name, getattr(self, name), 1, whole=True)
-        if self.max_tokens is not None:
-            _at_least("max_tokens", self.max_tokens, 1, whole=True)
-        if self.temperature is not None:
-            _at_least("temperature", self.temperature, 0)
-        _at_least("wait_s", self.wait_s, 0)
-        _at_least("timeout_s", self.timeout_s, 0)
-        if not self.timeout_s:
-            raise ValueError("judge.timeout_s must be more than 0")
+    model: Text | None = None
+    timeout_s: Annotated[Number, Gt(0)] = 120.0
+    attempts: Annotated[Whole, Ge(1)] = 6
+    wait_s: Annotated[Number, Ge(0)] = 1.0
+    parallel: Annotated[Whole, Ge(1)] = 4
+    temperature: Annotated[Real, Ge(0)] | None = 0.0
+    max_tokens: Annotated[Whole, Ge(1)] | None = 2048
 
 
 def judge_settings(config: Mapping[str, Any] | None) -> JudgeSettings:
@@ -50,14 +37,4 @@ def judge_settings(config: Mapping[str, Any] | None) -> JudgeSettings:
     Raises:
         ValueError: an unknown key, or a value out of range.
     """
-    values, known = dict(config or {}), JudgeSettings.__dataclass_fields__
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(f"judge: unknown {', '.join(unknown)}; choose from {', '.join(known)}")
-    return JudgeSettings(**values)
-
-
-def _at_least(name: str, value: Any, least: int, whole: bool = False) -> None:
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
-        number = "whole number" if whole else "number"
-        raise ValueError(f"judge.{name} must be a {number} >= {least}, got {value!r}")
+    return check(JudgeSettings, {} if config is None else config, "judge")

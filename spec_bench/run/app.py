@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import hydra
 import yaml
@@ -25,9 +25,9 @@ from spec_bench import files
 from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
-from spec_bench.run.cells import load_decoder
+from spec_bench.run.cells import DecoderLoader, load_decoder
 from spec_bench.run.experiment import Experiment, JobNote
-from spec_bench.run.job import run_job
+from spec_bench.run.hydra_errors import one_line
 from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
 from spec_bench.run.plan import PlannedCell, plan_job
@@ -35,12 +35,11 @@ from spec_bench.run.plan_table import plan_arguments, print_plan
 from spec_bench.run.rates import known_rates
 from spec_bench.run.resources import config_folders, register_resolvers
 from spec_bench.run.search_path import recipes_dir, register
-from spec_bench.run.settings import JobSettings, build_settings
+from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
 from spec_bench.run.store import CellStore
-from spec_bench.run.worker import JobError, enter, lost_worker, offer_devices
+from spec_bench.run.worker import JobError, claim_gpus, enter_folder, lost_worker, offer_devices
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
-from spec_bench.tasks import with_metrics
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -82,7 +81,7 @@ def main() -> None:
     except Exception as error:
         if _wants_trace or not lost_worker(error):
             raise
-        print(f"spec_bench: a worker was lost: {_line(error)}", file=sys.stderr)
+        print(f"spec_bench: a worker was lost: {one_line(error)}", file=sys.stderr)
         print("the cells that had ended are kept; the same command resumes", file=sys.stderr)
         _statuses.append(1)
     sys.exit(max(_statuses, default=0))
@@ -96,72 +95,80 @@ def _job(config: DictConfig) -> int:
     """
     for chatty in ("absl", "httpx", "wandb"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    failed: list[CellResult] = []
     try:
         if not _in_main:
-            enter(config, _plain(config)["pair"])
-        if config.plan:
-            _planned.extend(plan_config(config))
+            enter_folder()
+        asked = _asked(config)
+        if asked.plan:
+            _planned.extend(plan(asked))
             return 0
-        results = run_config(config)
-        failed = [result for result in results if result.status == "failed"]
-        status = int(bool(failed))
-        _statuses.append(status)
+        if not _in_main:
+            claim_gpus(with_own_name(asked.pair, _config_folders()), asked.engine)
+            # Bars of several processes would overwrite each other.
+            asked = replace(asked, sink=replace(asked.sink, progress=False))
+        results = run(asked)
     except (ValueError, OmegaConfBaseException) as error:
         if not _in_main:
-            raise JobError(2, _line(error)) from error
+            raise JobError(2, one_line(error)) from error
         if _wants_trace:
             raise
-        status = _complain(error)
+        return _complain(error)
+    failed = [result for result in results if result.status == "failed"]
     if failed and not _in_main:
-        raise JobError(status, f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}")
-    return status
+        raise JobError(1, f"{len(failed)} of {len(results)} cells failed: {failed[0].reason}")
+    _statuses.append(int(bool(failed)))
+    return _statuses[-1]
 
 
 def run_config(config: DictConfig) -> list[CellResult]:
-    """Checks a composed config, runs its job, hands the results to the sinks.
+    """Checks a composed config and runs its job; see ``run``."""
+    return run(_asked(config))
+
+
+def run(asked: RunSettings) -> list[CellResult]:
+    """Runs a job and hands the results to the sinks.
 
     Raises:
         ValueError: settings that cannot be right.
     """
-    settings = _settings(_plain(config))
+    settings = build_settings(asked, *_configs())
     for score in settings.task.scores:
         check_score(score)
         check_references(score, [g for each in settings.examples for g in each.references])
     first = processes.rank() == 0
-    wandb = build_wandb(settings.sink["wandb"], settings.results / settings.name) if first else None
+    wandb = build_wandb(settings.sink.wandb, settings.results / settings.name) if first else None
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
+    from spec_bench.run.job import run_job  # torch, which no refusal should wait for
+
     results = run_job(settings)
     if first:
         _hand_over(settings, results, wandb)
     return results
 
 
-def plan_config(config: DictConfig) -> list[PlannedCell]:
+def plan(asked: RunSettings) -> list[PlannedCell]:
     """What a job would do; loads and decodes nothing.
 
     Raises:
         ValueError: settings that cannot be right.
     """
-    plain = _plain(config)
-    engine = plain["engine"]
     # Where a sweep is planned there need not be the device it will run on.
-    settings = _settings({**plain, "engine": {**engine, "device": "cpu"}})
-    settings = replace(settings, device=engine["device"])
+    here = replace(asked, engine=replace(asked.engine, device="cpu"))
+    settings = replace(build_settings(here, *_configs()), device=asked.engine.device)
     measured, published = known_rates(settings.results, recipes_dir())
-    return plan_job(settings, plain["pair"], engine, measured, published)
+    pair = with_own_name(asked.pair, _config_folders())
+    return plan_job(settings, pair, asked.engine, measured, published)
 
 
-def _plain(config: DictConfig) -> dict[str, Any]:
-    """The config without interpolations, its pair bearing its own name."""
-    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    plain["pair"] = with_own_name(plain["pair"], _config_folders())
-    return {**plain, "task": with_metrics(plain["task"])}
+def _asked(config: DictConfig) -> RunSettings:
+    """The composed config, checked, before anything is read, loaded or written."""
+    return check_settings(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 
-def _settings(plain: dict[str, Any]) -> JobSettings:
+def _configs() -> tuple[DecoderLoader, list[Path]]:
+    """Where decoders are read from, and pairs."""
     folders = _config_folders()
-    return build_settings(plain, lambda name: load_decoder(folders, name))
+    return partial(load_decoder, folders), folders
 
 
 def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
@@ -171,7 +178,7 @@ def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | 
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
     Experiment(settings.results, settings.name).add(note)
-    if settings.sink["table"]:
+    if settings.sink.table:
         print_table(results)
         print(f"results: {file}")
     if wandb is not None:
@@ -205,11 +212,6 @@ def _config_folders() -> list[Path]:
 
 def _complain(error: Exception) -> int:
     """Says what cannot be right."""
-    print(f"spec_bench: {_line(error)}", file=sys.stderr)
+    print(f"spec_bench: {one_line(error)}", file=sys.stderr)
     _statuses.append(2)
     return 2
-
-
-def _line(error: Exception) -> str:
-    """An error's message in one line."""
-    return " ".join(str(error).split("Config search path:")[0].split())

@@ -8,16 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.build import drafts_used, resolve_spec, spec_of, validate_decoder
 from spec_bench.run.grid import expand_grid
+from spec_bench.validation import Flag, Says, Text, Whole, check, settings
 
 BASELINE = "ar"
-_CELL_KEYS = ("decoder", "spec", "drafter", "tree", "verifier", "tree_attention")
+
+
+@settings
+class AskedCell:
+    """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
+
+    decoder: Text
+    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
+    drafter: dict[str, Any] | None = None
+    tree: dict[str, Any] | None = None
+    verifier: dict[str, Any] | None = None
+    tree_attention: Flag | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
 def build_cells(
     chosen: Mapping[str, Any],
     spec: Any,
-    wanted: Any,
+    wanted: Sequence[Any],
     load: DecoderLoader,
     sampling: SamplingSettings,
 ) -> tuple[Cell, ...]:
@@ -84,10 +96,6 @@ def build_cells(
     Raises:
         ValueError: a decoder, spec or combination that does not exist, naming it.
     """
-    if not isinstance(wanted, list):
-        raise ValueError(f"cells must be a list such as [sd:3,rsd_s:4x3], got {wanted!r}")
-    if wanted and spec is not None:
-        raise ValueError(f"spec={spec} goes with decoder=..., not with cells=[...]")
     listed = [cell for item in wanted for cell in expand_grid(item)]
     asked = [_parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
     cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
@@ -109,22 +117,20 @@ def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
     if isinstance(item, str):
         name, _, spec = item.partition(":")
         return load(name.strip()), spec.strip() or None
-    if isinstance(item, Mapping) and len(item) == 1 and "decoder" not in item:
+    if len(item) == 1 and "decoder" not in item:
         # YAML reads `sd: 3` as a mapping of one entry.
         ((name, spec),) = item.items()
         return load(str(name)), spec
-    if not isinstance(item, Mapping) or "decoder" not in item:
+    if "decoder" not in item:
         raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
-    unknown = sorted(set(item) - set(_CELL_KEYS))
-    if unknown:
-        raise ValueError(f"unknown cell keys {unknown}; known: {', '.join(_CELL_KEYS)}")
-    decoder = load(str(item["decoder"]))
+    asked = check(AskedCell, item, "cells")
+    decoder = load(asked.decoder)
     for part in ("drafter", "tree", "verifier"):
-        if part in item:
-            decoder[part] = {**decoder.get(part, {}), **item[part]}
-    if "tree_attention" in item:
-        decoder["tree_attention"] = item["tree_attention"]
-    return decoder, item.get("spec")
+        if changes := getattr(asked, part):
+            decoder[part] = {**decoder.get(part, {}), **changes}
+    if asked.tree_attention is not None:
+        decoder["tree_attention"] = asked.tree_attention
+    return decoder, asked.spec
 
 
 def _ordered(value: Any) -> Any:

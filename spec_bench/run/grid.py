@@ -8,10 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
-_KEYS = ("decoder", "factors", "most", "depths", "order")
-_ORDERS = ("any", "non_increasing")
+from spec_bench.validation import Ge, MinLen, Says, Text, Whole, check, settings
+
+Count = Annotated[Whole, Ge(1)]
+Counts = Annotated[tuple[Count, ...], MinLen(1), Says("a list of whole numbers >= 1")]
+
+
+@settings
+class Grid:
+    """``{grid: {...}}`` in a list of cells; see ``configurations``."""
+
+    decoder: Text
+    factors: Counts
+    most: Count
+    depths: Counts
+    order: Literal["any", "non_increasing"]
 
 
 def configurations(
@@ -42,20 +55,8 @@ def expand_grid(item: Any) -> list[Any]:
     """
     if not isinstance(item, Mapping) or "grid" not in item:
         return [item]
-    grid = item["grid"]
-    if set(item) != {"grid"} or not isinstance(grid, Mapping) or set(grid) != set(_KEYS):
-        raise ValueError(f"a grid of cells is {{grid: {{{', '.join(_KEYS)}}}}}, got {dict(item)!r}")
-    for key in ("factors", "depths"):
-        values = grid[key]
-        if not isinstance(values, list) or not values or not all(map(_counts, values)):
-            raise ValueError(f"grid.{key} must be a list of whole numbers >= 1, got {values!r}")
-    if not _counts(grid["most"]):
-        raise ValueError(f"grid.most must be a whole number >= 1, got {grid['most']!r}")
-    if grid["order"] not in _ORDERS:
-        raise ValueError(f"grid.order must be one of {', '.join(_ORDERS)}, got {grid['order']!r}")
-    trees = configurations(grid["factors"], grid["most"], grid["depths"], grid["order"])
-    return [f"{grid['decoder']}:{'-'.join(map(str, widths))}" for widths in trees]
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if len(item) > 1:
+        raise ValueError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
+    grid = check(Grid, item["grid"], "grid")
+    trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
+    return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]

@@ -160,7 +160,7 @@ def _decode(
 ) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     missing = sum(len(run.missing(prompts.requests)) for run in runs)
-    shown = bool(settings.sink["progress"]) and processes.rank() == 0
+    shown = settings.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
     try:
         size = _turn(settings)

@@ -5,16 +5,13 @@ Knows shapes only: parameters, layers, heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from spec_bench.engine.random_weights import ARCHITECTURES, random_config, random_module
-from spec_bench.engine.random_weights import PREFIX as RANDOM
+from spec_bench.engine.architectures import ARCHITECTURES
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.run.pair import PairSettings
 from spec_bench.run.paths import model_path
 
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
@@ -55,18 +52,20 @@ def model_size(name: str, stated: int | None = None) -> ModelSize:
     return ModelSize(stated)
 
 
-def pair_sizes(pair: Mapping[str, Any]) -> tuple[ModelSize, ...]:
-    """The sizes of a composed pair's models, the target first."""
-    draft = pair["draft"]
-    drafts = list(draft) if isinstance(draft, list | tuple) else [draft] if draft else []
-    stated = [pair.get("target_parameters"), *[pair.get("draft_parameters")] * len(drafts)]
-    names = (pair["target"], *drafts)
+def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
+    """The sizes of a pair's models, the target first."""
+    stated = [pair.target_parameters, *[pair.draft_parameters] * len(pair.drafts)]
+    names = (pair.target, *pair.drafts)
     return tuple(model_size(name, own) for name, own in zip(names, stated, strict=True))
 
 
 @cache
 def _size(path: str) -> ModelSize:
     """The size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
+    import torch
+
+    from spec_bench.engine.random_weights import random_config, random_module
+
     config = random_config(path)
     module = random_module(path, torch.float16, "meta", 0)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

@@ -6,18 +6,84 @@ Knows the files of ``conf/pair`` and names of models; loads nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import yaml
-
-from spec_bench.decode.build_heads import HEADS
-from spec_bench.engine.loading import ModelSpec
-from spec_bench.engine.random_weights import PREFIX as RANDOM
+from spec_bench.configs import read_config
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.model_spec import DEVICE, ModelSpec
 from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
+from spec_bench.validation import Flag, Ge, Gt, Pattern, Real, Says, Text, Whole, check, settings
 
 _MODELS = ("target", "draft")
+
+
+@settings
+class EngineSettings:
+    """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
+
+    device: Annotated[str, Says("cpu, cuda or cuda:0, or alike"), Pattern(DEVICE)]
+    dtype: Literal["float32", "float64", "bfloat16", "float16"]
+    batch_size: Annotated[Whole, Ge(1)] = 1
+    batching: Literal["static", "continuous"] = "static"
+    compile: Literal["none", "graph", "inductor"] = "none"
+    threads: Annotated[Whole, Ge(1)] | None = None
+    gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
+    tensor_parallel: Flag = False
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether jobs need GPUs."""
+        return self.device.startswith("cuda")
+
+
+@settings
+class Printed:
+    """How a paper prints a pair: one spelling of each model, or several."""
+
+    target: Text | tuple[Text, ...]
+    draft: Text | tuple[Text, ...] | None = None
+
+
+@settings
+class PairSettings:
+    """The config group ``pair``; meanings stand in ``conf/pair/shared/base.yaml``."""
+
+    target: Text
+    draft: Text | tuple[Text, ...] | None
+    name: Text | None = None
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] | None = None
+    heads: dict[str, Text | None] | None = None
+    target_device_map: Text | dict[str, Whole | Text] | None = None
+    target_revision: Text | None = None
+    draft_revision: Text | None = None
+    chat_template: Text | None = None
+    gated: Flag = False
+    target_parameters: Annotated[Whole, Ge(1)] | None = None
+    draft_parameters: Annotated[Whole, Ge(1)] | None = None
+    stand_in: Text | None = None
+    paper: Printed | tuple[Printed, ...] | None = None
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """The draft models, in order."""
+        return _listed(self.draft)
+
+    @property
+    def printed(self) -> list[tuple[str, str]]:
+        """(target, draft) in each of the papers' spellings; "" where there is no draft."""
+        spellings = (self.paper,) if isinstance(self.paper, Printed) else self.paper or ()
+        return [
+            (target, draft)
+            for each in spellings
+            for target in _listed(each.target)
+            for draft in _listed(each.draft) or ("",)
+        ]
+
+
+def _listed(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names or ()
 
 
 @dataclass(frozen=True)
@@ -61,68 +127,44 @@ class Pair:
         return {"kind": kind, "source": name, "revision": fingerprint(name)}
 
 
-def build_pair(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> Pair:
+def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``.
 
     Args:
-        pair: a composed ``conf/pair``.
-        engine: a composed ``conf/engine``.
+        pair: which models.
+        engine: where and how precise.
 
     Raises:
-        ValueError: for a model that does not exist, or a dtype or device that cannot be.
+        ValueError: for a model that does not exist, or a device that is not there.
     """
-    target, draft = pair["target"], pair["draft"]
-    drafts = tuple(draft) if isinstance(draft, list) else (draft,) if draft else ()
-    names = (target, *drafts)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"pair.target and pair.draft name models, got {name!r}")
-    template = pair.get("chat_template")
-    if template is not None and not isinstance(template, str):
-        raise ValueError(f"pair.chat_template must be a Jinja text or null, got {template!r}")
-    device_map = pair.get("target_device_map")
-    if isinstance(device_map, dict):
-        device_map = tuple(sorted(device_map.items()))
-    asked = [pair.get("target_revision"), *[pair.get("draft_revision")] * len(drafts)]
-    maps = [device_map, *[None] * len(drafts)]
+    names = (pair.target, *pair.drafts)
+    device_map = pair.target_device_map
+    asked = [pair.target_revision, *[pair.draft_revision] * len(pair.drafts)]
+    maps = [tuple(sorted(device_map.items())) if isinstance(device_map, dict) else device_map]
     specs = tuple(
         ModelSpec(
             model_path(name),
-            pair.get("dtype") or engine["dtype"],
-            engine["device"],
+            pair.dtype or engine.dtype,
+            engine.device,
             place,
             revision,
-            engine["compile"],
+            engine.compile,
             index if name.startswith(RANDOM) else 0,
-            tensor_parallel=index == 0 and bool(engine.get("tensor_parallel")),
+            tensor_parallel=index == 0 and engine.tensor_parallel,
         )
-        for index, (name, place, revision) in enumerate(zip(names, maps, asked, strict=True))
+        for index, (name, place, revision) in enumerate(
+            zip(names, [*maps, *[None] * len(pair.drafts)], asked, strict=True)
+        )
     )
     revisions = tuple(
         fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
     )
-    label = pair.get("name") or "+".join(_short(name) for name in names)
-    return Pair(label, target, drafts, specs, revisions, template, _heads(pair.get("heads")))
+    label = pair.name or "+".join(_short(name) for name in names)
+    heads = {kind: name for kind, name in (pair.heads or {}).items() if name is not None}
+    return Pair(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads)
 
 
-def _heads(heads: Any) -> dict[str, str]:
-    """Draft heads by kind, those that are there.
-
-    Raises:
-        ValueError: an unknown kind, or a name that is none.
-    """
-    found = {}
-    for kind, name in (heads or {}).items():
-        if kind not in HEADS:
-            raise ValueError(f"pair.heads knows {', '.join(HEADS)}, got {kind!r}")
-        if name is not None and (not isinstance(name, str) or not name):
-            raise ValueError(f"pair.heads.{kind} names a folder or hub id, got {name!r}")
-        if name is not None:
-            found[kind] = name
-    return found
-
-
-def with_own_name(pair: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     """The pair without its name where the name is another pair's.
 
     A name from ``conf/pair`` belongs to that file's models. Where ``pair.target=...`` replaced one
@@ -130,36 +172,25 @@ def with_own_name(pair: Mapping[str, Any], folders: Sequence[Path]) -> dict[str,
     that no file bears (``pair.name=mine``) is the user's and stays.
 
     Args:
-        pair: a composed ``conf/pair``.
+        pair: as composed.
         folders: the config folders, in the order they are searched.
+
+    Raises:
+        ValueError: the file that bears the name cannot be right.
     """
-    named = dict(pair)
-    for folder in folders:
-        path = folder / "pair" / f"{pair.get('name')}.yaml"
-        if path.is_file():
-            own = read_pair(path)
-            replaced = [model for model in _MODELS if pair.get(model) != own.get(model)]
-            for model in replaced:
-                named |= _unless_own(pair, own, f"{model}_parameters")
-            if replaced:
-                named |= {"name": None, **_unless_own(pair, own, "paper")}
-            break
-    return named
-
-
-def _unless_own(pair: Mapping[str, Any], own: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """What a pair states about a replaced model: nothing, unless the user stated it anew."""
-    return {key: None} if pair.get(key) == own.get(key) else {}
-
-
-def read_pair(path: Path) -> dict[str, Any]:
-    """A file of ``conf/pair`` over those that its ``defaults`` name, which lie beside it."""
-    own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    merged: dict[str, Any] = {}
-    for entry in own.pop("defaults", []):
-        if isinstance(entry, str) and entry != "_self_":
-            merged |= read_pair(path.parent / f"{entry.partition('@')[0]}.yaml")
-    return merged | own
+    files = (folder / "pair" / f"{pair.name}.yaml" for folder in folders)
+    path = next((path for path in files if path.is_file()), None)
+    if path is None:
+        return pair
+    own = check(PairSettings, read_config(path), str(path))
+    replaced = [model for model in _MODELS if getattr(pair, model) != getattr(own, model)]
+    if not replaced:
+        return pair
+    # What a pair states about a replaced model is nothing, unless the user stated it anew.
+    stated = [*(f"{model}_parameters" for model in replaced), "paper"]
+    stale = [key for key in stated if getattr(pair, key) == getattr(own, key)]
+    changes: dict[str, Any] = dict.fromkeys(["name", *stale])
+    return replace(pair, **changes)
 
 
 def _short(model: str) -> str:

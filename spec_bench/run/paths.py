@@ -10,25 +10,16 @@ import json
 from pathlib import Path
 
 import spec_bench
-from spec_bench.engine.random_weights import PREFIX as RANDOM
-from spec_bench.engine.random_weights import architecture
+from spec_bench.configs import conf_dir
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.architectures import architecture
 
 EMBEDDED = "embedded:"
 _HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
 
 
-def config_dir() -> Path:
-    """The folder of configs: in the package for a wheel, beside it in a checkout.
-
-    Raises:
-        FileNotFoundError: the installation carries no configs.
-    """
-    package = Path(spec_bench.__file__).resolve().parent
-    for folder in (package / "conf", package.parent / "conf"):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise FileNotFoundError(f"no conf/config.yaml in {package} or beside it")
+config_dir = conf_dir
 
 
 def model_path(name: str) -> str:

@@ -16,8 +16,9 @@ from spec_bench.run.cells import Cell
 from spec_bench.run.devices import gpu_memory_gib
 from spec_bench.run.identity import run_id
 from spec_bench.run.model_size import BYTES, ModelSize, pair_sizes
+from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.prompts import prompt_ids
-from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, printed_names
+from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate
 from spec_bench.run.resources import gpus_of_job
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
@@ -83,8 +84,8 @@ class PlannedCell:
 
 def plan_job(
     settings: JobSettings,
-    pair: Mapping[str, Any],
-    engine: Mapping[str, Any],
+    pair: PairSettings,
+    engine: EngineSettings,
     measured: Sequence[RateRow],
     published: Sequence[RateRow],
 ) -> list[PlannedCell]:
@@ -92,8 +93,8 @@ def plan_job(
 
     Args:
         settings: checked settings.
-        pair: the composed pair, whose entries for planning ``settings`` does not carry.
-        engine: the composed engine.
+        pair: the pair, whose entries for planning ``settings`` does not carry.
+        engine: where the job will run; need not be here.
         measured: known rates of this machine.
         published: known rates of papers.
     """
@@ -134,18 +135,18 @@ def state_of(store: CellStore, prompts: int) -> tuple[State, int]:
     return ("partial" if done or result is not None else "missing"), left
 
 
-def job_memory(pair: Mapping[str, Any], engine: Mapping[str, Any], slots: int, rows: int) -> Memory:
+def job_memory(pair: PairSettings, engine: EngineSettings, slots: int, rows: int) -> Memory:
     """Memory of a job, from its models' sizes.
 
     Args:
-        pair: a composed pair.
-        engine: a composed engine.
+        pair: which models.
+        engine: where they run.
         slots: of the longest sequence.
         rows: sequences that decode together.
     """
-    sizes, on_cuda = pair_sizes(pair), str(engine["device"]).startswith("cuda")
-    bytes_each = BYTES[pair.get("dtype") or engine["dtype"]]
-    gib = (engine.get("gpu_memory_gib") or gpu_memory_gib()) if on_cuda else None
+    sizes = pair_sizes(pair)
+    bytes_each = BYTES[pair.dtype or engine.dtype]
+    gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None
     try:
         gpus = gpus_of_job(pair, engine)
     except ValueError:  # says what must be stated to know it, which a plan leaves open
@@ -179,13 +180,13 @@ def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
     return sum(known) * bytes_each if len(known) == len(counts) else None
 
 
-def _wanted(settings: JobSettings, cell: Cell, pair: Mapping[str, Any]) -> Wanted:
+def _wanted(settings: JobSettings, cell: Cell, pair: PairSettings) -> Wanted:
     """What identifies a cell's rate."""
     labels = settings.labels(cell)
     return Wanted(
         labels["target"],
         labels["draft"],
-        printed_names(pair.get("paper")),
+        pair.printed,
         labels["task"],
         labels["decoder"],
         labels["spec"],

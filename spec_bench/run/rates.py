@@ -5,12 +5,11 @@ Pure functions of rows; reads CSV files and, for a row's device, the cell's own 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import yaml
 
@@ -142,12 +141,6 @@ def _published(row: Mapping[str, str]) -> RateRow:
     return RateRow(
         row["target"], draft, row["task"], row["decoder"], row["spec"], float(row["value"])
     )
-
-
-def printed_names(paper: Any) -> list[tuple[str, str]]:
-    """(target, draft) of a pair's ``paper`` entry, which is one spelling or a list of them."""
-    spellings: Iterable[Any] = paper if isinstance(paper, list) else [paper] if paper else []
-    return [(str(each["target"]), str(each.get("draft") or "")) for each in spellings]
 
 
 def _is_baseline(row: RateRow) -> bool:

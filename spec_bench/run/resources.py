@@ -7,7 +7,7 @@ where jobs need none. ``${workers_here:}`` is how many jobs this machine runs at
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.run.devices import gpu_memory_gib, gpus_needed, visible_devices
 from spec_bench.run.model_size import BYTES, pair_sizes
-from spec_bench.run.pair import with_own_name
+from spec_bench.run.pair import EngineSettings, PairSettings, with_own_name
+from spec_bench.validation import check
 
 
 def register_resolvers() -> None:
@@ -27,28 +28,28 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("workers_here", _workers_here, replace=True)
 
 
-def gpus_of_job(pair: Mapping[str, Any], engine: Mapping[str, Any]) -> int:
+def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
 
     Args:
-        pair: a composed ``conf/pair``.
-        engine: a composed ``conf/engine``.
+        pair: which models.
+        engine: where they run.
 
     Raises:
         ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
     """
-    if not str(engine["device"]).startswith("cuda"):
+    if not engine.on_cuda:
         return 0
-    if pair.get("target_device_map") is None:
+    if pair.target_device_map is None:
         return 1
-    memory_gib = engine.get("gpu_memory_gib") or gpu_memory_gib()
+    memory_gib = engine.gpu_memory_gib or gpu_memory_gib()
     if memory_gib is None:
         raise ValueError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
     parameters = [size.parameters for size in pair_sizes(pair)]
     if parameters[0] is None:
-        raise ValueError(f"pair.target_parameters must say how large {pair['target']!r} is")
+        raise ValueError(f"pair.target_parameters must say how large {pair.target!r} is")
     known = sum(count for count in parameters if count is not None)
-    return gpus_needed(known, BYTES[pair.get("dtype") or engine["dtype"]], memory_gib)
+    return gpus_needed(known, BYTES[pair.dtype or engine.dtype], memory_gib)
 
 
 def config_folders(hydra: Any) -> list[Path]:
@@ -73,10 +74,10 @@ def _workers_here(*, _root_: DictConfig) -> int:
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """The need of every job that Hydra's own sweeper makes of the command line."""
     for config in _jobs(root):
-        pair = OmegaConf.to_container(config.pair, resolve=True)
-        assert isinstance(pair, dict)
-        named = {str(key): value for key, value in pair.items()}
-        yield gpus_of_job(with_own_name(named, config_folders(config.hydra)), config.engine)
+        plain: Any = OmegaConf.to_container(config, resolve=True)
+        pair = check(PairSettings, plain["pair"], "pair")
+        engine = check(EngineSettings, plain["engine"], "engine")
+        yield gpus_of_job(with_own_name(pair, config_folders(config.hydra)), engine)
 
 
 def _jobs(root: DictConfig) -> Iterator[DictConfig]:

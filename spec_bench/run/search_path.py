@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from spec_bench.run.paths import config_dir
+from spec_bench.configs import experiments_dir
 
-
-def recipes_dir() -> Path:
-    """The folder of the papers' recipes; it lies beside the configs."""
-    return config_dir().parent / "experiments"
+recipes_dir = experiments_dir
 
 
 class RecipesSearchPath(SearchPathPlugin):

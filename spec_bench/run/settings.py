@@ -3,31 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from spec_bench import files
-from spec_bench.core.warp import SamplingSettings
+from pydantic import AfterValidator, BeforeValidator, PlainValidator
+
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
-from spec_bench.files import digest
-from spec_bench.judge.settings import JudgeSettings, judge_settings
+from spec_bench.files import RUNS, digest
+from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import CellFacts, SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
-from spec_bench.run.pair import Pair, build_pair
+from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, with_own_name
 from spec_bench.run.paths import model_path
-from spec_bench.run.simulation import simulate_cells, simulated_acceptance
+from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
 from spec_bench.sinks.rows import labels_of
-from spec_bench.tasks import Example, RandomPrompts, Task, build_task
+from spec_bench.sinks.settings import SinkSettings
+from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
+from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.schema import databases_digest
+from spec_bench.validation import Flag, Ge, Le, Says, Text, Whole, check, settings
 
-_SAMPLING = ("temperature", "top_k", "top_p", "draft_temperature", "probability_dtype")
+_SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
 _MAX_NEW_TOKENS = 128
-# static: a batch ends with its longest answer. continuous: the next prompt takes a finished row.
-BATCHING = ("static", "continuous")
+_LONGEST_NAME = 200  # bytes; file systems allow 255
+
+
+def _folder_name(name: str) -> str:
+    assert name not in {".", ".."} and not set(name) & set("/\\\0\n")
+    assert len(name.encode()) <= _LONGEST_NAME
+    if name == RUNS:
+        raise ValueError(f"name {RUNS!r} is taken: results/{RUNS} holds what the cells measured")
+    return name
+
+
+def _checked_task(config: Any) -> Any:
+    """A task's mapping as it is, which the run id hashes, once it makes a task."""
+    build_task(config)
+    return config
+
+
+@settings
+class RunSettings:
+    """What ``conf/config.yaml`` composes to, checked; meanings stand there.
+
+    A decoder's own mapping and the cells are checked where they become cells (``run.cells``).
+    """
+
+    name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]
+    results: Text
+    seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
+    prompts: Annotated[Whole, Ge(1)] | None
+    warmup: Annotated[Whole, Ge(0)]
+    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
+    cells: Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
+    plan: Flag
+    pair: PairSettings
+    task: Annotated[dict[str, Any], BeforeValidator(_checked_task)]
+    decoder: Annotated[dict[str, Any], Says("a decoder's drafter, tree and verifier")]
+    generation: Generation
+    engine: EngineSettings
+    energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
+    sink: SinkSettings
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    simulate: Annotated[Any, PlainValidator(check_simulate)] = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +100,7 @@ class JobSettings:
     sampling: SamplingSettings
     max_new_tokens: int
     energy: EnergySettings
-    sink: Mapping[str, Any]
+    sink: SinkSettings
     cells: tuple[Cell, ...]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
@@ -125,63 +168,97 @@ class JobSettings:
         return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
 
 
-def build_settings(config: Mapping[str, Any], load: DecoderLoader) -> JobSettings:
-    """Checks a job's config and turns it into settings; reads the task's examples.
+def check_settings(config: Any) -> RunSettings:
+    """Checks a job's config; reads no file and imports no torch.
 
     Args:
         config: the composed config as plain dictionaries and lists, interpolations resolved.
-        load: gives a decoder's config by name.
 
     Raises:
-        ValueError: for a value that cannot be right, naming it and what was allowed.
+        ValueError: one line that names the first wrong key, its value and what is allowed.
     """
-    engine, sink = config["engine"], config["sink"]
-    whole = {
-        "seed": _whole("seed", config["seed"], 0),
-        "warmup": _whole("warmup", config["warmup"], 0),
-        "batch_size": _whole("engine.batch_size", engine["batch_size"], 1),
-        "batching": _choice("engine.batching", engine["batching"], BATCHING),
-        "threads": _whole("engine.threads", engine["threads"], 1, optional=True),
-    }
-    prompts = _whole("prompts", config["prompts"], 1, optional=True)
-    energy = energy_settings(config["energy"])
-    task = build_task(config["task"])
-    sampling = _sampling(config["generation"], task)
-    limit = config["generation"]["max_new_tokens"]
-    if limit is None:
-        limit = task.generation.get("max_new_tokens", _MAX_NEW_TOKENS)
-    cells = build_cells(config["decoder"], config["spec"], config["cells"], load, sampling)
-    cells = simulate_cells(cells, config.get("simulate"), sampling)
-    pair = build_pair(config["pair"], engine)
+    asked = check(RunSettings, config)
+    if asked.cells and asked.spec is not None:
+        raise ValueError(f"spec={asked.spec} goes with decoder=..., not with cells=[...]")
+    check_folder("results", Path(asked.results))
+    return asked
+
+
+def build_settings(
+    asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = ()
+) -> JobSettings:
+    """What a job needs to run; reads the task's examples and looks for the models.
+
+    Args:
+        asked: checked settings.
+        load: gives a decoder's config by name.
+        folders: the config folders, in which a pair's name is looked up.
+
+    Raises:
+        ValueError: settings that do not go together, or name what is not there.
+    """
+    task, engine = build_task(asked.task), asked.engine
+    sampling = _sampling(asked.generation, task.generation)
+    limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
+    cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
+    cells = simulate_cells(cells, asked.simulate, sampling)
+    pair = build_pair(with_own_name(asked.pair, folders), engine)
     for cell in cells:
-        if cell.drafts > len(pair.drafts):
-            raise ValueError(
-                f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
-            )
-        kind = heads_used(cell.decoder)
-        if kind is not None and kind not in pair.heads:
-            raise ValueError(
-                f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
-                f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
-            )
-        if kind is not None:
-            model_path(pair.heads[kind])
+        check_fit(cell, pair)
     return JobSettings(
-        name=_name(config["name"]),
-        results=Path(config["results"]),
-        device=engine["device"],
+        name=asked.name,
+        results=Path(asked.results),
+        seed=asked.seed,
+        warmup=asked.warmup,
+        batch_size=engine.batch_size,
+        batching=engine.batching,
+        threads=engine.threads,
+        device=engine.device,
         pair=pair,
         task=task,
-        task_config=config["task"],
-        examples=tuple(task.examples(prompts)),
+        task_config=with_metrics(asked.task),
+        examples=tuple(task.examples(asked.prompts)),
         sampling=sampling,
-        max_new_tokens=_whole("generation.max_new_tokens", limit, 1),
-        energy=energy,
-        sink=sink,
+        max_new_tokens=next(limit for limit in limits if limit is not None),
+        energy=asked.energy,
+        sink=asked.sink,
         cells=cells,
-        judge=judge_settings(config.get("judge")),
-        **whole,
+        judge=asked.judge,
     )
+
+
+def check_folder(key: str, folder: Path) -> None:
+    """Whether a folder is there or can be made.
+
+    Raises:
+        ValueError: a file is in its place or above it.
+    """
+    for place in (folder, *folder.parents):
+        if place.is_dir():
+            return
+        if place.exists():
+            raise ValueError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
+
+
+def check_fit(cell: Cell, pair: Pair) -> None:
+    """Whether a pair has the drafts and heads that a cell uses.
+
+    Raises:
+        ValueError: naming what is missing.
+    """
+    if cell.drafts > len(pair.drafts):
+        raise ValueError(
+            f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+        )
+    kind = heads_used(cell.decoder)
+    if kind is None:
+        return
+    if kind not in pair.heads:
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
+            f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
+        )
+    model_path(pair.heads[kind])
 
 
 def asked(examples: tuple[Example, ...]) -> dict[str, Any]:
@@ -209,45 +286,15 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
     )
 
 
-def _sampling(generation: Mapping[str, Any], task: Task | RandomPrompts) -> SamplingSettings:
+def _sampling(run: Generation, task: Generation) -> SamplingSettings:
     """The sampling settings: the run's, where they are null the task's, else the defaults."""
     values: dict[str, Any] = {
         name: next(
             value
-            for value in (generation[name], task.generation.get(name), getattr(_DEFAULTS, name))
+            for value in (getattr(run, name), getattr(task, name), getattr(_DEFAULTS, name))
             if value is not None or name == "draft_temperature"
         )
         for name in _SAMPLING
     }
-    for name in ("temperature", "top_k", "top_p", "draft_temperature"):
-        value = values[name]
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise ValueError(f"generation.{name} must be a number, got {value!r}")
-    values["temperature"], values["top_p"] = float(values["temperature"]), float(values["top_p"])
+    values["temperature"] = float(values["temperature"])
     return SamplingSettings(**values)
-
-
-def _name(value: Any) -> str:
-    """The experiment's name, which becomes a folder."""
-    if not isinstance(value, str) or not value or value in {".", ".."} or "/" in value:
-        raise ValueError(f"name becomes a folder below results, got {value!r}")
-    if value == files.RUNS:
-        raise ValueError("name 'runs' is taken: results/runs holds what the cells measured")
-    return value
-
-
-def _choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """One of some words."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-    return str(value)
-
-
-def _whole(name: str, value: Any, least: int, optional: bool = False) -> Any:
-    """A whole number of at least ``least``; None where that is allowed."""
-    if value is None and optional:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        allowed = f"a whole number >= {least}" + (" or null" if optional else "")
-        raise ValueError(f"{name} must be {allowed}, got {value!r}")
-    return value

@@ -8,23 +8,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.build import build_policy, validate_decoder
 from spec_bench.decode.simulation import SIMULATED
 from spec_bench.published import FILE, Row, read_published
 from spec_bench.run.search_path import recipes_dir
+from spec_bench.validation import Ge, Le, MinLen, Real, Says, Text, check, settings
 from spec_bench.verify.simulated import constant_acceptance
 
 if TYPE_CHECKING:
     from spec_bench.run.cells import Cell
 
 _FORMS = "a probability, a list of one per depth, {table: PAPER/NUMBER} or null"
-_KEYS = ("table", "otherwise")
 _DIGITS = 6
 
+Probability = Annotated[Real, Ge(0), Le(1)]
 Acceptance = float | Sequence[float]
+
+
+@settings
+class FromTable:
+    """Acceptances that give a paper's block efficiencies; ``otherwise`` where it prints none."""
+
+    table: Text
+    otherwise: Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None = None
+
+
+@settings
+class Simulate:
+    """The run's setting ``simulate``."""
+
+    simulate: Annotated[
+        Probability | Annotated[tuple[Probability, ...], MinLen(1)] | FromTable | None, Says(_FORMS)
+    ]
+
+
+def check_simulate(simulate: Any) -> Any:
+    """The setting as it was written, or ``FromTable``.
+
+    Raises:
+        ValueError: it cannot be right.
+    """
+    if isinstance(simulate, Mapping):
+        return check(FromTable, simulate, "simulate")
+    check(Simulate, {"simulate": simulate})
+    return simulate
 
 
 def simulate_cells(
@@ -99,25 +129,21 @@ def _simulated(
 
 def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:
     """The acceptance of a cell of a given depth."""
-    if not isinstance(simulate, Mapping):
-        if isinstance(simulate, bool) or not isinstance(simulate, int | float | list):
-            raise ValueError(f"simulate must be {_FORMS}, got {simulate!r}")
+    if not isinstance(simulate, FromTable):
         return lambda cell, depth: simulate
-    if "table" not in simulate or set(simulate) - set(_KEYS):
-        raise ValueError(f"simulate must be {_FORMS}, got {dict(simulate)!r}")
-    published = published_block_efficiency(simulate["table"])
+    published = published_block_efficiency(simulate.table)
 
     def look_up(cell: Cell, depth: int) -> Acceptance:
         tau = published.get((cell.name, cell.spec))
         if tau is not None:
             return round(constant_acceptance(tau, depth), _DIGITS)
-        if simulate.get("otherwise") is None:
+        if simulate.otherwise is None:
             raise ValueError(
-                f"simulate.table={simulate['table']} has no block efficiency of {cell.title}; "
+                f"simulate.table={simulate.table} has no block efficiency of {cell.title}; "
                 "leave that cell out or state simulate.otherwise"
             )
-        otherwise: Acceptance = simulate["otherwise"]
-        return otherwise
+        otherwise = simulate.otherwise
+        return list(otherwise) if isinstance(otherwise, tuple) else otherwise
 
     return look_up
 

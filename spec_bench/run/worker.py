@@ -7,13 +7,11 @@ nothing here concerns it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, visible_devices
+from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.resources import gpus_of_job
 
 # Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
@@ -41,22 +39,24 @@ def offer_devices() -> None:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 
 
-def enter(config: DictConfig, pair: Mapping[str, Any]) -> None:
-    """Makes this process fit for a job: the user's folder, GPUs that no other worker uses.
+def enter_folder() -> None:
+    """Goes to the folder that the user is in."""
+    os.chdir(HydraConfig.get().runtime.cwd)
+
+
+def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
+    """Takes GPUs that no other worker uses, where the launcher gives none to a job.
 
     Args:
-        config: the job's, composed.
-        pair: of these, the pair, with what it states about its own models.
+        pair: the job's, with what it states about its own models.
+        engine: where it runs.
 
     Raises:
         ValueError: there are no GPUs for it.
     """
-    hydra = HydraConfig.get()
-    os.chdir(hydra.runtime.cwd)
-    config.sink.progress = False  # bars of several processes would overwrite each other
-    launcher = str(hydra.launcher._target_).rpartition(".")[2]
-    if launcher in _CLAIMS and config.engine.device == "cuda":
-        count = gpus_of_job(pair, config.engine)
+    launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
+    if launcher in _CLAIMS and engine.device == "cuda":
+        count = gpus_of_job(pair, engine)
         os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
 
 

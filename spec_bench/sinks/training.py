@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench import files
+from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.wandb import Wandb, build_wandb, failures, open_run
 
 log = logging.getLogger(__name__)
 
 
-def build_training_sink(config: Mapping[str, Any], folder: Path) -> Wandb | None:
-    """The sink of a composed ``sink.wandb``; None where it is off.
+def build_training_sink(config: WandbSettings, folder: Path) -> Wandb | None:
+    """The sink that ``sink.wandb`` describes; None where it is off.
 
     Raises:
-        ValueError: an unknown mode, or ``online`` without an account.
+        ValueError: ``online`` without an account.
     """
     return build_wandb(config, folder)
 

@@ -23,10 +23,11 @@ from spec_bench.records import CellResult, Generation
 from spec_bench.sinks.curves import AXES, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
 from spec_bench.sinks.rows import labels_of, row_of
+from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
+from spec_bench.validation import check
 
 log = logging.getLogger(__name__)
-MODES = ("online", "offline", "disabled")
 _TAG_LENGTH = 64  # W&B's limit
 
 
@@ -74,30 +75,30 @@ class LoggedCell:
     folder: Path
 
 
-def build_wandb(config: Mapping[str, Any], folder: Path) -> Wandb | None:
-    """The sink that a composed ``sink.wandb`` describes; None where it is off.
+def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wandb | None:
+    """The sink that ``sink.wandb`` describes; None where it is off.
 
     Args:
-        config: the mapping.
+        config: checked settings, or the mapping.
         folder: the experiment's.
 
     Raises:
-        ValueError: an unknown mode, or ``online`` without an account.
+        ValueError: a setting that cannot be right, or ``online`` without an account.
     """
-    if not config["enabled"]:
+    if not isinstance(config, WandbSettings):
+        config = check(WandbSettings, config, "sink.wandb")
+    if not config.enabled:
         return None
-    if config["mode"] not in MODES:
-        raise ValueError(f"sink.wandb.mode is {config['mode']!r}; choose from {', '.join(MODES)}")
-    if config["mode"] == "online":
+    if config.mode == "online":
         _log_in()
     return Wandb(
-        project=str(config["project"]),
-        group=str(config["group"]),
-        mode=str(config["mode"]),
+        project=config.project,
+        group=config.group,
+        mode=config.mode,
         folder=folder,
-        entity=config.get("entity"),
-        tags=tuple(str(tag) for tag in config.get("tags") or ()),
-        system_metrics=bool(config.get("system_metrics", False)),
+        entity=config.entity,
+        tags=config.tags or (),
+        system_metrics=config.system_metrics,
     )
 
 

@@ -7,19 +7,29 @@ answer has its full length. Asked of a real model it measures speed at a prompt 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
 from spec_bench.tasks.example import Example
+from spec_bench.tasks.generation import Generation
+from spec_bench.validation import Ge, Text, Whole, settings
 
 
-@dataclass(frozen=True)
+@settings
+class RandomSource:
+    """In place of a source of rows."""
+
+    kind: Literal["random"]
+
+
+@settings
 class RandomPrompts:
     """What ``conf/task/random.yaml`` describes; a task like any other to the runner.
 
     Attributes:
         name: the task's name.
+        source: that the prompts are random.
         prompt_tokens: length of every prompt.
         prompts: how many there are.
         seed: of the token ids.
@@ -27,12 +37,13 @@ class RandomPrompts:
         scores: none.
     """
 
-    name: str
-    prompt_tokens: int
-    prompts: int
-    seed: int
-    generation: Mapping[str, Any] = field(default_factory=dict)
-    scores: tuple[str, ...] = ()
+    name: Text
+    source: RandomSource
+    prompt_tokens: Annotated[Whole, Ge(1)]
+    prompts: Annotated[Whole, Ge(1)]
+    seed: Annotated[Whole, Ge(0)]
+    generation: Generation = field(default_factory=Generation)
+    scores: tuple[()] = ()
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Prompts ``offset`` to ``offset + limit``.
@@ -68,24 +79,3 @@ class RandomPrompts:
     def postprocess(self, answer: str) -> str:
         """The answer as it is."""
         return answer
-
-
-def build_random_prompts(config: Mapping[str, Any]) -> RandomPrompts:
-    """From the mapping of a YAML file whose ``source.kind`` is ``random``.
-
-    Raises:
-        ValueError: unknown or missing keys, or numbers out of range.
-    """
-    source = dict(config["source"])
-    if unknown := sorted(set(source) - {"kind"}):
-        raise ValueError(f"task {config.get('name')}: source: unknown {', '.join(unknown)}")
-    values = {key: value for key, value in config.items() if key != "source"}
-    least = {"prompt_tokens": 1, "prompts": 1, "seed": 0}
-    known = ("name", *least, "generation")
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(f"task: unknown {', '.join(unknown)}; choose from {', '.join(known)}")
-    for key, bound in least.items():
-        value = values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < bound:
-            raise ValueError(f"task.{key} must be a whole number >= {bound}, got {value!r}")
-    return RandomPrompts(**{**values, "generation": dict(values.get("generation") or {})})

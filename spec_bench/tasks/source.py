@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from spec_bench.validation import Text, settings
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
-KINDS = ("embedded", "hub", "local")
 LOADERS = {
     ".parquet": "parquet",
     ".json": "json",
@@ -39,7 +39,7 @@ class Line(dict[str, Any]):
         self.number = number
 
 
-@dataclass(frozen=True)
+@settings
 class Hub:
     """A public dataset, pinned.
 
@@ -53,14 +53,14 @@ class Hub:
             not bring a training set of some gigabytes along.
     """
 
-    path: str
-    split: str
-    name: str | None = None
-    revision: str | None = None
-    data_files: str | None = None
+    path: Text
+    split: Text
+    name: Text | None = None
+    revision: Text | None = None
+    data_files: Text | None = None
 
 
-@dataclass(frozen=True)
+@settings
 class Source:
     """Where to read.
 
@@ -72,10 +72,10 @@ class Source:
         split: overrides the hub's split, and chooses one of a local folder's.
     """
 
-    kind: str
+    kind: Literal["embedded", "hub", "local"]
     hub: Hub | None = None
-    path: str | None = None
-    split: str | None = None
+    path: Text | None = None
+    split: Text | None = None
 
 
 def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
@@ -88,7 +88,7 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
         offset: how many rows to skip.
 
     Raises:
-        ValueError: unknown kind, missing file, unknown split, or a dataset that cannot be loaded.
+        ValueError: missing file, unknown split, or a dataset that cannot be loaded.
     """
     if (file := _lines_file(source, task)) is not None:
         end = None if limit is None else offset + limit
@@ -98,12 +98,8 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
         rows = list(_embedded(task))
     elif source.kind == "hub":
         rows = _hub(source, task)
-    elif source.kind == "local":
-        rows = _local(source, task)
     else:
-        raise ValueError(
-            f"task {task}: unknown source.kind {source.kind!r}; choose from {', '.join(KINDS)}"
-        )
+        rows = _local(source, task)
     end = len(rows) if limit is None else min(len(rows), offset + limit)
     return [rows[index] for index in range(offset, end)]
 

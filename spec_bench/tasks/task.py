@@ -7,24 +7,60 @@ names). A tokenizer is anything that behaves like one of ``transformers``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from spec_bench.records import SqlReference
 from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_asked
 from spec_bench.tasks.example import Example
+from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.messages import Turns, read_references, read_turns
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, load_rows
-from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
+from spec_bench.tasks.template import choose, fill, look_up, placeholders
+from spec_bench.validation import Flag, MinLen, Says, Text, settings
 
-CHAT = ("auto", True, False)
+TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
 
 
-@dataclass(frozen=True)
+def _listed(value: Any) -> Any:
+    """A single text as a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+def _or_empty(value: Any) -> Any:
+    """Null as an empty mapping."""
+    return {} if value is None else value
+
+
+def _names(key: str, template: str) -> list[str]:
+    """The names in a template.
+
+    Raises:
+        ValueError: its braces do not match, or one of them names nothing.
+    """
+    try:
+        names = placeholders(template)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    if "" in names:
+        raise ValueError(f"{key} must name a field in its braces, got {template!r}")
+    return names
+
+
+Texts = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_listed),
+    Says("a text or a list of texts, none of them empty"),
+]
+
+
+@settings
 class Task:
     """What ``conf/task/*.yaml`` describes; ``build_task`` makes one.
 
@@ -43,8 +79,8 @@ class Task:
             where the tokenizer has one.
         plain: one turn as plain text, with ``{turn}``, for tokenizers without a chat template.
         stop: texts that end an answer.
-        scores: names of quality metrics, or metric modules of ``evaluate`` by path or hub id; a
-            config's ``metrics`` means the same and wins.
+        scores: names of quality metrics, or metric modules of ``evaluate`` by path or hub id.
+        metrics: the same; where they are given, ``scores`` become these.
         generation: this task's defaults for what the run leaves open: max_new_tokens, and the
             papers' temperature, top_k and top_p.
         database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
@@ -55,21 +91,39 @@ class Task:
         judged: whether a judge model grades the answers.
     """
 
-    name: str
+    name: Text
     source: Source
-    template: tuple[str, ...]
-    fields: Fields = field(default_factory=dict)
-    turns: str | None = None
-    reference: str | None = None
-    chat: bool | str = False
-    plain: str = "{turn}"
-    stop: tuple[str, ...] = ()
-    scores: tuple[str, ...] = ()
-    generation: Mapping[str, Any] = field(default_factory=dict)
-    database: str | None = None
-    later_turns: str = "fixed"
-    answers: str | None = None
-    judged: bool = False
+    template: Annotated[Texts, MinLen(1), Says(TEMPLATE)]
+    fields: Annotated[dict[str, Text | tuple[Text, ...]], BeforeValidator(_or_empty)] = field(
+        default_factory=dict
+    )
+    turns: Text | None = None
+    reference: Text | None = None
+    chat: Literal["auto", True, False] = False
+    plain: Text = "{turn}"
+    stop: Texts = ()
+    scores: Texts = ()
+    metrics: Texts | None = None
+    generation: Annotated[Generation, BeforeValidator(_or_empty)] = field(
+        default_factory=Generation
+    )
+    database: Text | None = None
+    later_turns: Literal["fixed", "own", "none"] = "fixed"
+    answers: Text | None = None
+    judged: Flag = False
+
+    def __post_init__(self) -> None:
+        if self.metrics is not None:
+            object.__setattr__(self, "scores", self.metrics)
+        for template in self.template:
+            if not _names("task.template", template):
+                raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
+        if _names("task.plain", self.plain) != ["turn"]:
+            raise ValueError(f"task.plain must be a text with {{turn}} in it, got {self.plain!r}")
+        if self.answers is not None and self.later_turns != "fixed":
+            raise ValueError(
+                f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
+            )
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Reads the rows and fills the template.

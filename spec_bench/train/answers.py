@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import BeforeValidator
 from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.files import write_text
+from spec_bench.validation import Ge, MinLen, Number, Says, Whole, settings
 
 Ids = Sequence[int]
+Temperatures = Annotated[
+    tuple[Annotated[Number, Ge(0)], ...],
+    MinLen(1),
+    BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
+    Says("a number >= 0 or a list of one or more"),
+]
 
 
-@dataclass(frozen=True)
+@settings
 class AnswerSettings:
     """How the target answers.
 
@@ -30,27 +38,12 @@ class AnswerSettings:
         max_new_tokens: limit.
         batch_size: prompts answered at a time.
         seed: of the first batch; the following ones count up.
-
-    Raises:
-        ValueError: no temperature, or a negative one; a limit or batch size below 1.
     """
 
-    temperatures: tuple[float, ...] = (0.0, 1.0)
-    max_new_tokens: int = 128
-    batch_size: int = 32
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.temperatures or min(self.temperatures) < 0:
-            raise ValueError(
-                "data.answers.temperatures must be one or more numbers >= 0, got "
-                f"{list(self.temperatures)}"
-            )
-        for name in ("max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"data.answers.{name} must be a whole number >= 1, got {getattr(self, name)}"
-                )
+    temperatures: Temperatures = (0.0, 1.0)
+    max_new_tokens: Annotated[Whole, Ge(1)] = 128
+    batch_size: Annotated[Whole, Ge(1)] = 32
+    seed: Annotated[Whole, Ge(0)] = 0
 
 
 def answer_prompts(

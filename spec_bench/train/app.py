@@ -84,7 +84,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
         ValueError: data, target or checkpoint cannot be right.
     """
     check_data(settings)
-    sink = build_training_sink(settings.sink["wandb"], settings.folder)
+    sink = build_training_sink(settings.sink.wandb, settings.folder)
     processes = _processes(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -152,7 +152,7 @@ def _batches(
     else:
         told = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
         folder = settings.results / "cache" / f"hidden-{digest(told)}"
-        shown = settings.sink["progress"]
+        shown = settings.sink.progress
         hidden = Cached(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown)
     return Batches(dialogues, hidden, model, settings.head.guesses)
 

@@ -31,9 +31,9 @@ def check_data(settings: TrainSettings) -> None:
         ValueError: a missing file, or a line or record that is not what it should be.
     """
     data = settings.data
-    if data.path is not None:
+    if data.file is not None:
         read = read_chats if data.kind == "chats" else read_prompts
-        read(data.path)
+        read(data.file)
     elif settings.task is not None:
         settings.task.examples(1)
 
@@ -50,8 +50,8 @@ def read_dialogues(
     """
     data = settings.data
     if data.kind == "chats" and data.answered_by == "file":
-        assert data.path is not None
-        chats = read_chats(data.path)[: data.limit]
+        assert data.file is not None
+        chats = read_chats(data.file)[: data.limit]
         dialogues = [encode_chat(chat, tokenizer) for chat in chats]
     else:
         dialogues = _answered(settings, model, tokenizer)
@@ -77,11 +77,11 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     elif settings.task is not None:
         raise ValueError("data.kind=task needs a task with text; random prompts teach nothing")
     elif data.kind == "chats":
-        assert data.path is not None
-        prompts = [p for chat in read_chats(data.path) for p in chat_prompts(chat, tokenizer)]
+        assert data.file is not None
+        prompts = [p for chat in read_chats(data.file) for p in chat_prompts(chat, tokenizer)]
     else:
-        assert data.path is not None
-        prompts = [tuple(tokenizer(text)["input_ids"]) for text in read_prompts(data.path)]
+        assert data.file is not None
+        prompts = [tuple(tokenizer(text)["input_ids"]) for text in read_prompts(data.file)]
     room = min(data.max_length, model.max_positions or data.max_length)
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
@@ -92,7 +92,7 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     told = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
     file = settings.results / "cache" / f"answers-{digest(told)}.jsonl"
     log.info("answers of the target: %s", file)
-    said = answer_prompts(model, prompts, stop_ids, answers, file, settings.sink["progress"])
+    said = answer_prompts(model, prompts, stop_ids, answers, file, settings.sink.progress)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
         for prompt, answer in zip(prompts, said, strict=True)

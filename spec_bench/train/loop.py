@@ -66,7 +66,7 @@ def run_training(training: Training) -> Progress:
     if processes.rank == 0:
         log.rewind(progress.step)
     wrapped = processes.wrap(trainee)
-    shown = settings.sink["progress"] and processes.rank == 0
+    shown = settings.sink.progress and processes.rank == 0
     bar = tqdm(total=training.steps, initial=progress.step, desc=settings.name, disable=not shown)
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:

@@ -68,7 +68,8 @@ def test_logits_are_not_written_to() -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"temperature": -1.0}, "temperature must be a finite number >= 0, got -1.0"),
+        ({"temperature": -1.0}, "temperature must be 0 or .*, got -1.0"),
+        ({"temperature": 1e-308}, "temperature must be 0 or .*, got 1e-308"),
         ({"draft_temperature": float("inf")}, "draft_temperature"),
         ({"top_k": -3}, "top_k must be >= 0"),
         ({"top_p": 0.0}, r"top_p must lie in \(0, 1\], got 0.0"),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible_devices
+from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.resources import gpus_of_job
 
-CUDA = {"device": "cuda", "dtype": "float16", "gpu_memory_gib": 80}
+CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
 
 def hold(folder: Path, devices: list[str], count: int, pipe: Connection) -> None:
@@ -106,15 +108,16 @@ def test_gpus_are_weights_over_85_percent_of_a_gpu(
 
 
 def test_a_spread_target_is_counted_and_any_other_takes_one_gpu() -> None:
-    pair = {"target": "random:llama2_70b", "draft": "random:llama_115m", "dtype": "float16"}
-    assert gpus_of_job({**pair, "target_device_map": "auto"}, CUDA) == 2
-    assert gpus_of_job({**pair, "target_device_map": "auto"}, {**CUDA, "gpu_memory_gib": 40}) == 4
-    assert gpus_of_job({**pair, "target_device_map": None}, CUDA) == 1
-    assert gpus_of_job(pair, {**CUDA, "device": "cpu"}) == 0
+    pair = PairSettings(target="random:llama2_70b", draft="random:llama_115m", dtype="float16")
+    spread = replace(pair, target_device_map="auto")
+    assert gpus_of_job(spread, CUDA) == 2
+    assert gpus_of_job(spread, replace(CUDA, gpu_memory_gib=40)) == 4
+    assert gpus_of_job(pair, CUDA) == 1
+    assert gpus_of_job(pair, replace(CUDA, device="cpu")) == 0
 
 
 def test_an_unknown_size_of_a_spread_target_is_asked_for() -> None:
-    pair = {"target": "some/model", "draft": None, "target_device_map": "auto"}
+    pair = PairSettings(target="some/model", draft=None, target_device_map="auto")
     with pytest.raises(ValueError, match=r"pair\.target_parameters"):
         gpus_of_job(pair, CUDA)
-    assert gpus_of_job({**pair, "target_parameters": 68_976_648_192}, CUDA) == 2
+    assert gpus_of_job(replace(pair, target_parameters=68_976_648_192), CUDA) == 2

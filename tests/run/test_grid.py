@@ -27,11 +27,11 @@ def test_a_grid_becomes_cells_and_other_cells_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"factors": [0, 1]}, r"grid.factors must be .* got \[0, 1\]"),
+        ({"factors": [0, 1]}, r"grid.factors\[0\] must be .* got 0"),
         ({"depths": []}, r"grid.depths must be"),
         ({"most": "many"}, "grid.most must be .* got 'many'"),
         ({"order": "falling"}, "any, non_increasing, got 'falling'"),
-        ({"colour": 1}, "a grid of cells is {grid: {decoder, factors, most, depths, order}}"),
+        ({"colour": 1}, "unknown setting grid.colour; grid has decoder, depths, factors"),
     ],
 )
 def test_a_wrong_grid_is_named(change: dict, message: str) -> None:

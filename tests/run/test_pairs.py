@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,17 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
+from spec_bench.configs import read_config
 from spec_bench.engine.random_weights import random_module
 from spec_bench.run import models
-from spec_bench.run.pair import build_pair, read_pair, with_own_name
+from spec_bench.run.pair import EngineSettings, PairSettings, build_pair, with_own_name
 from spec_bench.run.paths import config_dir
 from tests.run.tiny import RunJob, rows_of
 
 FILES = sorted(config_dir().glob("pair/*.yaml"))
 HUB = [path for path in FILES if not path.stem.startswith("embedded")]
 REFERENCE = config_dir().parent / "experiments"
-ENGINE = {"device": "cpu", "dtype": "float32", "compile": "none"}
+ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
     "meta-llama/Llama-2-7b-hf": "llama2_7b",
     "meta-llama/Llama-2-13b-hf": "llama2_13b",
@@ -51,7 +53,7 @@ ARCHITECTURE_OF = {
 @cache
 def pair_of(name: str, *overrides: str) -> dict[str, Any]:
     if not overrides:
-        return read_pair(config_dir() / "pair" / f"{name}.yaml")
+        return read_config(config_dir() / "pair" / f"{name}.yaml")
     return composed(name, *overrides)
 
 
@@ -64,7 +66,8 @@ def composed(name: str, *overrides: str) -> dict[str, Any]:
 
 
 def labelled(name: str, *overrides: str) -> str:
-    return build_pair(with_own_name(pair_of(name, *overrides), [config_dir()]), ENGINE).name
+    pair = PairSettings(**pair_of(name, *overrides))
+    return build_pair(with_own_name(pair, [config_dir()]), ENGINE).name
 
 
 @cache
@@ -144,10 +147,10 @@ def test_a_label_of_the_users_own_stays() -> None:
 def test_a_pair_file_of_the_users_own_names_its_models(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
-    ours = {"name": "ours", "target": "a/b", "draft": "c/d"}
+    ours = PairSettings(name="ours", target="a/b", draft="c/d")
     folders = [tmp_path, config_dir()]
-    assert with_own_name(ours, folders)["name"] == "ours"
-    assert with_own_name(ours | {"draft": "e/f"}, folders)["name"] is None
+    assert with_own_name(ours, folders).name == "ours"
+    assert with_own_name(replace(ours, draft="e/f"), folders).name is None
 
 
 def test_rows_bear_the_pairs_name(run_job: RunJob, tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_vicunas_conversation_format_is_written_to_the_letter(
     family: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(family / "target")
-    settings = pair_of("vicuna_7b", f"pair.target={path}", "pair.dtype=float32")
+    settings = PairSettings(**pair_of("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
     tokenizer, _ = models.tokenizer_of(build_pair(settings, ENGINE))
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
     text = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
@@ -175,5 +178,5 @@ def test_vicunas_conversation_format_is_written_to_the_letter(
         "The assistant gives helpful, detailed, and polite answers to the user's questions. "
         "USER: Hello? ASSISTANT: Hi.</s>USER: Bye. ASSISTANT:"
     )
-    plain, _ = models.tokenizer_of(build_pair(settings | {"chat_template": None}, ENGINE))
+    plain, _ = models.tokenizer_of(build_pair(replace(settings, chat_template=None), ENGINE))
     assert plain.chat_template is None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spec_bench.run.model_size import ModelSize, model_size
+from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.plan import Memory, PlannedCell, job_memory
 from spec_bench.run.plan_table import plan_arguments, totals
-from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, printed_names, published_rows
+from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, published_rows
 from spec_bench.run.search_path import recipes_dir
 from tests.run.test_command_line import main
 from tests.run.tiny import RunJob, overrides
@@ -54,7 +56,9 @@ def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike: RateRo
 
 
 def test_the_published_rate_of_llama_2_70b_is_found_by_its_printed_name() -> None:
-    names = printed_names({"target": "Llama-2-70B", "draft": "Llama-2-115M"})
+    paper = {"target": ["LLaMA2-70B", "Llama-2-70B"], "draft": "Llama-2-115M"}
+    names = PairSettings(target="x", draft=None, paper=paper).printed
+    assert names == [("LLaMA2-70B", "Llama-2-115M"), ("Llama-2-70B", "Llama-2-115M")]
     wanted = Wanted("meta-llama/Llama-2-70b-hf", "x", names, "xsum", "ar", "-", 1, "cuda")
     rate = find_rate(wanted, [], published_rows(recipes_dir()))
     assert rate is not None and rate.source == "published"
@@ -70,15 +74,15 @@ def test_sizes_come_from_a_config_or_from_the_stated_count() -> None:
 
 
 def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets() -> None:
-    pair = {"target": "random:llama2_7b", "draft": None, "dtype": "float16"}
-    engine = {"device": "cuda", "dtype": "float32", "gpu_memory_gib": 16}
+    pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
+    engine = EngineSettings(device="cuda", dtype="float32", gpu_memory_gib=16)
     memory = job_memory(pair, engine, slots=1024, rows=4)
     assert memory.weights_bytes == 2 * 6_738_415_616
     assert memory.cache_bytes == 4 * 1024 * 2 * 32 * 32 * 128 * 2
     assert (memory.gpus, memory.capacity_bytes) == (1, 16 * GIB)
     assert memory.fits is True
-    assert job_memory(pair, {**engine, "gpu_memory_gib": 14}, 1024, 4).fits is False
-    assert job_memory({**pair, "target": "some/model"}, engine, 1024, 4).fits is None
+    assert job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
+    assert job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
 
 
 def planned(run_id: str, state: str, hours: float | None, memory: Memory) -> PlannedCell:

@@ -16,7 +16,7 @@ from spec_bench.run.cells import load_decoder
 from spec_bench.run.identity import run_id
 from spec_bench.run.paths import config_dir
 from spec_bench.run.search_path import register
-from spec_bench.run.settings import JobSettings, build_settings
+from spec_bench.run.settings import JobSettings, build_settings, check_settings
 from spec_bench.run.simulation import published_block_efficiency
 from tests.run.tiny import rows_of
 
@@ -37,7 +37,7 @@ def composed(*overrides: str, task: tuple[str, ...] = PROMPTS) -> Any:
 
 def settings(*overrides: str) -> JobSettings:
     plain: Any = OmegaConf.to_container(composed(*overrides), resolve=True)
-    return build_settings(plain, lambda name: load_decoder([config_dir()], name))
+    return build_settings(check_settings(plain), lambda name: load_decoder([config_dir()], name))
 
 
 def acceptances(*overrides: str) -> list[Any]:
@@ -122,7 +122,7 @@ def test_every_row_of_the_papers_first_recipe_can_be_simulated_from_its_table() 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ("simulate=1.2", "a number from 0 to 1, or a list of one per depth, got 1.2"),
+        ("simulate=1.2", "a probability, a list of one per depth.* got 1.2"),
         ("simulate=-0.1", "got -0.1"),
         ("simulate=[0.8,hot,0.2]", "hot"),
         ("simulate=[0.8,0.7]", r"\[0.8, 0.7\] has 2 values, the tree has depth 3"),

@@ -26,7 +26,7 @@ def test_every_config_builds_under_its_own_name_with_scores_that_exist(name):
     task = build_task(config(name))
     assert task.name == name
     assert set(task.scores) <= set(SCORES)
-    assert task.generation["max_new_tokens"] >= 1
+    assert task.generation.max_new_tokens
     assert task.source.kind == "embedded"
     assert task.source.hub is not None
     assert task.source.hub.path.count("/") == 1
@@ -35,12 +35,15 @@ def test_every_config_builds_under_its_own_name_with_scores_that_exist(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"templat": "x"}, "task: unknown templat; choose from name, source, template"),
-        ({"template": None}, "task: template must be given"),
-        ({"template": "{open"}, "template '{open'"),
-        ({"chat": "yes"}, "chat is 'yes'; choose from auto, true, false"),
-        ({"source": {"kind": "hub", "url": "x"}}, "source: unknown url; choose from kind"),
-        ({"source": {"kind": "hub", "hub": {"path": "a/b"}}}, "hub: split must be given"),
+        ({"templat": "x"}, "task.templat; did you mean task.template?"),
+        ({"template": None}, "task.template must be .* got None"),
+        ({"template": "{open"}, "task.template: .*{open"),
+        ({"chat": "yes"}, "task.chat must be one of auto, true, false, got 'yes'"),
+        (
+            {"source": {"kind": "hub", "url": "x"}},
+            "unknown setting task.source.url",
+        ),
+        ({"source": {"kind": "hub", "hub": {"path": "a/b"}}}, "task.source.hub.split is missing"),
     ],
 )
 def test_a_mistake_in_a_config_is_named(change, message):

@@ -40,7 +40,7 @@ def test_there_is_nothing_to_score_and_nothing_to_stop_at() -> None:
     assert drawn.scores == drawn.stop_ids(EIGHT) == ()
     assert drawn.references(example) == []
     assert drawn.postprocess(" 3 1 ") == " 3 1 "
-    assert drawn.generation["max_new_tokens"] == 128
+    assert drawn.generation.max_new_tokens == 128
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,11 @@ def test_there_is_nothing_to_score_and_nothing_to_stop_at() -> None:
     [
         ({"prompt_tokens": 0}, "task.prompt_tokens must be a whole number >= 1, got 0"),
         ({"prompts": True}, "task.prompts must be a whole number"),
-        ({"template": "x"}, "unknown template; choose from name, prompt_tokens"),
-        ({"source": {"kind": "random", "path": "x"}}, "source: unknown path"),
+        (
+            {"template": "x"},
+            "unknown setting task.template; task has",
+        ),
+        ({"source": {"kind": "random", "path": "x"}}, "unknown setting task.source.path"),
     ],
 )
 def test_a_mistake_is_named(change: dict, message: str) -> None:

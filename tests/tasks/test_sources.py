@@ -139,7 +139,7 @@ def test_references_are_needed_only_where_something_is_scored(tmp_path):
 def test_local_without_a_path_and_an_unknown_kind_are_refused():
     with pytest.raises(ValueError, match=r"needs source\.path"):
         build_task(config("xsum", kind="local")).examples()
-    with pytest.raises(ValueError, match="'disk'; choose from embedded, hub, local"):
+    with pytest.raises(ValueError, match="embedded, hub, local, got 'disk'"):
         build_task(config("xsum", kind="disk")).examples()
 
 

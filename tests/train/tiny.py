@@ -16,6 +16,7 @@ from spec_bench.draft.heads.recurrent import RecurrentShape
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.run.pair import Pair
+from spec_bench.sinks.settings import SinkSettings
 from spec_bench.train.answers import AnswerSettings
 from spec_bench.train.data import Batches
 from spec_bench.train.dialogues import Dialogue
@@ -126,7 +127,7 @@ def settings(folder: Path, kind: str, guesses: int, **changes: Any) -> TrainSett
         ranks=4,
         out=folder / "out",
         out_dtype="float32",
-        sink={"progress": False},
+        sink=SinkSettings(progress=False),
         config={"kind": kind, "guesses": guesses, **changes},
     )
 

@@ -31,7 +31,7 @@ def build_meter(
     Raises:
         ValueError: an unknown meter or setting, or a value that cannot be right.
     """
-    settings = config if isinstance(config, EnergySettings) else energy_settings(config)
+    settings = energy_settings(config)
     if settings.meter == "none":
         return NoMeter()
     if settings.meter == "rapl":

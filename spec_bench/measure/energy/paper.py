@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from spec_bench.measure.energy.nvidia_smi import SmiMeter
 from spec_bench.measure.energy.samples import summed_j
-from spec_bench.measure.energy.settings import EnergySettings
+from spec_bench.measure.energy.settings import EnergySettings, PowerField
 from spec_bench.measure.energy.window import Measured
 
-_FIELD = "power.draw"
+_FIELD: PowerField = "power.draw"
 _PERIOD_S = 1.0
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BeforeValidator
+
+from spec_bench.validation import Ge, Number, Says, Text, check, did_you_mean, settings
+
+PowerField = Literal["auto", "power.draw.instant", "power.draw"]
 POWER_FIELDS = ("power.draw.instant", "power.draw")
-_FIELD_CHOICES = ("auto", *POWER_FIELDS)
 _RAPL_ROOT = "/sys/class/powercap"
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -34,7 +36,29 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """What each meter can be told, and what it does untold; the same as in ``conf/energy``."""
 
 
-@dataclass(frozen=True)
+def _listed(value: Any) -> Any:
+    """One GPU as a list of one, indices as texts."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    return [str(item) if type(item) is int else item for item in items]
+
+
+def _gpus(names: tuple[str, ...]) -> tuple[str, ...]:
+    assert names and all(name.isdigit() or name.startswith("GPU-") for name in names)
+    if len(set(names)) < len(names):
+        raise ValueError(f"energy.devices names a GPU twice: {', '.join(names)}")
+    return names
+
+
+Seconds = Annotated[Number, Says("seconds")]
+Gpus = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(_listed),
+    AfterValidator(_gpus),
+    Says("GPU indices or UUIDs (GPU-...)"),
+]
+
+
+@settings
 class EnergySettings:
     """What a meter was told; a field that its meter does not have keeps its value here.
 
@@ -49,14 +73,14 @@ class EnergySettings:
         root: folder of the kernel's powercap interface.
     """
 
-    meter: str = "none"
-    period_s: float | None = None
-    update_period_s: float = 0.0
-    idle_s: float = 0.0
-    phase_shift_s: float = 0.0
-    devices: tuple[str, ...] | None = None
-    field: str = "auto"
-    root: str = _RAPL_ROOT
+    meter: Literal["none", "nvml", "nvidia_smi", "paper", "rapl"] = "none"
+    period_s: Annotated[Seconds, Ge(0.001)] = None  # type: ignore[assignment]
+    update_period_s: Annotated[Seconds, Ge(0)] = 0.0
+    idle_s: Annotated[Seconds, Ge(0)] = 0.0
+    phase_shift_s: Annotated[Seconds, Ge(0)] = 0.0
+    devices: Gpus | None = None
+    field: PowerField = "auto"
+    root: Text = _RAPL_ROOT
 
     def identity(self) -> str | dict[str, Any]:
         """What of it changes a number; the name alone where nothing is measured."""
@@ -69,54 +93,25 @@ class EnergySettings:
         return {"meter": self.meter, **values}
 
 
-def energy_settings(config: Mapping[str, Any]) -> EnergySettings:
+def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
     """Checks the config group ``energy``; what it leaves out has its meter's default.
 
     Raises:
         ValueError: an unknown meter or setting, or a value that cannot be right.
     """
+    if isinstance(config, EnergySettings):
+        return config
+    if not isinstance(config, Mapping):
+        return check(EnergySettings, config, "energy")
     name = config.get("meter")
-    if not isinstance(name, str) or name not in DEFAULTS:
-        raise ValueError(f"unknown energy.meter {name!r}; known: {', '.join(DEFAULTS)}")
-    given = {key: value for key, value in config.items() if key != "meter"}
-    for key in given:
-        if key not in DEFAULTS[name]:
-            known = ", ".join(DEFAULTS[name]) or "none"
-            raise ValueError(f"energy.meter={name} has no setting {key!r}; known: {known}")
-    values = {**DEFAULTS[name], **given}
-    checked = {key: _checked(f"energy.{key}", key, value) for key, value in values.items()}
-    return EnergySettings(meter=name, **checked)
-
-
-def _checked(title: str, key: str, value: Any) -> Any:
-    if key == "devices":
-        return _devices(title, value)
-    if key == "field":
-        if value not in _FIELD_CHOICES:
-            raise ValueError(f"{title} must be one of {', '.join(_FIELD_CHOICES)}, got {value!r}")
-        return value
-    if key == "root":
-        if not isinstance(value, str) or not value:
-            raise ValueError(f"{title} must be a folder, got {value!r}")
-        return value
-    return _seconds(title, value, least=0.001 if key == "period_s" else 0.0)
-
-
-def _seconds(title: str, value: Any, least: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < least:
-        raise ValueError(f"{title} must be seconds >= {least:g}, got {value!r}")
-    return float(value)
-
-
-def _devices(title: str, value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    items = value if isinstance(value, list | tuple) else [value]
-    whole = all(isinstance(item, int | str) and not isinstance(item, bool) for item in items)
-    names = [str(item) for item in items]
-    if not items or not whole or not all(n.isdigit() or n.startswith("GPU-") for n in names):
-        raise ValueError(f"{title} must be GPU indices or UUIDs (GPU-...), or null, got {value!r}")
-    if len(set(names)) < len(names):
-        raise ValueError(f"{title} names a GPU twice: {value!r}")
-    return tuple(names)
+    known = DEFAULTS.get(name) if isinstance(name, str) else None
+    if known is None:
+        raise ValueError(f"energy.meter must be one of {', '.join(DEFAULTS)}, got {name!r}")
+    for key in config:
+        if key not in known and key != "meter":
+            near = did_you_mean(str(key), tuple(known), "energy.")
+            has = ", ".join(known) or "no settings"
+            raise ValueError(
+                f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
+            )
+    return check(EnergySettings, {**known, **config}, "energy")

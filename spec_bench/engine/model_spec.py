@@ -1,0 +1,89 @@
+"""Which model is loaded, where and how precise, checked; imports torch only to ask for CUDA."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+
+from spec_bench.engine import processes
+from spec_bench.engine.architectures import PREFIX
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+COMPILE_MODES = ("none", "graph", "inductor")
+DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
+COMPILERS = ("c++", "g++", "clang++", "cl")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model, where and how precise.
+
+    Attributes:
+        path: local folder, hub id, or ``random:...`` for a known architecture without its weights.
+        dtype: one of ``DTYPES``.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        device_map: passed through to transformers for models larger than one GPU (``auto`` or a
+            JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
+        revision: hub revision.
+        compile: how the forward pass is captured, one of ``COMPILE_MODES``.
+        seed: of random weights; elsewhere without meaning.
+        tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
+
+    Raises:
+        ValueError: for an unknown dtype or way to compile, for a device or compiler that is not
+            there, for a device map with random weights, and for a model to be split that has a
+            device map, has no weights or has no processes to be split over.
+    """
+
+    path: str
+    dtype: str = "float32"
+    device: str = "cpu"
+    device_map: str | tuple[tuple[str, int | str], ...] | None = None
+    revision: str | None = None
+    compile: str = "none"
+    seed: int = 0
+    tensor_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.compile not in COMPILE_MODES:
+            raise ValueError(
+                f"engine.compile must be one of {', '.join(COMPILE_MODES)}, got {self.compile!r}"
+            )
+        if self.compile == "inductor" and not any(map(shutil.which, COMPILERS)):
+            raise ValueError(
+                f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
+                "graph needs none"
+            )
+        if not re.fullmatch(DEVICE, self.device):
+            raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
+        if self.device.startswith("cuda") and not _sees_cuda():
+            raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
+        if self.tensor_parallel:
+            self._check_split()
+        if self.path.startswith(PREFIX) and self.device_map is not None:
+            raise ValueError(
+                f"{self.path!r} is made on one device: pair.target_device_map must be null, got "
+                f"{self.device_map!r}"
+            )
+
+    def _check_split(self) -> None:
+        if processes.count() < 2:
+            raise ValueError(
+                "engine.tensor_parallel: true needs several processes: start with "
+                "torchrun --nproc-per-node N -m spec_bench ..."
+            )
+        if self.device_map is not None or self.path.startswith(PREFIX):
+            raise ValueError(
+                f"engine.tensor_parallel: true splits a model with weights over processes; "
+                f"{self.path!r} has "
+                + ("a device map" if self.device_map is not None else "no weights")
+            )
+
+
+def _sees_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,42 @@
+"""How answers are decoded, as far as a task or a run says; what neither says has a default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from spec_bench.validation import Ge, Gt, Le, Number, Real, Says, Whole, settings
+
+LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
+
+
+def _greedy_or_warm(value: float) -> float:
+    assert value == 0 or value >= LEAST_TEMPERATURE
+    return value
+
+
+Temperature = Annotated[
+    Real, AfterValidator(_greedy_or_warm), Says(f"0 or a number >= {LEAST_TEMPERATURE:g}")
+]
+
+
+@settings
+class Generation:
+    """The config group ``generation``, and what a task's own ``generation`` may say.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: keep the k largest logits; 0 keeps all.
+        top_p: keep the smallest set of tokens with at least this mass; 1 keeps all.
+        max_new_tokens: limit on the tokens of an answer.
+        draft_temperature: the draft's own temperature.
+        probability_dtype: ``float64`` for audits.
+    """
+
+    temperature: Temperature | None = None
+    top_k: Annotated[Whole, Ge(0)] | None = None
+    top_p: Annotated[Number, Gt(0), Le(1)] | None = None
+    max_new_tokens: Annotated[Whole, Ge(1)] | None = None
+    draft_temperature: Temperature | None = None
+    probability_dtype: Literal["float32", "float64"] | None = None
