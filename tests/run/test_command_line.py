@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 from spec_bench.run import app
 from spec_bench.run.store import CellStore
 from tests.run.tiny import RunJob, overrides, rows_of, tokens_of
+from tests.warm import Command
 
 TIMES = (
     *("token_rate", "speedup", "host_overhead", "latency_s"),
@@ -110,13 +108,7 @@ def test_a_sweep_merges_into_one_csv_and_leaves_no_litter(
 def _kill_at_random(family: Path, results: Path, cells: str, seed: int) -> None:
     """Starts the job in a process of its own and kills it -9 while it decodes."""
     arguments = overrides(family, results, cells)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spec_bench", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    process = Command("spec_bench", arguments, results.parent)
     try:
         deadline = time.monotonic() + 90
         while not list(results.glob("runs/*/generations.jsonl")):
@@ -125,8 +117,7 @@ def _kill_at_random(family: Path, results: Path, cells: str, seed: int) -> None:
             time.sleep(0.005)
         time.sleep(random.Random(seed).uniform(0, 0.8))
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible_devices
 from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.resources import gpus_of_job
+from tests import warm
 
 CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
@@ -28,8 +29,7 @@ class Worker:
 
     def __init__(self, folder: Path, devices: list[str], count: int = 1) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")
-        self.process = context.Process(target=hold, args=(folder, devices, count, theirs))
+        self.process = warm.process(hold, folder, devices, count, theirs)
         self.process.start()
 
     def devices(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from spec_bench.run import experiment
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
+from tests import warm
 from tests.cells import result
 
 
@@ -37,8 +37,7 @@ def many(results: Path, worker: int) -> None:
 
 
 def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=many, args=(tmp_path, worker)) for worker in range(4)]
+    workers = [warm.process(many, tmp_path, worker) for worker in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import signal
-import subprocess
-import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +12,7 @@ import pytest
 
 from spec_bench.report.__main__ import main as report
 from tests.run.test_command_line import main
+from tests.warm import Command
 
 TASKS, CELLS, PROMPTS = 2, 33, 2
 SWEEP = (
@@ -53,14 +50,7 @@ class Tables(HTMLParser):
 def killed_in_the_middle(folder: Path) -> int:
     """Starts the sweep in a process of its own, kills it -9; the prompts it had finished."""
     folder.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spec_bench", *SWEEP],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    process = Command("spec_bench", SWEEP, folder)
     try:
         deadline = time.monotonic() + 240
         while finished(folder) < TASKS * CELLS * PROMPTS // 3:
@@ -68,8 +58,7 @@ def killed_in_the_middle(folder: Path) -> int:
             assert time.monotonic() < deadline, "it never came so far"
             time.sleep(0.02)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
     return finished(folder)
 
 

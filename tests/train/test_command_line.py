@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,9 @@ import torch
 
 from spec_bench.draft.heads import load_heads
 from spec_bench.train.collect import main as collect
+from tests.warm import run
+
+TRAIN = "spec_bench.train"
 
 CHATS = [
     {
@@ -25,20 +27,16 @@ CHATS = [
 ]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "spec_bench.train", "engine.threads=1", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
 def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([*CHATS, {"conversations": [{"from": "human"}]}]))
     data = (f"data.path={file}", "data.answered_by=file")
-    done = run(f"results={tmp_path}", *data, "pair.target=nobody/nothing")
-    assert done.returncode == 2
-    (line,) = [line for line in done.stderr.splitlines() if "spec_bench.train:" in line]
+    target = "pair.target=nobody/nothing"
+    status, _, said = run(TRAIN, f"results={tmp_path}", *data, target, folder=tmp_path)
+    assert status == 2, said
+    (line,) = [line for line in said.splitlines() if "spec_bench.train:" in line]
     assert "chats.json, record 9, turn 1: no text under 'value'; expected" in line
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -46,13 +44,15 @@ def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_p
 def test_chats_become_heads_with_their_log_and_provenance(head: str, tmp_path: Path) -> None:
     file = tmp_path / "chats.json"
     file.write_text(json.dumps(CHATS))
-    done = run(
-        *(f"results={tmp_path}", f"data.path={file}", "data.answered_by=file", f"head={head}"),
+    status, _, said = run(
+        *(TRAIN, "engine.threads=1", f"results={tmp_path}", f"head={head}"),
+        *(f"data.path={file}", "data.answered_by=file"),
         *("optimiser.steps=6", "optimiser.batch=2", "log_every=2", "validate_every=2"),
         *("data.validation=0.3", "head.guesses=3", "sink.wandb.enabled=true", "name=made"),
         *("sink.progress=false", "optimiser.precision=bfloat16", "optimiser.accumulate=2"),
+        folder=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
+    assert status == 0, said
     heads = load_heads(str(tmp_path / "made" / "heads"), torch.device("cpu"), torch.float32)
     facts = json.loads((tmp_path / "made" / "heads" / "training.json").read_text())
     assert facts["parameters"] == heads.parameter_count

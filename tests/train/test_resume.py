@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,10 +15,12 @@ from spec_bench.train.checkpoint import TrainingLog
 from spec_bench.train.hidden import Cached
 from spec_bench.train.loop import columns, run_training
 from spec_bench.train.processes import OneProcess
+from tests.warm import Command, run
 
 from .tiny import CPU, forgetful_target, random_text, training, two_streams
 
 TEXT = two_streams(64, 20)
+TRAIN = "spec_bench.train"
 
 
 class Interrupted(OneProcess):
@@ -134,24 +132,23 @@ def test_a_training_killed_by_the_system_goes_on_exactly(tmp_path: Path) -> None
 
     def command(name: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "spec_bench.train", f"results={tmp_path}", f"name={name}"),
+            *(f"results={tmp_path}", f"name={name}"),
             *("head=redrafter", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),
             *("data.answers.max_new_tokens=24", "optimiser.steps=60", "optimiser.batch=2"),
             *("log_every=2", "validate_every=10", "save_every=5", "sink.progress=false"),
             *("data.validation=0.3", "out_dtype=float32"),
         ]
 
-    subprocess.run(command("whole"), check=True, capture_output=True, timeout=300)
-    process = subprocess.Popen(command("cut"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert run(TRAIN, *command("whole"), folder=tmp_path)[0] == 0
+    process = Command(TRAIN, command("cut"), tmp_path)
     log, until = tmp_path / "cut" / "log.csv", time.monotonic() + 200
     while not log.is_file() or log.read_text().count("\n") < 9:
         assert time.monotonic() < until
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
     assert not (tmp_path / "cut" / "heads").exists()
-    subprocess.run(command("cut"), check=True, capture_output=True, timeout=300)
+    assert run(TRAIN, *command("cut"), folder=tmp_path)[0] == 0
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
     whole, cut = (
         load_heads(str(tmp_path / name / "heads"), CPU, torch.float32) for name in ("whole", "cut")

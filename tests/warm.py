@@ -1,0 +1,136 @@
+"""Command lines in processes of their own that do not import everything again.
+
+A server, one per test process, has imported what the commands need and forks for each of them: a
+fresh interpreter costs seconds of imports, a fork some milliseconds. What runs is the module's own
+``__main__`` with its own arguments, environment, folder, standard output and error; it can be
+killed, and has an exit status. What a fresh interpreter imports, and what another one starts, is
+not tested this way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+PRELOADED = [
+    "spec_bench.run.app",
+    "spec_bench.train.app",
+    "transformers.models.llama.modeling_llama",
+    "pytest",
+]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(PRELOADED)
+_UNCHANGED = dict(os.environ)  # by any test: modules read variables while they are imported
+
+
+def process(target: Callable[..., Any], *arguments: Any) -> Any:
+    """A ``multiprocessing.Process``, not started yet, that calls a function of a module."""
+    now = dict(os.environ)
+    try:
+        _set_environment({**_UNCHANGED, "HF_HUB_OFFLINE": "1"})
+        forkserver.ensure_running()
+    finally:
+        _set_environment(now)
+    return _CONTEXT.Process(target=target, args=arguments)
+
+
+def stop() -> None:
+    """Ends the server and waits for it, so that its time counts as this process's children's."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+class Command:
+    """``python -m MODULE ARGUMENTS``, started.
+
+    Args:
+        module: e.g. ``spec_bench``.
+        arguments: what a user types after it.
+        folder: where it runs; its output goes to files there whose names start with a dot.
+        environment: in addition to this process's, which is offline.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        name = uuid4().hex
+        self._out, self._err = (folder / f".{name}.{kind}" for kind in ("out", "err"))
+        values = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
+        files = (str(self._out), str(self._err))
+        self._process = process(_run, module, list(arguments), str(folder), values, files)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return int(self._process.pid)
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        status = self._process.exitcode
+        return None if status is None else int(status)
+
+    def kill(self) -> None:
+        """Kills it -9 and waits for its end."""
+        self._process.kill()
+        self._process.join()
+
+    def finish(self, seconds: float = 240) -> tuple[int, str, str]:
+        """Waits for its exit status, standard output and standard error.
+
+        Raises:
+            TimeoutError: it did not end; it is killed.
+        """
+        self._process.join(seconds)
+        status = self.poll()
+        if status is None:
+            self.kill()
+            raise TimeoutError(f"after {seconds:g} s it still ran: {self._err.read_text()[-2000:]}")
+        return status, self._out.read_text(), self._err.read_text()
+
+
+def run(module: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
+    """Runs a command to its end: exit status, standard output, standard error."""
+    return Command(module, arguments, folder).finish()
+
+
+def _run(
+    module: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    files: tuple[str, str],
+) -> None:
+    """In the new process: what the interpreter does for ``-m``, from standard output to the end."""
+    streams = []
+    for number, file in enumerate(files, start=1):
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(opened, number)
+        os.close(opened)
+        streams.append(os.fdopen(number, "w", buffering=1, closefd=False))
+    sys.stdout, sys.stderr = streams
+    _set_environment(environment)
+    os.chdir(folder)
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # ends pools of workers
+        atexit._run_exitfuncs()
+
+
+def _set_environment(values: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(values)
