@@ -16,7 +16,7 @@ from spec_bench.columns import Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.orderings import Check, check_all
-from spec_bench.report.rows import Group, groups_of, provenance_of, read_results
+from spec_bench.report.rows import Group, failure_of, groups_of, provenance_of, read_results
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 
@@ -71,7 +71,7 @@ def _group_table(group: Group) -> str:
         name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
         cells = [formatted(row, c.name, c.digits) for c in shown]
         if row.status == "failed":
-            cells = [f"failed: {str(row.reason).split(' (trace')[0]}", *[""] * (len(shown) - 1)]
+            cells = [f"failed: {failure_of(row)}", *[""] * (len(shown) - 1)]
         lines.append([name, str(row.spec), *cells])
     heads = ["decoder", "spec", *(_header(c) for c in shown)]
     return f"### {escape_markdown(group.title)}\n\n{markdown_table(heads, lines, labels=2)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from spec_bench.validation import Text, settings
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
+PACKAGE = "package:"
 LOADERS = {
     ".parquet": "parquet",
     ".json": "json",
@@ -68,7 +70,7 @@ class Source:
         kind: ``embedded``, ``hub`` or ``local``.
         hub: the public dataset.
         path: for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder
-            that ``Dataset.save_to_disk`` wrote.
+            that ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
         split: overrides the hub's split, and chooses one of a local folder's.
     """
 
@@ -117,8 +119,27 @@ def _embedded(task: str) -> Iterator[Row]:
 
 def _lines_file(source: Source, task: str) -> Path | None:
     """The local file of JSON lines that the source is, if it is one."""
-    path = Path(source.path).expanduser() if source.kind == "local" and source.path else None
+    path = _path(source, task) if source.kind == "local" and source.path else None
     return path if path is not None and path.suffix == ".jsonl" and path.is_file() else None
+
+
+def _path(source: Source, task: str) -> Path:
+    """The local file or folder.
+
+    Raises:
+        ValueError: none is named, or a package that is not installed.
+    """
+    if not source.path:
+        raise ValueError(f"task {task}: source.kind=local needs source.path")
+    if not source.path.startswith(PACKAGE):
+        return Path(source.path).expanduser()
+    name, _, inside = source.path.removeprefix(PACKAGE).partition("/")
+    try:
+        return Path(str(resources.files(name))) / inside
+    except (ModuleNotFoundError, ValueError):
+        raise ValueError(
+            f"task {task}: source.path {source.path!r}: no package {name!r} is installed"
+        ) from None
 
 
 def _lines(file: Path, task: str) -> Iterator[Line]:
@@ -169,9 +190,7 @@ def _hub(source: Source, task: str) -> Any:
 def _local(source: Source, task: str) -> Any:
     from datasets import Dataset, load_dataset, load_from_disk
 
-    if not source.path:
-        raise ValueError(f"task {task}: source.kind=local needs source.path")
-    path = Path(source.path).expanduser()
+    path = _path(source, task)
     if not path.exists():
         raise ValueError(f"task {task}: source.path {str(path)!r} does not exist")
     if path.is_file() and path.suffix not in LOADERS:

@@ -19,12 +19,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from spec_bench import columns
 from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
-# Compared as left / right - 1, the others as left - right.
-RELATIVE = frozenset({"token_rate", "token_rate_per_request", "perplexity", "energy_j_per_token"})
+# Compared as left / right - 1, the others as left - right: what another machine or text scales.
+RELATIVE = frozenset(
+    each.name
+    for each in columns.of_kind("time", "energy", "likelihood")
+    if each.interval and each.unit != "×" and each.name != "host_overhead"
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def difference(
 
     Args:
         strata: the same contrasts on one or several tasks, whose prompts are pooled.
-        metric: a key of ``records.METRICS``.
+        metric: a registered metric.
         records: where per-prompt counts come from.
 
     Returns:

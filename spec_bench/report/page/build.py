@@ -12,7 +12,7 @@ from spec_bench import names
 from spec_bench.report.claims import Check
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
-from spec_bench.report.page.results_table import SHOWN, results_table
+from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
 from spec_bench.report.rows import Group
 from spec_bench.report.tables.render import html_fragment
@@ -63,7 +63,7 @@ def build_page(data: PageData) -> str:
         verdicts=_VERDICTS,
         missing=list(_missing(data)),
         sampling=_sampling(data),
-        columns=SHOWN,
+        columns=shown_columns(data.rows),
     )
 
 

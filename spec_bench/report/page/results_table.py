@@ -8,19 +8,14 @@ import pandas as pd
 
 from spec_bench import columns, names
 from spec_bench.columns import Column
-from spec_bench.report.rows import Group, Row, rows_of
+from spec_bench.report.rows import Group, Row, failure_of, rows_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded
 _OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
 Scale = tuple[float, float]
-
-
-SHOWN = (
-    *(columns.column(name) for name in ("draft_calls", "nodes_per_call")),
-    *(each for each in columns.COLUMNS if each.interval),
-)
+_COUNTS = ("draft_calls", "nodes_per_call")
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,16 @@ class ResultsTable:
     lines: tuple[Line, ...]
 
 
+def shown_columns(rows: pd.DataFrame) -> list[Column]:
+    """The columns with a value: two counts, and all that has an interval."""
+    there = columns.columns_in(rows.columns)
+    return [c for c in there if (c.interval or c.name in _COUNTS) and rows[c.name].notna().any()]
+
+
 def results_table(group: Group) -> ResultsTable:
     """The group's table; columns without a value are left out."""
     rows = group.rows
-    shown = [c for c in SHOWN if c.name in rows and rows[c.name].notna().any()]
+    shown = shown_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
         shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
@@ -137,7 +138,7 @@ def _line(row: Row, draft: str, cells: tuple[Cell | None, ...]) -> Line:
         tree=f"{row['spec']} {draft}".strip(),
         marks=tuple(marks),
         kind="failed" if failed else "baseline" if decoder == "ar" else "",
-        failure=str(row["reason"]).split(" (trace")[0] if failed else "",
+        failure=failure_of(row) if failed else "",
         cells=cells,
     )
 

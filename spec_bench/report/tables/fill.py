@@ -15,8 +15,8 @@ import pandas as pd
 
 from spec_bench.report.pairs import drafter_size
 from spec_bench.report.paper import Column
-from spec_bench.report.rows import Row, reason_of
-from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted
+from spec_bench.report.rows import Row, failure_of, reason_of
+from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted, falls
 from spec_bench.report.tables.layout import tree_text
 from spec_bench.report.tables.measured import Measured
 
@@ -85,8 +85,7 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
         if row is None:
             return replace(cell, state=NOT_RUN)
         if row["status"] == "failed":
-            reason = str(row["reason"]).split(" (trace")[0]
-            return replace(cell, state=f"failed: {reason}")
+            return replace(cell, state=f"failed: {failure_of(row)}")
     there = [row for row in rows if row is not None]
     estimates = [_estimate(row, cell.column, cell.scale) for row in there]
     for row, estimate in zip(there, estimates, strict=True):
@@ -152,17 +151,24 @@ def _mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> list[Line]:
         cells = []
         for index, (cell, column) in enumerate(zip(line.cells, columns, strict=True)):
             rivals = [o.cells[index] for o in blocks.get(line.block, []) if o is not line]
-            cells.append(replace(cell, ours_best=column.best and _ahead(cell, rivals)))
+            ahead = _ahead(cell, rivals, falls(column))
+            cells.append(replace(cell, ours_best=column.best and ahead))
         marked.append(replace(line, cells=tuple(cells)))
     return marked
 
 
-def _ahead(cell: Cell, rivals: Sequence[Cell]) -> bool:
-    """Whether a cell's interval lies above those of all exact rivals, at least one."""
+def _ahead(cell: Cell, rivals: Sequence[Cell], less: bool) -> bool:
+    """Whether a cell's interval lies above those of all exact rivals, at least one.
+
+    Where ``less`` is better: below them.
+    """
     theirs = [rival.ours for rival in rivals if rival.ours is not None and not rival.ours.mark]
-    if cell.ours is None or cell.ours.mark or cell.ours.low is None or not theirs:
+    ours = cell.ours
+    if ours is None or ours.mark or ours.low is None or ours.high is None or not theirs:
         return False
-    low = cell.ours.low
+    low, high = ours.low, ours.high
+    if less:
+        return all(other.low is not None and high < other.low for other in theirs)
     return all(other.high is not None and low > other.high for other in theirs)
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spec_bench.columns import columns_in
 from spec_bench.report.items import Column, Pick
 
 
@@ -184,8 +185,14 @@ class Grid:
         return list(dict.fromkeys(found))
 
 
+def falls(column: Column) -> bool:
+    """Whether less is better in a column."""
+    name = column.measured or column.metrics[0]
+    return any(each.name == name and each.better == "down" for each in columns_in([name]))
+
+
 def mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> tuple[Line, ...]:
-    """Marks the highest printed value of every column and block of several lines.
+    """Marks the best printed value of every column and block of several lines.
 
     Equal values share the mark.
     """
@@ -194,8 +201,9 @@ def mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> tuple[Line, .
     places = [(line.block, i, cell) for line in lines for i, cell in enumerate(line.cells)]
     for block, index, cell in places:
         if block and sizes[block] > 1 and columns[index].best and cell.printed:
-            key = (block, index)
-            best[key] = max(best.get(key, float("-inf")), float(cell.printed))
+            key, value = (block, index), float(cell.printed)
+            ahead = min if falls(columns[index]) else max
+            best[key] = ahead(best.get(key, value), value)
     return tuple(
         replace(
             line,
