@@ -33,8 +33,7 @@ import torch  # noqa: E402
 from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.build import AnyDecoder, build_decoder  # noqa: E402
-from spec_bench.draft.heads import RecurrentHead  # noqa: E402
-from spec_bench.draft.heads.recurrent import RecurrentShape  # noqa: E402
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.loading import ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.model import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402

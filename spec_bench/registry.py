@@ -129,7 +129,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         if isinstance(name, str) and name in self:
             return self[name]
-        raise ValueError(f"{where} must be one of {', '.join(self)}, got {name!r}")
+        raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {name!r}")
 
     def forget(self, name: str) -> None:
         """Takes an entry out again; for tests that register something of their own."""

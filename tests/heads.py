@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spec_bench.draft.heads import MedusaHeads, RecurrentHead
-from spec_bench.draft.heads.medusa import MedusaShape
-from spec_bench.draft.heads.recurrent import RecurrentShape
+from spec_bench.draft.medusa import MedusaHeads, MedusaShape
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 
 
 def medusa_heads(hidden: int, vocab: int, heads: int = 4, seed: int = 0) -> MedusaHeads:

@@ -13,16 +13,26 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 
 # The ground floor: no torch, and any layer may import it.
-GROUND = {"published", "records", "columns", "names", "files", "spec", "registry", "configs"}
-# ground <- core <- engine <- draft <- policy <- decode <- run
+GROUND = {
+    "published",
+    "records",
+    "fields",
+    "columns",
+    "names",
+    "files",
+    "spec",
+    "registry",
+    "configs",
+}
+# ground <- core <- engine <- draft <- tree <- decode <- run
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},
     "core": set(),
     "engine": {"core"},
     "draft": {"core", "engine"},
-    "policy": {"core", "engine", "draft"},
+    "tree": {"core", "engine", "draft"},
     "verify": {"core"},
-    "decode": {"core", "engine", "draft", "policy", "verify"},
+    "decode": {"core", "engine", "draft", "tree", "verify"},
     "validation": set(),
     "tasks": {"validation"},
     "metrics": set(),
@@ -30,12 +40,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sinks": {"validation"},
     "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
-    "audit": {"core", "engine", "draft", "policy", "verify", "decode", "tasks"},
+    "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks"},
     # train stands beside run: an application of its own that shares run's pairs and folders
     "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run", "validation"},
     "embedded": set(),
     "run": {
-        *("core", "engine", "draft", "policy", "verify", "decode"),
+        *("core", "engine", "draft", "tree", "verify", "decode"),
         *("tasks", "metrics", "measure", "sinks", "judge", "validation"),
     },
     "__init__": set(),

@@ -25,7 +25,7 @@ from spec_bench.audit.decoders import (
     total_variation,
 )
 from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
-from spec_bench.audit.rules import RULE_CASES, TOLERANCE, audit_rule
+from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.build import build_decoder
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
@@ -44,7 +44,7 @@ class Line:
 
 def audit_rules() -> Iterator[Line]:
     """Every node rule by enumeration over random and adversarial (p, q)."""
-    for case in RULE_CASES:
+    for case in rule_cases():
         error, cases = audit_rule(case)
         yield Line(
             f"rule: {case.name}",

@@ -22,7 +22,8 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from spec_bench.files import write_csv
-from spec_bench.verify.rules import NodeRule, k_seq, recursive_rejection
+from spec_bench.verify.rules import k_seq, recursive_rejection
+from spec_bench.verify.verdict import NodeRule
 
 OUTPUT = Path("results/embedded/rsd-fig1/acceptance.csv")
 POINTS = 51

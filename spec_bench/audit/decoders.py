@@ -13,13 +13,9 @@ from scipy.stats import chisquare
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
-from spec_bench.decode.build_heads import heads_used
+from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.heads import MedusaHeads, RecurrentHead
-from spec_bench.draft.heads.files import Heads
-from spec_bench.draft.heads.medusa import MedusaShape
-from spec_bench.draft.heads.recurrent import RecurrentShape
+from spec_bench.draft.base import Heads, heads_class
 from spec_bench.records import Request
 
 FALSE_ALARM_RATE = 1e-6
@@ -47,27 +43,22 @@ def markov_decoder(
     Returns:
         The decoder and its target.
     """
+    config = read_decoder(decoder, settings)
     target = random_markov(vocab, seed)
     drafts = []
-    for index in range(decoder["drafter"].get("drafts", 1)):
+    for index in range(config.drafts):
         noise = random_markov(vocab, 1000 + seed + index).logits
         drafts.append(MarkovModel(target.logits + noise))
-    kind = heads_used(decoder)
-    heads = None if kind is None else _heads_on(target, kind, seed)
-    built = build_decoder(decoder, target, drafts, settings, rows, heads=heads)
+    heads = None if config.heads is None else heads_on(target, config.heads, seed)
+    built = config.build(target, drafts, settings, rows, heads=heads)
     assert isinstance(built, Decoder), "beams have an audit of their own"
     return built, target
 
 
-def _heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
+def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
     """Random draft heads on a chain, which prefer something in every state."""
     generator = torch.Generator().manual_seed(seed)
-    size, vocab = target.hidden_size, target.vocab_size
-    heads: Heads = (
-        MedusaHeads(MedusaShape(size, vocab, heads=2))
-        if kind == "medusa"
-        else RecurrentHead(RecurrentShape(size, vocab, blocks=1))
-    )
+    heads = heads_class(kind).smallest(target.hidden_size, target.vocab_size)
     with torch.no_grad():
         for parameter in heads.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))

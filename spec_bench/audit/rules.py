@@ -5,14 +5,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from spec_bench.verify.rules import NodeRule, k_seq, ranked_list, recursive_rejection
+from spec_bench.core.tree import Siblings
+from spec_bench.verify.base import NodeVerifier, rule
+from spec_bench.verify.verdict import NodeRule
 
 TOLERANCE = 1e-12
+
+Law = Siblings | Literal["several_drafts"]
+SAID: dict[Law, str] = {
+    "iid": "i.i.d.",
+    "without_replacement": "without replacement",
+    "deterministic": "ranked list",
+    "several_drafts": "several drafts",
+}
 
 
 @dataclass(frozen=True)
@@ -22,38 +32,26 @@ class RuleCase:
     Attributes:
         name: for the table.
         rule: the node rule.
-        law: ``iid``, ``without_replacement``, ``several_drafts`` (child j from draft j) or
-            ``ranked`` (a fixed list: the draft's best tokens).
+        law: how the children of a node are drawn; ``several_drafts`` is child j from draft j,
+            ``deterministic`` a fixed list: the draft's best tokens.
     """
 
     name: str
     rule: NodeRule
-    law: str
+    law: Law
 
 
-RULE_CASES = (
-    RuleCase(
-        "recursive rejection, w/o replacement",
-        partial(recursive_rejection, replacement=False),
-        "without_replacement",
-    ),
-    RuleCase(
-        "recursive rejection, replacement", partial(recursive_rejection, replacement=True), "iid"
-    ),
-    RuleCase(
-        "recursive rejection, several drafts",
-        partial(recursive_rejection, replacement=True),
-        "several_drafts",
-    ),
-    RuleCase(
-        "recursive rejection, ranked list",
-        partial(recursive_rejection, replacement=False),
-        "ranked",
-    ),
-    RuleCase("K-SEQ, optimal rho", k_seq, "iid"),
-    RuleCase("naive, replacement", ranked_list, "iid"),
-    RuleCase("naive, w/o replacement", ranked_list, "without_replacement"),
-)
+def rule_cases() -> Iterator[RuleCase]:
+    """Every registered node rule that claims to be exact, for each law that it claims it for."""
+    for name, kind in rule.items():
+        if not issubclass(kind, NodeVerifier) or kind.declared != "exact":
+            continue
+        for law, needed in kind.laws.items():
+            judge = kind(**needed).judge(depth=1)
+            laws: tuple[Law, ...] = (law,)
+            if law == "iid" and kind.several_drafts:
+                laws = (law, "several_drafts")
+            yield from (RuleCase(f"{name}, {SAID[each]}", judge, each) for each in laws)
 
 
 def adversarial_pairs(
@@ -93,7 +91,7 @@ def adversarial_pairs(
         yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(3)])
 
 
-def children_law(q: Tensor, children: int, law: str) -> tuple[Tensor, Tensor, Tensor]:
+def children_law(q: Tensor, children: int, law: Law) -> tuple[Tensor, Tensor, Tensor]:
     """Every tuple of children with its probability.
 
     Args:
@@ -105,7 +103,7 @@ def children_law(q: Tensor, children: int, law: str) -> tuple[Tensor, Tensor, Te
         tokens [B, C], valid [B, C], probability [B].
     """
     vocab = q.shape[1]
-    if law == "ranked":
+    if law == "deterministic":
         tokens = q[0].sort(descending=True, stable=True).indices[None, :children]
         return tokens, torch.ones_like(tokens, dtype=torch.bool), q.new_ones(1)
     tokens = torch.tensor(list(itertools.product(range(vocab), repeat=children)))
@@ -146,7 +144,7 @@ def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
     tokens, valid, probability = children_law(q, children, case.law)
     tuples = tokens.shape[0]
     law_q = q[:children] if case.law == "several_drafts" else q[:1]
-    proposals = None if case.law == "ranked" else law_q.expand(tuples, -1, -1)
+    proposals = None if case.law == "deterministic" else law_q.expand(tuples, -1, -1)
     verdict = case.rule(p.expand(tuples, -1), proposals, tokens, valid)
     law, missed = torch.zeros_like(p), probability
     for child in range(tokens.shape[1]):

@@ -43,7 +43,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     own = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
     place = own.cumsum(dim=1) - 1  # among the distinct prefixes of its length
     counts = own.sum(dim=1).amax(dim=0).tolist()
-    tree = Tree(TreeShape(tuple(counts), (width,) * length), root)
+    tree = Tree(TreeShape(tuple(counts), (width,) * length), root, "deterministic")
     for level, count in enumerate(counts):
         order = (~own[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]
         valid = own[:, :, level].gather(1, order)
@@ -60,7 +60,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
 def beams_apart(root: Tensor, beams: Tensor) -> Tree:
     """A tree per row with a chain for every beam, nothing merged."""
     width, length = beams.shape[1:]
-    tree = Tree(TreeShape((width,) * length, (width,) * length), root)
+    tree = Tree(TreeShape((width,) * length, (width,) * length), root, "deterministic")
     chain = torch.arange(width, device=beams.device)
     for level in range(length):
         tokens = beams[:, :, level]

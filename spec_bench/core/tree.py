@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Siblings = Literal["iid", "without_replacement", "deterministic"]
+"""How the children of one node are drawn: the law that a node rule is exact for."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,15 @@ class Tree:
         q: per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above;
             a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
             (deterministic siblings).
+        siblings: how the children of a node are drawn.
+        carried: what a policy carries from one level to the next; nobody else reads it.
     """
 
-    def __init__(self, shape: TreeShape, root: Tensor) -> None:
+    def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
         """Plants a root per row. root: [R] token ids."""
         rows, nodes, device = root.shape[0], shape.size, root.device
-        self.shape = shape
+        self.shape, self.siblings = shape, siblings
+        self.carried: tuple[Tensor, ...] = ()
         self.grown = 0
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()
         self.parent = torch.zeros_like(self.tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,23 +17,15 @@ from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.proposer import BeamProposer, LevelProposer, Proposer
 from spec_bench.decode.rows import Row
-from spec_bench.draft.heads import MedusaHeads
-from spec_bench.draft.heads.files import Heads
-from spec_bench.draft.hidden import HiddenStates
-from spec_bench.draft.language_model import LanguageModelDrafter
-from spec_bench.draft.medusa import MedusaDrafter
-from spec_bench.draft.recurrent import RecurrentDrafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
-from spec_bench.policy.base import Policy
-from spec_bench.policy.head_beams import HeadBeams
 from spec_bench.records import Lossless, Request
-from spec_bench.verify.rules import NodeRule
-from spec_bench.verify.typical import TypicalAcceptance, typical_walk
-from spec_bench.verify.walk import WalkResult, walk
+from spec_bench.tree.base import GrownTree
+from spec_bench.verify.base import Walk
+from spec_bench.verify.walk import WalkResult
 
 
 class DrawsFactory(Protocol):
@@ -50,8 +42,10 @@ class Decoder(DecodingLoop[Row]):
         name: as in ``conf/decoder``.
         target: the target model.
         drafts: draft models; empty for autoregressive decoding.
+        drafter: who proposes.
         policy: how the tree grows.
-        rule: how a node's children are judged; one rule, one per level, or typical acceptance.
+        walk: how the accepted path of a tree is found.
+        rule: what the walk judges by: a node rule, one per level, or what else it takes.
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
@@ -64,8 +58,10 @@ class Decoder(DecodingLoop[Row]):
     name: str
     target: LanguageModel
     drafts: Sequence[LanguageModel]
-    policy: Policy
-    rule: NodeRule | Sequence[NodeRule] | TypicalAcceptance
+    drafter: Drafter
+    policy: GrownTree
+    walk: Walk
+    rule: Any
     settings: SamplingSettings
     rows: int = 1
     lossless: Lossless = "exact"
@@ -82,8 +78,7 @@ class Decoder(DecodingLoop[Row]):
                 self.target, self.pool, self.policy.shape, needs_hidden=self.heads is not None
             )
         )
-        self._proposer: Proposer = LevelProposer(None, self.policy, self.settings)
-        self._hidden: HiddenStates | None = None
+        self.drafting = Drafting()
 
     @property
     def depth(self) -> int:
@@ -95,8 +90,7 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def draft_calls(self) -> int:
-        """L: Medusa's heads all work at once."""
-        return 1 if isinstance(self.heads, MedusaHeads) else self.depth
+        return self.drafter.calls(self.depth)
 
     @property
     def speed_ratio(self) -> float:
@@ -118,33 +112,20 @@ class Decoder(DecodingLoop[Row]):
 
     def reserve(self, slots: int) -> None:
         self._scorer.reserve(self.rows, slots)
-        if self.drafts:
-            caches = [
-                self.pool.cache(f"draft {index}", draft, self.rows, slots)
-                for index, draft in enumerate(self.drafts)
-            ]
-            drafter = LanguageModelDrafter(self.drafts, caches, self.rows)
-            self._proposer = LevelProposer(drafter, self.policy, self.settings)
-        elif self.heads and self._hidden is None:
-            self._proposer, self._hidden = self._head_proposer(self.heads)
-
-    def _head_proposer(self, heads: Heads) -> tuple[Proposer, HiddenStates]:
-        """The proposer of draft heads, and the hidden states that it looks at."""
-        vocab = self.target.vocab_size
-        if isinstance(heads, MedusaHeads):
-            medusa = MedusaDrafter(heads, self.rows, vocab)
-            return LevelProposer(medusa, self.policy, self.settings), medusa.hidden
-        assert isinstance(self.policy, HeadBeams)
-        drafter = RecurrentDrafter(heads, self.target.embed, self.rows, vocab)
-        return BeamProposer(drafter, self.policy), drafter.hidden
+        caches = [
+            self.pool.cache(f"draft {index}", draft, self.rows, slots)
+            for index, draft in enumerate(self.drafts)
+        ]
+        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows)
+        self.drafting = self.drafter.drafting(equipment)
 
     def join(self, index: int, request: Request, seed: int) -> Row:
         generator = row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
         hidden = self._scorer.prefill(index, row.tokens[:-1])
-        self._proposer.start(index, row.tokens)
-        if self._hidden:
-            self._hidden.put_row(index, hidden)
+        self.drafting.start(index, row.tokens)
+        if self.drafting.hidden:
+            self.drafting.hidden.put_row(index, hidden)
         return row
 
     def step(self, active: Sequence[Row]) -> int:
@@ -157,12 +138,13 @@ class Decoder(DecodingLoop[Row]):
             Tokens emitted, over all rows.
         """
         draws = self.make_draws([row.generator for row in active])
-        tree = self._proposer.propose([row.tokens for row in active], self.target.device, draws)
+        committed, drafting = [row.tokens for row in active], self.drafting
+        tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
         logits, hidden = self._scorer.score(tree, [row.length for row in active])
         result = self._judge(tree, logits, draws)
-        if self._hidden and hidden is not None:
+        if drafting.hidden and hidden is not None:
             rows = torch.arange(len(active), device=hidden.device)
-            self._hidden.put(hidden[rows, result.path[rows, result.accepted]])
+            drafting.hidden.put(hidden[rows, result.path[rows, result.accepted]])
         tokens = tree.tokens.gather(1, result.path)[:, 1:]
         emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
         emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))
@@ -174,10 +156,8 @@ class Decoder(DecodingLoop[Row]):
 
     def _judge(self, tree: Tree, logits: Tensor, draws: Draws) -> WalkResult:
         """Which path of each tree stands."""
-        if isinstance(self.rule, TypicalAcceptance):
-            return typical_walk(tree, logits, self.settings, self.rule, draws)
         merge_copies = self.policy.merge_copies
-        return walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
+        return self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
 
     def _commit(self, index: int, row: Row, verdict: list[float], size: int) -> int:
         """Keeps one row's accepted path in the caches and appends its tokens.
@@ -195,13 +175,13 @@ class Decoder(DecodingLoop[Row]):
         )
         nodes, tokens = [int(node) for node in path], [int(token) for token in emitted]
         self._scorer.commit(index, row.length, nodes)
-        self._proposer.commit(index, row.length, nodes, self.depth)
+        self.drafting.commit(index, row.length, nodes, self.depth)
         row.commit(tokens, log_p, size, self.depth)
         return count
 
     def move_row(self, row: Row, source: int, target: int) -> None:
         self._scorer.move_row(source, target, row.length)
-        self._proposer.move_row(source, target)
+        self.drafting.move_row(source, target)
 
     def take_forward_s(self) -> tuple[float, float]:
-        return self._proposer.take_forward_s(), self.target.timer.take_s()
+        return self.drafting.take_forward_s(), self.target.timer.take_s()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.tree import Tree
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.fields import Range
 
 
-class LanguageModelDrafter:
+class LanguageModelDrafting(Drafting):
     """D draft models that run level by level.
 
     A draft never runs on a tree's deepest level nor on the bonus token, so after a commit its cache
@@ -108,6 +111,25 @@ class LanguageModelDrafter:
     def take_forward_s(self) -> float:
         """Seconds in draft forward passes since the last call."""
         return sum(model.timer.take_s() for model in self.models)
+
+
+@drafter("language_model")
+@dataclass(frozen=True)
+class LanguageModelDrafter(Drafter):
+    """The pair's draft models.
+
+    Attributes:
+        drafts: D, how many of them; several share the children of a node in turn.
+    """
+
+    drafts: Annotated[int, Range(1, 64)] = 1
+
+    @property
+    def models(self) -> int:
+        return self.drafts
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return LanguageModelDrafting(equipment.models, equipment.caches, equipment.rows)
 
 
 def _by_draft(logits: list[Tensor]) -> Tensor:

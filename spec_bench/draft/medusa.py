@@ -1,19 +1,137 @@
-"""Medusa as a drafter: every level's guesses come from one look at the target's hidden state."""
+"""Medusa (arXiv 2401.10774, section 2.1): head k guesses k tokens past the next one.
+
+With the hidden state x of position t the target itself predicts token t + 1; head 1 predicts token
+t + 2, head 2 token t + 3, and so on, none knowing what the others guess. So every level's guesses
+come from one look at the hidden state.
+
+Files as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``config.json`` with
+``medusa_num_layers``, the weights in ``medusa_lm_head.pt`` or ``.safetensors`` under
+``HEAD.BLOCK.linear.weight`` and ``HEAD.BLOCKS.weight``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spec_bench.core.tree import Tree
-from spec_bench.draft.heads.medusa import MedusaHeads
+from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
+from spec_bench.draft.heads import filled
 from spec_bench.draft.hidden import HiddenStates
+from spec_bench.draft.residual import ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 
+_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
-class MedusaDrafter:
+
+@dataclass(frozen=True)
+class MedusaShape:
+    """Sizes of the heads.
+
+    Attributes:
+        hidden: D, the target's.
+        vocab: V.
+        heads: K.
+        blocks: residual blocks per head.
+    """
+
+    hidden: int
+    vocab: int
+    heads: int
+    blocks: int = 1
+
+
+class MedusaHeads(Heads):
+    """K independent heads of residual blocks and a linear layer of their own.
+
+    Args:
+        shape: the sizes.
+    """
+
+    def __init__(self, shape: MedusaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.heads = nn.ModuleList(
+            nn.Sequential(
+                *(ResidualBlock(shape.hidden) for _ in range(shape.blocks)),
+                nn.Linear(shape.hidden, shape.vocab, bias=False),
+            )
+            for _ in range(shape.heads)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of all heads.
+
+        Args:
+            x: [..., D] the target's last hidden states.
+
+        Returns:
+            [..., K, V].
+        """
+        return torch.stack([head(x) for head in self.heads], dim=-2)
+
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Logits of each head; they do not look at the tokens in between."""
+        for head in self.heads:
+            yield head(x)
+
+    @classmethod
+    def fresh(
+        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+    ) -> MedusaHeads:
+        """Blocks that start as the identity; ``init: target`` copies the target's last layer, as
+        Medusa's authors start theirs.
+        """
+        heads = cls(MedusaShape(hidden, vocab, plan.guesses, plan.blocks))
+        if plan.init == "target":
+            weight = output()[:vocab]
+            with torch.no_grad():
+                for name, parameter in heads.named_parameters():
+                    if name.endswith(f".{plan.blocks}.weight"):
+                        parameter.copy_(weight)
+        return heads
+
+    @classmethod
+    def smallest(cls, hidden: int, vocab: int) -> MedusaHeads:
+        return cls(MedusaShape(hidden, vocab, heads=2))
+
+    @classmethod
+    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        return next((folder / name for name in _FILES if (folder / name).is_file()), None)
+
+    @classmethod
+    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> MedusaHeads:
+        """The number of heads comes from the weights: the published configs understate it."""
+        weights = {re.sub(r"^medusa_head\.", "", name): value for name, value in weights.items()}
+        names = [re.fullmatch(r"(\d+)\.(\d+)\.weight", name) for name in weights]
+        last = [match for match in names if match]
+        if not last:
+            raise ValueError(
+                f"no Medusa head among the weights {', '.join(sorted(weights)[:4])}, ..."
+            )
+        blocks = int(last[0][2])
+        stated = config.get("medusa_num_layers", blocks)
+        if stated != blocks:
+            raise ValueError(
+                f"medusa_num_layers is {stated}, the weights have {blocks} blocks a head"
+            )
+        vocab, hidden = weights[f"0.{blocks}.weight"].shape
+        heads = cls(MedusaShape(hidden, vocab, len(last), blocks))
+        return filled(heads, {f"heads.{name}": value for name, value in weights.items()})
+
+    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        weights = {name.removeprefix("heads."): value for name, value in self.state_dict().items()}
+        config = {"medusa_num_heads": self.shape.heads, "medusa_num_layers": self.shape.blocks}
+        return _FILES[0], weights, config
+
+
+class MedusaDrafting(Drafting):
     """K heads; all nodes of a level get the same proposals, those of the level's head.
 
     Args:
@@ -22,15 +140,14 @@ class MedusaDrafter:
         vocab_size: tokens that exist; the heads may have padded rows.
     """
 
+    hidden: HiddenStates
+
     def __init__(self, heads: MedusaHeads, rows: int, vocab_size: int) -> None:
         self._heads, self._vocab = heads, vocab_size
         weight = next(heads.parameters())
         self.hidden = HiddenStates(rows, heads.shape.hidden, weight)
         self._timer = ForwardTimer(weight.device)
         self._logits = torch.empty(0)
-
-    def start(self, row: int, prompt: Sequence[int]) -> None:
-        """Nothing of its own to prefill."""
 
     def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
         """Proposals below the root: [R, 1, 1, V] logits."""
@@ -44,13 +161,24 @@ class MedusaDrafter:
         nodes = tree.frontier.stop - tree.frontier.start
         return self._logits[:, None, tree.grown : tree.grown + 1].expand(-1, nodes, -1, -1)
 
-    def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
-        """Nothing of its own to keep."""
-
-    def move_row(self, source: int, target: int) -> None:
-        """Moves a row over another one."""
-        self.hidden.move(source, target)
-
     def take_forward_s(self) -> float:
         """Seconds in the heads since the last call."""
         return self._timer.take_s()
+
+
+@drafter("medusa")
+@dataclass(frozen=True)
+class Medusa(Drafter):
+    """Medusa's heads; they all work at once, so that L is 1."""
+
+    policies = ("node_list",)
+    heads = MedusaHeads
+
+    def calls(self, depth: int) -> int:
+        return 1
+
+    def reach(self, heads: Heads) -> int:
+        return int(heads.shape.heads)
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return MedusaDrafting(equipment.heads, equipment.rows, equipment.target.vocab_size)

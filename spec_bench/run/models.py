@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from spec_bench.draft.base import Heads
 from spec_bench.draft.heads import load_heads
-from spec_bench.draft.heads.files import Heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_bench.draft.heads import MedusaHeads, RecurrentHead
-from spec_bench.draft.heads.medusa import MedusaShape
-from spec_bench.draft.heads.recurrent import RecurrentShape
+from spec_bench.draft.base import HeadPlan, heads_class
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.train.settings import HeadSettings
 from spec_bench.train.trainee import Trainee
@@ -17,8 +15,8 @@ def fresh_heads(head: HeadSettings, model: HuggingFaceModel, seed: int) -> Train
 
     Args:
         head: which.
-        model: the target; gives width and vocabulary, and Medusa's last layers where
-            ``init`` is ``target``, as its authors start theirs.
+        model: the target; gives width and vocabulary, and the last layer where heads start as
+            the target's.
         seed: of random weights.
 
     Raises:
@@ -32,14 +30,10 @@ def fresh_heads(head: HeadSettings, model: HuggingFaceModel, seed: int) -> Train
             "target are not supported"
         )
     torch.manual_seed(seed)
-    if head.kind == "redrafter":
-        shape = RecurrentShape(width, vocab, head.blocks, head.recurrent, head.inner)
-        return Trainee(RecurrentHead(shape), head.guesses)
-    heads = MedusaHeads(MedusaShape(width, vocab, head.guesses, head.blocks))
-    if head.init == "target":
-        output = model.module.get_output_embeddings().weight.detach().float().cpu()
-        with torch.no_grad():
-            for name, parameter in heads.named_parameters():
-                if name.endswith(f".{head.blocks}.weight"):
-                    parameter.copy_(output[:vocab])
-    return Trainee(heads, head.guesses)
+    plan = HeadPlan(head.guesses, head.blocks, head.recurrent, head.inner, head.init)
+
+    def output() -> torch.Tensor:
+        last: torch.Tensor = model.module.get_output_embeddings().weight
+        return last.detach().float().cpu()
+
+    return Trainee(heads_class(head.kind).fresh(plan, width, vocab, output), head.guesses)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spec_bench.draft.heads import MedusaHeads, RecurrentHead
+from spec_bench.draft.base import Heads
 from spec_bench.train.dialogues import IGNORED
 
 
@@ -35,7 +35,7 @@ class Trainee(nn.Module):
         guesses: K; for Medusa the number of its heads.
     """
 
-    def __init__(self, heads: MedusaHeads | RecurrentHead, guesses: int) -> None:
+    def __init__(self, heads: Heads, guesses: int) -> None:
         super().__init__()
         self.heads = heads
         self.guesses = guesses
@@ -45,18 +45,9 @@ class Trainee(nn.Module):
 
         Args:
             x: [N, D] the target's last hidden states.
-            embedded: [N, K, D] the target's embeddings of the tokens t + 1..t + K. The recurrent
-                head takes them in one by one, the right tokens and not its own guesses (teacher
-                forcing); Medusa's heads do not look at them.
+            embedded: [N, K, D] the target's embeddings of the right tokens t + 1..t + K.
         """
-        if isinstance(self.heads, MedusaHeads):
-            for head in self.heads.heads:
-                yield head(x)
-            return
-        state = torch.zeros_like(x)
-        for guess in range(self.guesses):
-            state = self.heads.advance(state, embedded[:, guess])
-            yield self.heads(x, state)
+        return self.heads.guesses(x, embedded)
 
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
         """Summed losses.

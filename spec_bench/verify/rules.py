@@ -4,6 +4,7 @@ A rule sees one node: the target's distribution p, the draft distributions q, an
 the order they are tested. It returns the probability of accepting child j given that all earlier
 ones were rejected, and the residual distribution from which the token comes when all are rejected.
 Nothing is sampled and no argument is written to, so every rule can be checked by enumeration.
+``@rule`` says for which ways of drawing the children a rule is exact; the audit checks each.
 
 Shapes: B nodes, C children, V vocabulary; ``q`` is [B, 1, V] where all children share one draft
 distribution, [B, C, V] where each has its own, None where proposals are one-hot.
@@ -12,29 +13,13 @@ distribution, [B, C, V] where each has its own, None where proposals are one-hot
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-
-class Verdict(NamedTuple):
-    """What a node rule decides.
-
-    Attributes:
-        acceptance: [B, C] P(accept child j | children before j rejected); 0 for absent children.
-        residual: [B, V] law of the token if every child is rejected.
-    """
-
-    acceptance: Tensor
-    residual: Tensor
-
-
-class NodeRule(Protocol):
-    """p [B, V], q [B, 1 or C, V] or None, tokens [B, C], valid [B, C] -> Verdict."""
-
-    def __call__(self, p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict: ...
+from spec_bench.verify.base import rule
+from spec_bench.verify.verdict import Verdict
 
 
 def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
@@ -66,8 +51,17 @@ def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
     return torch.where(q_token > 0, (p_token / q_token).clamp(max=1.0), 0.0)
 
 
+@rule(
+    "recursive_rejection",
+    siblings={
+        "iid": {"replacement": True},
+        "without_replacement": {"replacement": False},
+        "deterministic": {"replacement": False},
+    },
+    several_drafts=True,
+)
 def recursive_rejection(
-    p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, replacement: bool
+    p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, replacement: bool = False
 ) -> Verdict:
     """Recursive rejection sampling.
 
@@ -101,6 +95,7 @@ def recursive_rejection(
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
 
+@rule("naive", siblings=("iid", "without_replacement", "deterministic"), several_drafts=True)
 def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """Draw y from p and accept iff y is among the children, child by child.
 
@@ -124,6 +119,7 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     return Verdict(_columns(at_p, p).clamp(max=1.0) * valid, p)
 
 
+@rule("k_seq", siblings=("iid",), mark="exact")
 def k_seq(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """SpecTr's K-SEQ for K i.i.d. children, with the optimal rho.
 

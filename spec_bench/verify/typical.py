@@ -14,48 +14,19 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.fields import Share
+from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.walk import WalkResult
 
 
-@dataclass(frozen=True)
-class TypicalAcceptance:
-    """Accept x where p(x) > min(epsilon, delta exp(-H(p))), H in nats.
-
-    Attributes:
-        epsilon: hard threshold; Medusa's value is 0.09.
-        delta: entropy-dependent threshold; Medusa's value is its square root, 0.3.
-
-    Raises:
-        ValueError: a threshold outside [0, 1] or that is no number.
-    """
-
-    epsilon: float = 0.09
-    delta: float = 0.3
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "delta"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise ValueError(f"verifier.{name} must be a number in 0..1, got {value!r}")
-
-    def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
-        """Whether tokens are typical.
-
-        Args:
-            log_p: [..., V] the target's warped log-probabilities.
-            token: [...].
-
-        Returns:
-            [...] bool.
-        """
-        p = log_p.exp()
-        entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)
-        threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon)
-        return p.gather(-1, token.unsqueeze(-1)).squeeze(-1) > threshold
-
-
 def typical_walk(
-    tree: Tree, logits: Tensor, settings: SamplingSettings, rule: TypicalAcceptance, draws: Draws
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: TypicalAcceptance,
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
 ) -> WalkResult:
     """The longest path of typical tokens, then one token of the target's.
 
@@ -67,6 +38,7 @@ def typical_walk(
         settings: the target's sampling settings.
         rule: the thresholds.
         draws: randomness.
+        merge_copies: makes no difference: of nodes with equal prefixes all stand or none.
 
     Returns:
         The path, its length and the last token.
@@ -85,3 +57,37 @@ def typical_walk(
     path = [(own & (depth == level)).byte().argmax(dim=1) for level in range(tree.shape.depth + 1)]
     token = draws.verdict(tree.shape.children).token(log_p[rows, last].exp())
     return WalkResult(torch.stack(path, dim=1), accepted, token)
+
+
+@rule("typical", siblings=("deterministic",), mark="approximate")
+@dataclass(frozen=True)
+class TypicalAcceptance(TreeVerifier):
+    """Accept x where p(x) > min(epsilon, delta exp(-H(p))), H in nats.
+
+    Attributes:
+        epsilon: hard threshold; Medusa's value is 0.09.
+        delta: entropy-dependent threshold; Medusa's value is its square root, 0.3.
+    """
+
+    epsilon: Share = 0.09
+    delta: Share = 0.3
+
+    walk = staticmethod(typical_walk)
+
+    def judge(self, depth: int) -> TypicalAcceptance:
+        return self
+
+    def accepts(self, log_p: Tensor, token: Tensor) -> Tensor:
+        """Whether tokens are typical.
+
+        Args:
+            log_p: [..., V] the target's warped log-probabilities.
+            token: [...].
+
+        Returns:
+            [...] bool.
+        """
+        p = log_p.exp()
+        entropy = -torch.where(p > 0, p * log_p, 0.0).sum(dim=-1)
+        threshold = (self.delta * (-entropy).exp()).clamp(max=self.epsilon)
+        return p.gather(-1, token.unsqueeze(-1)).squeeze(-1) > threshold

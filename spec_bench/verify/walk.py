@@ -14,7 +14,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, probs
-from spec_bench.verify.rules import NodeRule
+from spec_bench.verify.verdict import NodeRule
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.decode.decoder import Decoder
-from spec_bench.verify.rules import Verdict
+from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.verify.verdict import Verdict
 
 WARM = SETTINGS["temperature 1"]
 CASES = {case.decoder["name"]: case for case in AUDIT_CASES}
@@ -86,10 +87,12 @@ def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration() 
 
 def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> None:
     def reverse_order(decoder: Decoder) -> None:
-        policy, grow = decoder.policy, decoder.policy.grow
+        class Reversed(StochasticBeam):
+            def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+                super().grow(tree, scores, draws)
+                reverse(tree)
 
-        def reversed_grow(tree: Tree, scores: Tensor, draws: Draws) -> None:
-            grow(tree, scores, draws)
+        def reverse(tree: Tree) -> None:
             nodes = tree.frontier
             for block in (tree.tokens, tree.parent, tree.valid):
                 block[:, nodes] = block[:, nodes].flip(1)
@@ -99,10 +102,9 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> No
                 1, tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, tree.shape.size)
             )
             tree.ancestors[:, nodes] = path | eye
-            for name in ("_phi", "_psi"):
-                setattr(policy, name, getattr(policy, name).flip(1))
+            tree.carried = tuple(part.flip(1) for part in tree.carried)
 
-        decoder.policy.grow = reversed_grow  # type: ignore[method-assign]
+        decoder.policy = Reversed(3, 2)
 
     assert chi_square(CASES["rsd_s"].decoder, WARM, alter=reverse_order) < FALSE_ALARM_RATE
 

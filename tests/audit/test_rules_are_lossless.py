@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec_bench.audit.rules import RULE_CASES, TOLERANCE, RuleCase, audit_rule
+from spec_bench.audit.rules import TOLERANCE, RuleCase, audit_rule, rule_cases
 from spec_bench.verify.rules import Verdict, recursive_rejection
 
 
-@pytest.mark.parametrize("case", RULE_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rule_cases(), ids=lambda case: case.name)
 def test_the_output_has_the_targets_law(case: RuleCase) -> None:
     for vocab in (3, 4):
         error, cases = audit_rule(case, vocab=vocab, seed=vocab)
@@ -21,7 +21,8 @@ def test_the_output_has_the_targets_law(case: RuleCase) -> None:
 
 
 def without_replacement() -> RuleCase:
-    return next(case for case in RULE_CASES if case.law == "without_replacement")
+    cases = {case.name: case for case in rule_cases()}
+    return cases["recursive_rejection, without replacement"]
 
 
 def test_a_wrong_residual_is_caught() -> None:
@@ -58,5 +59,5 @@ def test_k_seq_with_rho_one_is_caught() -> None:
         ratio = p.gather(1, tokens) / q[:, 0].gather(1, tokens).clamp(min=1e-300)
         return Verdict(ratio.clamp(max=1.0) * valid, residual)
 
-    case = next(case for case in RULE_CASES if case.name.startswith("K-SEQ"))
+    case = next(case for case in rule_cases() if case.name == "k_seq, i.i.d.")
     assert audit_rule(dataclasses.replace(case, rule=wrong))[0] > 0.01

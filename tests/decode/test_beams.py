@@ -128,10 +128,10 @@ def test_with_one_cache_the_slots_are_those_of_speculative_decoding() -> None:
     ("change", "message"),
     [
         ({"tree": {"least": 9}}, "tree.least must be at most tree.width = 4, got 9"),
-        ({"tree": {"threshold": 1.5}}, "tree.threshold must be a number in 0..1, got 1.5"),
-        ({"verifier": {"rule": "k_seq"}}, "goes with beam_rejection, got rule 'k_seq'"),
+        ({"tree": {"threshold": 1.5}}, "tree.threshold must be a number from 0 to 1, got 1.5"),
+        ({"verifier": {"rule": "k_seq"}}, "verifier.one_cache does not belong to rule 'k_seq'"),
         ({"verifier": {"one_cache": "no"}}, "one_cache must be true or false, got 'no'"),
-        ({"verifier": {"epsilon": 1}}, "takes length_penalty, one_cache, got 'epsilon'"),
+        ({"verifier": {"epsilon": 1}}, "verifier.epsilon does not belong"),
         ({"drafter": {"drafts": 2}}, "uses 1 draft models, got 2"),
     ],
 )

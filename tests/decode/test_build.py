@@ -44,8 +44,8 @@ def test_shorthand_does_not_change_the_decoder_it_came_from() -> None:
         ("rsd_s", "2-2", "beam width K, length L"),
         ("rsd_c", "3x3", "children per level"),
         ("ar", "3", "'-'"),
-        ("rsd_c", "2-0-1", "at least 1"),
-        ("spectr", "0x3", "at least 1"),
+        ("rsd_c", "2-0-1", "from 1 to 4096"),
+        ("spectr", "0x3", "from 1 to 4096"),
     ],
 )
 def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(
@@ -77,16 +77,20 @@ def altered(name: str, block: str, **values: object) -> dict:
         ),
         (
             altered("mcsd", "tree", replacement=False),
-            "'without_replacement', but rule 'recursive_rejection with replacement'",
+            "'without_replacement', but rule 'recursive_rejection' with replacement: true",
         ),
-        (altered("rsd_s", "verifier", rule="k_seq"), "'without_replacement', but rule 'k_seq'"),
-        (altered("rsd_s", "verifier", rule="coin"), "recursive_rejection, k_seq, naive"),
-        (altered("rsd_s", "tree", policy="bush"), "root, chain, widths, iid_paths"),
+        (altered("rsd_s", "verifier", rule="k_seq"), "verifier.replacement does not belong"),
+        ({**decoder_settings("rsd_s"), "verifier": {"rule": "k_seq"}}, "but rule 'k_seq' is exact"),
+        (altered("rsd_s", "verifier", rule="coin"), "k_seq, naive, recursive_rejection"),
+        (altered("rsd_s", "tree", policy="bush"), "iid_paths, node_list, root"),
         (altered("rsd_s", "tree", paths=3), "tree.paths does not belong"),
-        (altered("sd", "drafter", kind="none"), "drafter.kind 'none' goes with"),
-        (altered("sd", "drafter", kind="oracle"), "none, language_model"),
+        (altered("sd", "drafter", kind="none"), "'none' does not go with tree policy 'chain'"),
+        (altered("sd", "drafter", kind="oracle"), "language_model, medusa, none"),
         (altered("rsd_s", "drafter", drafts=2), "2 drafts need tree.policy 'widths'"),
-        (altered("sd", "tree", depth=True), "whole numbers of at least 1, got True"),
+        (
+            altered("sd", "tree", depth=True),
+            "tree.depth must be a whole number from 1 to",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_by_name(decoder: dict, named: str) -> None:

@@ -149,11 +149,11 @@ def test_the_memory_bound_speed_up_counts_the_heads_own_parameters() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"drafter": {"kind": "language_model"}}, "does not go with tree policy 'node_list'"),
+        ({"drafter": {"kind": "redrafter"}}, "does not go with tree policy 'node_list'"),
         ({"tree": {"nodes": "oak"}}, "'oak' is no node list; known: mc_sim_7b_63"),
         ({"tree": {"nodes": [[0, 0]]}}, r"node \[0, 0\] has no parent \[0\]"),
         ({"verifier": {"rule": "typical", "epsilon": 2}}, "verifier.epsilon must be a number"),
-        ({"verifier": {"rule": "typical", "alpha": 2}}, "takes epsilon and delta, got 'alpha'"),
+        ({"verifier": {"rule": "typical", "alpha": 2}}, "verifier.alpha does not belong"),
         ({"verifier": {"rule": "k_seq"}}, "exact only for siblings drawn 'iid'"),
     ],
 )
@@ -171,7 +171,7 @@ def test_heads_of_another_model_are_refused() -> None:
         (None, "uses medusa heads, the pair has none"),
         (recurrent_head(target.hidden_size, VOCAB), "the pair has redrafter heads"),
         (medusa_heads(16, VOCAB), "for hidden states of 16"),
-        (medusa_heads(target.hidden_size, VOCAB, 2), "3 levels deep, there are 2 Medusa heads"),
+        (medusa_heads(target.hidden_size, VOCAB, 2), "3 levels deep, the medusa heads reach 2"),
     ):
         with pytest.raises(ValueError, match=message):
             build_decoder(settings_of("medusa"), target, [], WARM, heads=heads)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from spec_bench.policy.node_list import greedy_node_list
+from spec_bench.tree.node_list import greedy_node_list
 
 ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
 

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.draft.heads import MedusaHeads, RecurrentHead
-from spec_bench.draft.heads.medusa import MedusaShape
-from spec_bench.draft.heads.recurrent import RecurrentShape
+from spec_bench.draft.medusa import MedusaHeads, MedusaShape
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.run.pair import Pair

@@ -10,6 +10,7 @@ import torch
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.verify.base import read_verifier
 from spec_bench.verify.typical import TypicalAcceptance, typical_walk
 
 DOUBLE = SamplingSettings(probability_dtype="float64")
@@ -74,5 +75,5 @@ def test_nothing_typical_leaves_a_plain_token_of_the_target() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, True, "x"])
 def test_thresholds_outside_the_unit_interval_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"verifier\.delta must be a number in 0\.\.1"):
-        TypicalAcceptance(delta=value)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"verifier\.delta must be a number from 0 to 1"):
+        read_verifier({"rule": "typical", "delta": value}, "decoder 'd': verifier")

@@ -1,0 +1,316 @@
+"""A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
+
+The settings are plain mappings as ``conf/decoder`` has them. Each block becomes a frozen dataclass
+that is told apart by the block's kind (``drafter.kind``, ``tree.policy``, ``verifier.rule``) and
+knows everything about itself; what stands here is only what two blocks must agree on. Everything
+that can be refused is refused here, before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.beam_search import BeamSearch
+from spec_bench.decode.beam_step import BeamPlan
+from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.base import Drafter, Heads, drafter
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.pool import CachePool
+from spec_bench.fields import read, shown
+from spec_bench.spec import parse
+from spec_bench.tree.base import GrownTree, Policy, policy
+from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
+
+AnyDecoder = Decoder | BeamDecoder
+_KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A decoder's settings, each block checked by itself and with the others.
+
+    Attributes:
+        name: as in ``conf/decoder``.
+        drafter: who proposes.
+        tree: how the tree grows.
+        verifier: who decides.
+        tree_attention: whether the target runs a tree as one row, or each path as its own.
+
+    Raises:
+        ValueError: two blocks do not go together, in one line that names both.
+    """
+
+    name: str
+    drafter: Drafter
+    tree: Policy
+    verifier: Verifier
+    tree_attention: bool = True
+
+    def __post_init__(self) -> None:
+        kind, name = self.drafter.kind, self.tree.name
+        if not goes_with(type(self.drafter), type(self.tree)):
+            others = [p for p, known in policy.items() if goes_with(type(self.drafter), known)]
+            raise ValueError(
+                f"{self.title}: drafter.kind {kind!r} does not go with tree policy {name!r}; it "
+                f"goes with {', '.join(others)}"
+            )
+        if not verifies(type(self.verifier), type(self.tree)):
+            rules = [r for r, known in rule.items() if verifies(known, type(self.tree))]
+            raise ValueError(
+                f"{self.title}: tree policy {name!r} goes with rule {', '.join(rules)}, got "
+                f"{self.verifier.name!r}"
+            )
+        if isinstance(self.verifier, BeamVerifier):
+            if self.drafts != self.verifier.models:
+                raise ValueError(
+                    f"{self.title}: rule {self.verifier.name!r} uses {self.verifier.models} draft "
+                    f"models, got {self.drafts}"
+                )
+        elif self.drafts > 1 and not self.tree.several_drafts:
+            raise ValueError(
+                f"{self.title}: {self.drafts} drafts need tree.policy 'widths' with replacement: "
+                f"true, got {name!r}"
+            )
+
+    @property
+    def title(self) -> str:
+        """What stands before the key in messages."""
+        return f"decoder {self.name!r}"
+
+    @property
+    def spec(self) -> str:
+        """The tree's shorthand, as it stands in the results table."""
+        return self.tree.spec
+
+    @property
+    def drafts(self) -> int:
+        """Draft models that it uses."""
+        return self.drafter.models
+
+    @property
+    def heads(self) -> str | None:
+        """The kind of draft heads that it uses, if any."""
+        return self.drafter.kind if self.drafter.heads else None
+
+    def check_under(self, settings: SamplingSettings) -> None:
+        """Whether the rule fits the way the tree draws siblings under sampling settings.
+
+        Raises:
+            ValueError: it does not, naming both.
+        """
+        if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
+            siblings = self.tree.siblings(settings)
+            try:
+                self.verifier.check(self.tree.name, self.tree.shape, siblings, self.drafts)
+            except ValueError as error:
+                raise ValueError(f"{self.title}: {error}") from None
+
+    def build(
+        self,
+        target: LanguageModel,
+        drafts: Sequence[LanguageModel],
+        settings: SamplingSettings,
+        rows: int = 1,
+        pool: CachePool | None = None,
+        heads: Heads | None = None,
+    ) -> AnyDecoder:
+        """The decoder over loaded models.
+
+        Args:
+            target: the target.
+            drafts: at least as many drafts as it uses; the first ones are taken.
+            settings: sampling settings.
+            rows: most requests that decode together.
+            pool: caches to share with other decoders that do not run at the same time.
+            heads: the draft heads, where it uses some.
+
+        Raises:
+            ValueError: as ``check_under``; also if there are too few drafts, their vocabulary is
+                not the target's, or the heads are another kind, another model's or too few.
+        """
+        self.check_under(settings)
+        models = self._fitting_drafts(target, drafts)
+        pool = pool or CachePool()
+        if isinstance(self.verifier, BeamVerifier):
+            kind = BeamSearch if self.verifier.searches else BeamDecoder
+            plan, mark = self._beam_plan(self.verifier), self.verifier.mark
+            return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
+        assert isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier)
+        depth = self.tree.shape.depth
+        return Decoder(
+            self.name,
+            target,
+            models,
+            self.drafter,
+            self.tree,
+            self.verifier.walk,
+            self.verifier.judge(depth),
+            settings,
+            rows,
+            lossless=self.verifier.mark,
+            tree_attention=self.tree_attention,
+            pool=pool,
+            heads=self._fitting_heads(target, heads, depth),
+        )
+
+    def _fitting_drafts(
+        self, target: LanguageModel, drafts: Sequence[LanguageModel]
+    ) -> Sequence[LanguageModel]:
+        if len(drafts) < self.drafts:
+            raise ValueError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
+        for draft in drafts[: self.drafts]:
+            if draft.vocab_size != target.vocab_size:
+                raise ValueError(
+                    "target and draft must have the same vocabulary, got "
+                    f"{target.vocab_size} and {draft.vocab_size} tokens"
+                )
+        return drafts[: self.drafts]
+
+    def _fitting_heads(
+        self, target: LanguageModel, heads: Heads | None, depth: int
+    ) -> Heads | None:
+        kind = self.heads
+        if kind is None:
+            return None
+        if heads is None or heads.kind != kind:
+            has = "none" if heads is None else f"{heads.kind} heads"
+            raise ValueError(
+                f"{self.title} uses {kind} heads, the pair has {has}: name them as "
+                f"pair.heads.{kind}"
+            )
+        sizes = heads.shape
+        if sizes.hidden != target.hidden_size or sizes.vocab < target.vocab_size:
+            raise ValueError(
+                f"{self.title}: the {kind} heads are for hidden states of {sizes.hidden} and "
+                f"{sizes.vocab} tokens, the target has {target.hidden_size} and "
+                f"{target.vocab_size}"
+            )
+        reach = self.drafter.reach(heads)
+        if reach is not None and reach < depth:
+            raise ValueError(
+                f"{self.title}: the tree is {depth} levels deep, the {kind} heads reach {reach}"
+            )
+        return heads
+
+    def _beam_plan(self, verifier: BeamVerifier) -> BeamPlan:
+        tree: Any = self.tree
+        penalty, one_cache = verifier.length_penalty, verifier.one_cache
+        if self.drafts == 0:
+            return BeamPlan(tree.width, length_penalty=penalty)
+        return BeamPlan(tree.width, tree.depth, tree.threshold, tree.least, one_cache, penalty)
+
+
+def goes_with(kind: type[Drafter], tree: type[Policy]) -> bool:
+    """Whether a drafter and a tree policy go together."""
+    welcome = kind.policies is None or tree.name in kind.policies
+    return welcome and (tree.drafters is None or kind.kind in tree.drafters)
+
+
+def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
+    """Whether a rule and a tree policy are for the same kind of thing."""
+    if issubclass(verifier, BeamVerifier):
+        return verifier.policy == tree.name
+    return issubclass(tree, GrownTree)
+
+
+def read_decoder(
+    given: Mapping[str, Any], settings: SamplingSettings | None = None
+) -> DecoderConfig:
+    """A decoder with its types.
+
+    Args:
+        given: its settings: keys ``name``, ``drafter``, ``tree``, ``verifier``, and
+            ``tree_attention`` where it is off.
+        settings: sampling settings, where they are known; by default temperature 1.
+
+    Raises:
+        ValueError: in one line that names the key, its value and what is allowed.
+    """
+    name = given.get("name")
+    title = f"decoder {shown(name)}"
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{title}: name must be a text")
+    for key in given:
+        if key not in _KEYS:
+            raise ValueError(
+                f"{title}: {shown(key, quoted=False)} is no key of a decoder, which has "
+                f"{', '.join(_KEYS)}"
+            )
+    blocks = {key: _block(given, key, title) for key in ("drafter", "tree", "verifier")}
+    wanted = given.get("tree_attention", True)
+    if not isinstance(wanted, bool):
+        raise ValueError(f"{title}: tree_attention must be true or false, got {shown(wanted)}")
+    tree = read_tree(given)
+    try:
+        tree = tree.under(wanted)
+    except ValueError as error:
+        raise ValueError(f"{title}: {error}") from None
+    config = DecoderConfig(
+        name,
+        _read(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
+        tree,
+        read_verifier(blocks["verifier"], f"{title}: verifier"),
+        wanted,
+    )
+    config.check_under(settings or SamplingSettings())
+    return config
+
+
+def read_tree(given: Mapping[str, Any]) -> Policy:
+    """The tree of a decoder's settings.
+
+    Raises:
+        ValueError: in one line that names the key, its value and what is allowed.
+    """
+    title = f"decoder {shown(given.get('name'))}"
+    return _read(policy, _block(given, "tree", title), "policy", f"{title}: tree")
+
+
+def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
+    """Writes a shorthand into a copy of a decoder's settings.
+
+    Args:
+        given: a decoder's settings.
+        spec: the shorthand; None keeps the tree as it is.
+
+    Returns:
+        The settings with the tree's numbers set; what they are is not checked here.
+
+    Raises:
+        ValueError: the shorthand does not fit the tree policy, naming the form that it takes.
+    """
+    resolved = deepcopy(dict(given))
+    if spec is None:
+        return resolved
+    title = f"decoder {shown(given.get('name'))}"
+    name = _block(given, "tree", title).get("policy")
+    kind = policy.find(name, f"{title}: tree.policy")
+    text = str(spec).strip()
+    found = kind.of_spec(parse(text)) if text else None
+    if found is None:
+        raise ValueError(
+            f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
+            f"{kind.takes}"
+        )
+    resolved["tree"] = {**resolved["tree"], **found}
+    return resolved
+
+
+def _block(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
+    block = given.get(key)
+    if not isinstance(block, Mapping):
+        raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
+    return block
+
+
+def _read(registry: Any, block: Mapping[str, Any], kind: str, where: str) -> Any:
+    """A block of the kind that it names."""
+    name = block.get(kind)
+    found = registry.find(name, f"{where}.{kind}")
+    own = {key: value for key, value in block.items() if key != kind}
+    return read(found, own, where, f"{registry.noun} {name!r}")

@@ -1,0 +1,235 @@
+"""What a drafter is: a decoder's ``drafter`` block, what it does while rows decode, its heads.
+
+One file per drafter holds all of it: the block with its facts (``Drafter``), the drafting
+(``Drafting``) and, where the drafter is a small network on the target's hidden states, the network
+with its files and its training (``Heads``). ``@drafter("name")`` registers the block.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from spec_bench.core.tree import Tree
+from spec_bench.draft.hidden import HiddenStates
+from spec_bench.engine.model import LanguageModel
+from spec_bench.registry import Registry
+
+
+class Drafting:
+    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
+
+    Attributes:
+        hidden: the target's hidden states behind the rows, for drafters that look at them.
+    """
+
+    hidden: HiddenStates | None = None
+
+    def start(self, row: int, prompt: Sequence[int]) -> None:
+        """Prefills a row with all prompt tokens but the last."""
+
+    def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [R, 1, D, V] below the root.
+
+        Args:
+            committed: per row all tokens so far; the last one is the root.
+        """
+        raise NotImplementedError
+
+    def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [R, F, D, V] below the frontier's F nodes."""
+        raise NotImplementedError
+
+    def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
+        """Whole beams [R, W, L], best first, from a drafter that searches for itself."""
+        raise NotImplementedError
+
+    def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
+        """Keeps an accepted path.
+
+        Args:
+            row: the row.
+            length: tokens before the root.
+            nodes: the path, root first.
+            depth: levels of the tree, of which the deepest was never run.
+        """
+
+    def move_row(self, source: int, target: int) -> None:
+        """Moves a row over another one."""
+        if self.hidden is not None:
+            self.hidden.move(source, target)
+
+    def take_forward_s(self) -> float:
+        """Seconds of drafting since the last call."""
+        return 0.0
+
+
+class Heads(nn.Module, ABC):
+    """A small network on the target's last hidden state, and everything that is known of it.
+
+    Attributes:
+        kind: of the drafter that uses it.
+        shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
+    """
+
+    kind: ClassVar[str]
+    shape: Any
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of its own; the target's embeddings, which it may read, are not."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @abstractmethod
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Logits of guess 1, 2, ..., K in training, each [N, V].
+
+        Args:
+            x: [N, D] the target's last hidden states.
+            embedded: [N, K, D] the target's embeddings of the right tokens t + 1..t + K.
+        """
+
+    @classmethod
+    @abstractmethod
+    def fresh(cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]) -> Heads:
+        """Heads that have learned nothing yet.
+
+        Args:
+            plan: what is asked for.
+            hidden: the target's width.
+            vocab: tokens.
+            output: gives the target's last layer, [V, D] float32.
+        """
+
+    @classmethod
+    @abstractmethod
+    def smallest(cls, hidden: int, vocab: int) -> Heads:
+        """The smallest heads that draft two tokens: what the audit puts on a Markov chain."""
+
+    @classmethod
+    @abstractmethod
+    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        """The file of weights in a folder that holds heads of this kind, else None."""
+
+    @classmethod
+    @abstractmethod
+    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> Heads:
+        """Heads with these weights, as a public checkpoint has them.
+
+        Raises:
+            ValueError: weights and config do not fit.
+        """
+
+    @abstractmethod
+    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        """Name of the weights' file, the weights, and ``config.json``."""
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """Which fresh heads a training asks for; meanings stand in ``conf/head``.
+
+    Attributes:
+        guesses: K, tokens guessed.
+        blocks: residual blocks.
+        recurrent: whether a recurrent head has a learned state.
+        inner: width of the residual blocks; None: the head's own.
+        init: ``target`` starts the last layers as the target's.
+    """
+
+    guesses: int
+    blocks: int
+    recurrent: bool = True
+    inner: int | None = None
+    init: str = "random"
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a drafter may work with.
+
+    Attributes:
+        target: the target.
+        models: the draft models.
+        caches: one per draft model.
+        heads: the draft heads, where there are some.
+        rows: rows of the caches.
+    """
+
+    target: LanguageModel
+    models: Sequence[LanguageModel]
+    caches: Sequence[Any]
+    heads: Any
+    rows: int
+
+    @property
+    def embed(self) -> Callable[[Tensor], Tensor]:
+        """The target's input embeddings, tokens [...] -> [..., D]."""
+        return self.target.embed
+
+
+class Drafter(ABC):
+    """A decoder's ``drafter`` block: a frozen dataclass whose fields are the block's keys.
+
+    Attributes:
+        kind: under which it is registered.
+        policies: the tree policies that it goes with; None: every one that grows level by level.
+        heads: the network that it needs on the target, else None.
+    """
+
+    kind: ClassVar[str]
+    policies: ClassVar[tuple[str, ...] | None] = None
+    heads: ClassVar[type[Heads] | None] = None
+
+    @property
+    def models(self) -> int:
+        """How many draft models of the pair it uses."""
+        return 0
+
+    def calls(self, depth: int) -> int:
+        """L of MBSU: sequential draft calls for a tree of that depth."""
+        return depth
+
+    def reach(self, heads: Heads) -> int | None:
+        """The deepest tree that heads of its kind can draft; None where nothing limits it."""
+        return None
+
+    @abstractmethod
+    def drafting(self, equipment: Equipment) -> Drafting:
+        """What drafts for the rows of a batch."""
+
+
+def _declare(name: str, thing: type[Drafter]) -> type[Drafter]:
+    thing.kind = name
+    if thing.heads is not None:
+        thing.heads.kind = name
+    return thing
+
+
+drafter: Registry[type[Drafter]] = Registry(
+    "drafter", "spec_bench.drafters", _declare, within="spec_bench.draft"
+)
+"""The drafters by kind; also the decorator that registers one."""
+
+
+def head_kinds() -> tuple[str, ...]:
+    """The drafters that need heads on the target."""
+    return tuple(kind for kind, declared in drafter.items() if declared.heads is not None)
+
+
+def heads_class(kind: str) -> type[Heads]:
+    """The network of a kind of heads.
+
+    Raises:
+        ValueError: no drafter of that kind has heads, naming those that have.
+    """
+    if kind not in head_kinds():
+        raise ValueError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
+    found = drafter[kind].heads
+    assert found is not None
+    return found

@@ -1,0 +1,92 @@
+"""Draft heads on disk, in the layouts of the public checkpoints.
+
+What a layout is called and how it is read, each kind of heads knows itself.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from spec_bench.draft.base import Heads, head_kinds, heads_class
+
+AnyHeads = TypeVar("AnyHeads", bound=Heads)
+
+
+def load_heads(source: str, device: torch.device, dtype: torch.dtype) -> Heads:
+    """Reads heads from a folder, or from a hub repository of the same layout.
+
+    Args:
+        source: folder or hub id.
+        device: where they go.
+        dtype: of their weights.
+
+    Raises:
+        ValueError: the folder holds no heads, or weights that do not fit its config.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        folder = _download(source)
+    config_path = folder / "config.json"
+    config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+    for kind in head_kinds():
+        heads = heads_class(kind)
+        weights = heads.weights_file(folder, config)
+        if weights is not None:
+            made = heads.of_weights(_weights(weights), config)
+            return made.to(device=device, dtype=dtype).eval()
+    raise ValueError(
+        f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), or with "
+        "model.safetensors and a config.json with num_draft_layers (ReDrafter) is needed"
+    )
+
+
+def save_heads(heads: Heads, folder: Path) -> None:
+    """Writes heads as ``load_heads`` and the public code read them, as safetensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name, weights, config = heads.to_files()
+    tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
+    save_file(tensors, folder / name)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:
+    """Heads with these weights.
+
+    Raises:
+        ValueError: some are missing, or there are others.
+    """
+    try:
+        heads.load_state_dict(weights)
+    except RuntimeError as error:
+        lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise ValueError(f"draft heads and their config do not fit: {lines}") from None
+    return heads
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    return dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _download(source: str) -> Path:
+    """Fetches a hub repository.
+
+    Raises:
+        ValueError: there is no such folder, and the hub does not have it or cannot be reached.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source))
+    except Exception as error:
+        raise ValueError(
+            f"draft heads {source!r}: no such folder, and the hub says: "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from None

@@ -1,0 +1,18 @@
+"""No drafter: autoregressive decoding, and beams that nobody drafts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+
+
+@drafter("none")
+@dataclass(frozen=True)
+class NoDrafter(Drafter):
+    """Proposes nothing."""
+
+    policies = ("root", "beam_root")
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return Drafting()

@@ -1,0 +1,222 @@
+"""ReDrafter (arXiv 2403.09919, section 2): one recurrent head, applied again for every token.
+
+Its state takes in the embedding of each token as it is guessed, so that the guess for t + 3 knows
+the guess for t + 2. The first update takes in the last token that is *known*, the one the target
+has just emitted. As in the authors' code the state starts at zero and the head sees [x, s].
+Drafting is a beam search with it.
+
+Files as in recurrent-drafter: ``config.json`` with ``num_draft_layers``, ``rnn`` and ``exit_dim``,
+the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and ``input_proj``.
+
+Letters: R rows, W beams, L tokens a beam, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
+from spec_bench.draft.heads import filled
+from spec_bench.draft.hidden import HiddenStates
+from spec_bench.draft.residual import ResidualBlock
+from spec_bench.engine.stopwatch import ForwardTimer
+
+_FILE = "model.safetensors"
+_MODEL_TYPE = "recurrent_drafting_drafter"
+
+
+@dataclass(frozen=True)
+class RecurrentShape:
+    """Sizes of the head.
+
+    Attributes:
+        hidden: D, the target's.
+        vocab: V.
+        blocks: residual blocks.
+        recurrent: False sums the embeddings instead: U = W = I, b = 0, f the identity (the paper's
+            ablation, Figure 4).
+        inner: width of the residual blocks; 2 D unless a projection narrows them.
+    """
+
+    hidden: int
+    vocab: int
+    blocks: int = 2
+    recurrent: bool = True
+    inner: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Width of the residual blocks."""
+        return 2 * self.hidden if self.inner is None else self.inner
+
+
+class RecurrentHead(Heads):
+    """A recurrent state, residual blocks and a softmax shared by all positions.
+
+    Args:
+        shape: the sizes.
+    """
+
+    def __init__(self, shape: RecurrentShape) -> None:
+        super().__init__()
+        self.shape = shape
+        if shape.width != 2 * shape.hidden:
+            self.input_proj = nn.Linear(2 * shape.hidden, shape.width)
+        self.lm_head = nn.Sequential(
+            *(ResidualBlock(shape.width) for _ in range(shape.blocks)),
+            nn.Linear(shape.width, shape.vocab, bias=False),
+        )
+        if shape.recurrent:
+            self.rnn_u = nn.Linear(shape.hidden, shape.hidden)
+            self.rnn_w = nn.Linear(shape.hidden, shape.hidden, bias=False)
+
+    def advance(self, state: Tensor, embedding: Tensor) -> Tensor:
+        """Takes in one token: s' = SiLU(U s + W e + b).
+
+        Args:
+            state: [..., D]; zeros at first.
+            embedding: [..., D] the token's embedding in the target.
+
+        Returns:
+            [..., D].
+        """
+        if not self.shape.recurrent:
+            return state + embedding
+        return nn.functional.silu(self.rnn_u(state) + self.rnn_w(embedding))
+
+    def forward(self, x: Tensor, state: Tensor) -> Tensor:
+        """Logits of the next token.
+
+        Args:
+            x: [..., D] the target's last hidden state.
+            state: [..., D].
+
+        Returns:
+            [..., V].
+        """
+        both = torch.cat([x, state], dim=-1)
+        if self.shape.width != 2 * self.shape.hidden:
+            both = self.input_proj(both)
+        return self.lm_head(both)
+
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Logits of each guess; the state takes in the right tokens and not the head's own guesses
+        (teacher forcing).
+        """
+        state = torch.zeros_like(x)
+        for guess in range(embedded.shape[1]):
+            state = self.advance(state, embedded[:, guess])
+            yield self(x, state)
+
+    @classmethod
+    def fresh(
+        cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
+    ) -> RecurrentHead:
+        """Random but for the blocks, which start as the identity."""
+        return cls(RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner))
+
+    @classmethod
+    def smallest(cls, hidden: int, vocab: int) -> RecurrentHead:
+        return cls(RecurrentShape(hidden, vocab, blocks=1))
+
+    @classmethod
+    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        there = (folder / _FILE).is_file() and "num_draft_layers" in config
+        return folder / _FILE if there else None
+
+    @classmethod
+    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> RecurrentHead:
+        width = config.get("exit_dim", 2 * config["hidden_size"])
+        shape = RecurrentShape(
+            config["hidden_size"],
+            config["vocab_size"],
+            config["num_draft_layers"],
+            bool(config.get("rnn", False)),
+            None if width == 2 * config["hidden_size"] else width,
+        )
+        return filled(cls(shape), weights)
+
+    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        config = {
+            "model_type": _MODEL_TYPE,
+            "hidden_size": self.shape.hidden,
+            "vocab_size": self.shape.vocab,
+            "exit_dim": self.shape.width,
+            "num_draft_layers": self.shape.blocks,
+            "rnn": self.shape.recurrent,
+        }
+        return _FILE, self.state_dict(), config
+
+
+class RecurrentDrafting(Drafting):
+    """Beams of equal length from one recurrent head.
+
+    Args:
+        head: the head, on the target's device.
+        embed: the target's input embeddings, tokens [...] -> [..., D].
+        rows: rows of the caches.
+        vocab_size: tokens that exist; the head may have padded rows.
+    """
+
+    hidden: HiddenStates
+
+    def __init__(
+        self, head: RecurrentHead, embed: Callable[[Tensor], Tensor], rows: int, vocab_size: int
+    ) -> None:
+        self._head, self._embed, self._vocab = head, embed, vocab_size
+        self._like = next(head.parameters())
+        self.hidden = HiddenStates(rows, head.shape.hidden, self._like)
+        self._timer = ForwardTimer(self._like.device)
+
+    def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:
+        """The W likeliest continuations of each root, best first.
+
+        Args:
+            roots: R last committed tokens; the head's first update takes them in.
+            width: W.
+            length: L.
+
+        Returns:
+            [R, W, L] tokens.
+        """
+        self._timer.start()
+        rows = len(roots)
+        x = self.hidden.first(rows).unsqueeze(1)  # [R, 1, D]
+        tokens = torch.tensor(roots, device=self._like.device).unsqueeze(1)  # [R, 1]
+        state = torch.zeros_like(x)
+        score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
+        beams = tokens.new_zeros((rows, 1, 0))
+        for _ in range(length):
+            state = self._head.advance(state, self._embed(tokens).to(state.dtype))
+            logits = self._head(x.expand_as(state), state)[..., : self._vocab]
+            joint = (score.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).flatten(1)
+            score, cell = joint.topk(min(width, joint.shape[1]), dim=-1)
+            parent, tokens = cell // self._vocab, cell % self._vocab
+            state = state.gather(1, parent.unsqueeze(-1).expand(-1, -1, state.shape[-1]))
+            kept = beams.gather(1, parent.unsqueeze(-1).expand(-1, -1, beams.shape[-1]))
+            beams = torch.cat([kept, tokens.unsqueeze(-1)], dim=-1)
+        self._timer.stop()
+        return beams
+
+    def take_forward_s(self) -> float:
+        """Seconds in the head since the last call."""
+        return self._timer.take_s()
+
+
+@drafter("redrafter")
+@dataclass(frozen=True)
+class ReDrafter(Drafter):
+    """ReDrafter's head, whose beams come whole."""
+
+    policies = ("head_beams",)
+    heads = RecurrentHead
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        vocab = equipment.target.vocab_size
+        return RecurrentDrafting(equipment.heads, equipment.embed, equipment.rows, vocab)

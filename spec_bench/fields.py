@@ -1,0 +1,180 @@
+"""From a mapping, as YAML has it, to a frozen dataclass, every value checked by its annotation.
+
+A block of settings is a dataclass; its fields are its keys, the annotations say what is allowed:
+
+    @dataclass(frozen=True)
+    class StochasticBeam:
+        width: Count
+        depth: Count
+
+Whatever is wrong ends in a ``ValueError`` of one line that names the key, the value and what is
+allowed. Plain Python: the machine runs where there is no settings library.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Block = TypeVar("Block")
+
+_SHOWN = 60  # characters of a wrong value
+
+
+@dataclass(frozen=True)
+class Range:
+    """The bounds of a number, both of them allowed values."""
+
+    least: float
+    most: float = math.inf
+
+    def __str__(self) -> str:
+        if self.most == math.inf:
+            return f">= {self.least:g}"
+        return f"from {self.least:g} to {self.most:g}"
+
+
+MOST_NODES = 4096
+"""Nodes that a draft tree may have: its mask has that many squared entries a row."""
+
+Count = Annotated[int, Range(1, MOST_NODES)]
+Share = Annotated[float, Range(0, 1)]
+
+
+class WrongError(Exception):
+    """A value that its annotation does not allow; ``read`` says which."""
+
+
+def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) -> Block:
+    """Makes a dataclass of a mapping.
+
+    Args:
+        kind: the dataclass. Fields with ``metadata={"setting": False}`` are no keys.
+        given: the keys and values.
+        where: what stands before a key in messages, such as ``decoder 'sd': tree``.
+        owner: what the keys belong to, such as ``tree policy 'chain'``.
+
+    Raises:
+        ValueError: an unknown or a missing key, or a value that is not allowed; what the dataclass
+            itself refuses is passed on with ``where`` before it.
+    """
+    declared: Any = kind
+    hints, known = _hints(declared), _keys(declared)
+    for key in given:
+        if key not in known:
+            raise ValueError(
+                f"{where}.{shown(key, quoted=False)} does not belong to {owner}, which has "
+                f"{', '.join(known) or 'no settings'}"
+            )
+    values = {}
+    for key, required in known.items():
+        if key in given:
+            try:
+                values[key] = _fit(hints[key], given[key])
+            except WrongError:
+                raise ValueError(
+                    f"{where}.{key} must be {described(hints[key])}, got {shown(given[key])}"
+                ) from None
+        elif required:
+            raise ValueError(f"{where}.{key} is missing: {owner} needs {described(hints[key])}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from None
+
+
+def shown(value: Any, *, quoted: bool = True) -> str:
+    """A value for a message: one line, not longer than is useful."""
+    text = repr(value) if quoted else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def described(hint: Any) -> str:
+    """What an annotation allows, in words."""
+    bounds = _bounds(hint)
+    hint = _bare(hint)
+    if hint is bool:
+        return "true or false"
+    if hint is int:
+        return f"a whole number {bounds}" if bounds else "a whole number"
+    if hint is float:
+        return f"a number {bounds}" if bounds else "a number"
+    if hint is str:
+        return "a text"
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if get_origin(hint) is tuple:
+        return f"a list, each entry {described(get_args(hint)[0])}"
+    if _is_union(hint):
+        return " or ".join(map(described, get_args(hint)))
+    return "null" if hint is type(None) else "a mapping"
+
+
+def _fit(hint: Any, value: Any) -> Any:
+    """The value as its annotation has it: lists become tuples, whole numbers floats.
+
+    Raises:
+        WrongError: it is not allowed.
+    """
+    bounds, hint = _bounds(hint), _bare(hint)
+    if _is_union(hint):
+        for choice in get_args(hint):
+            try:
+                return _fit(choice, value)
+            except WrongError:
+                continue
+        raise WrongError
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple) or not value:
+            raise WrongError
+        return tuple(_fit(get_args(hint)[0], entry) for entry in value)
+    if get_origin(hint) is Literal:
+        _require(any(type(value) is type(choice) and value == choice for choice in get_args(hint)))
+    elif hint is float or hint is int:
+        allowed = (int, float) if hint is float else (int,)
+        _require(isinstance(value, allowed) and not isinstance(value, bool))
+        # An inequality with nan is false; without bounds infinity is refused too.
+        _require(bounds.least <= value <= bounds.most if bounds else math.isfinite(value))
+        return float(value) if hint is float else value
+    else:
+        _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))
+    return value
+
+
+def _require(right: bool) -> None:
+    if not right:
+        raise WrongError
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _keys(kind: Any) -> dict[str, bool]:
+    """The dataclass's keys, and whether each has to be given."""
+    return {
+        field.name: field.default is MISSING and field.default_factory is MISSING
+        for field in fields(kind)
+        if field.metadata.get("setting", True)
+    }
+
+
+def _bounds(hint: Any) -> Range | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((note for note in hint.__metadata__ if isinstance(note, Range)), None)
+
+
+def _bare(hint: Any) -> Any:
+    return hint.__origin__ if get_origin(hint) is Annotated else hint
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)

@@ -1,0 +1,191 @@
+"""What a tree policy is: a decoder's ``tree`` block with its types, and how a tree grows by it.
+
+A policy is a frozen dataclass whose fields are the block's keys. It says everything that others
+need to know of it: which shorthand it takes, how siblings are drawn, which shape its trees have,
+and the smallest trees that audit it. ``@policy("name")`` registers it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.draft.base import Drafting
+from spec_bench.fields import MOST_NODES
+from spec_bench.registry import Registry
+from spec_bench.spec import Spec
+
+
+class Policy(ABC):
+    """A decoder's ``tree`` block.
+
+    Attributes:
+        name: under which it is registered.
+        takes: the shorthand that it takes, in words, for messages.
+        drafters: the kinds of drafter that it goes with; None: every one that goes level by level.
+    """
+
+    name: ClassVar[str]
+    takes: ClassVar[str]
+    drafters: ClassVar[tuple[str, ...] | None] = None
+
+    @classmethod
+    @abstractmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        """The keys that a shorthand sets; None where the policy takes another form."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The shorthand, as it stands in the results table."""
+
+    @property
+    def several_drafts(self) -> bool:
+        """Whether the children of one node can come from different draft models."""
+        return False
+
+    def under(self, tree_attention: bool) -> Policy:
+        """The policy where the target runs a tree as one row, or each path as its own.
+
+        Raises:
+            ValueError: its trees cannot be run so.
+        """
+        if not tree_attention:
+            raise ValueError(
+                "tree_attention: false needs a tree of fixed paths such as chain, widths or "
+                f"iid_paths, got {self.name!r}"
+            )
+        return self
+
+    @classmethod
+    @abstractmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        """The smallest trees that show everything the policy does."""
+
+
+class AuditTree(NamedTuple):
+    """A tree small enough for its decoder's law to be summed over every outcome.
+
+    Attributes:
+        policy: the tree.
+        vocab: V of the chain that it is grown on.
+        drafts: draft models that share the children of a node.
+        enumerable: whether every random choice is discrete; otherwise samples are tested.
+    """
+
+    policy: Policy
+    vocab: int = 3
+    drafts: int = 1
+    enumerable: bool = True
+
+
+class GrownTree(Policy):
+    """A tree for a single sequence, grown level by level.
+
+    Attributes:
+        merge_copies: whether nodes with equal prefixes count as one node when the tree is walked
+            (K independent paths), or each node stands for itself.
+        fixed_parents: whether a node's parent follows from the shape alone.
+    """
+
+    merge_copies: bool = False
+    fixed_parents: bool = False
+
+    @property
+    @abstractmethod
+    def shape(self) -> TreeShape:
+        """The tree's fixed shape; subclasses work it out once."""
+
+    @abstractmethod
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        """How the children of one node are drawn.
+
+        A chain has no siblings; it declares the law that its single child fits, and any rule for
+        sampled children accepts it.
+        """
+
+    @abstractmethod
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        """Adds one level below the tree's frontier.
+
+        Args:
+            tree: grown up to its frontier of F nodes; ``tree.siblings`` is the law of this run.
+            scores: [R, F, D, V]: for each frontier node and each of D drafts the log-probabilities
+                after warping; for deterministic siblings the logits, their maximum shifted to 0.
+            draws: where randomness comes from.
+        """
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Sequence[Sequence[int]],
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        """A tree per row, grown to its depth.
+
+        Args:
+            drafting: gives logits.
+            committed: per row all tokens so far; the last one is the root.
+            device: where the trees live.
+            settings: sampling settings; the draft's own temperature applies.
+            draws: randomness.
+        """
+        root = torch.tensor([tokens[-1] for tokens in committed], device=device)
+        siblings = self.siblings(settings)
+        tree = Tree(self.shape, root, siblings)
+        for level in range(self.shape.depth):
+            logits = (
+                drafting.at_frontier(tree, committed) if level else drafting.at_root(committed)
+            ).to(device)
+            if siblings == "deterministic":
+                logits = logits.to(settings.dtype)
+                scores = logits - logits.amax(dim=-1, keepdim=True)
+            else:
+                scores = log_probs(logits, settings.for_draft())
+            self.grow(tree, scores, draws)
+        return tree
+
+    def under(self, tree_attention: bool) -> Policy:
+        return self if self.fixed_parents else super().under(tree_attention)
+
+
+def distinct(settings: SamplingSettings) -> Siblings:
+    """The law of children drawn without replacement: at draft temperature 0 the draft's best
+    tokens in rank order.
+    """
+    cold = settings.for_draft().temperature == 0
+    return "deterministic" if cold else "without_replacement"
+
+
+def within_bounds(key: str, nodes: int) -> None:
+    """Refuses a tree that is too large to be meant.
+
+    Args:
+        key: the setting that makes it so large.
+        nodes: of the tree.
+
+    Raises:
+        ValueError: naming the key, the number of nodes and the bound.
+    """
+    if nodes > MOST_NODES:
+        raise ValueError(f"{key} must make a tree of at most {MOST_NODES} nodes, got {nodes}")
+
+
+def _declare(name: str, thing: type[Policy]) -> type[Policy]:
+    thing.name = name
+    return thing
+
+
+policy: Registry[type[Policy]] = Registry(
+    "tree policy", "spec_bench.policies", _declare, within="spec_bench.tree"
+)
+"""The tree policies by name; also the decorator that registers one."""

@@ -1,0 +1,85 @@
+"""Several sequences at once: the beams of beam sampling, beam search and DSBD.
+
+They are no trees that are walked; ``decode.beam_decoder`` drafts and verifies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec_bench.fields import Count, Share
+from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
+
+
+@policy("beam_root")
+@dataclass(frozen=True)
+class BeamRoot(Policy):
+    """Beams that nobody drafts.
+
+    Attributes:
+        width: how many.
+    """
+
+    width: Count
+
+    takes = "a number of beams such as 4"
+    drafters = ("none",)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"width": spec.numbers[0]} if spec.form == "number" else None
+
+    @property
+    def spec(self) -> str:
+        return str(self.width)
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(2)),)
+
+
+@policy("beams")
+@dataclass(frozen=True)
+class Beams(Policy):
+    """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3).
+
+    Attributes:
+        width: W_S, draft beams a layer.
+        depth: gamma, draft layers.
+        threshold: t, with what probability a layer must reach its width.
+        least: W_min.
+    """
+
+    width: Count
+    depth: Count
+    threshold: Share
+    least: Count
+
+    takes = "WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9"
+    drafters = ("language_model",)
+
+    def __post_init__(self) -> None:
+        within_bounds("width", self.width * self.depth)
+        if self.least > self.width:
+            raise ValueError(f"least must be at most tree.width = {self.width}, got {self.least}")
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        if spec.form not in ("product", "threshold"):
+            return None
+        sizes: dict[str, object] = {"width": spec.width, "depth": spec.depth}
+        return sizes if spec.threshold is None else {**sizes, "threshold": spec.threshold}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.width}x{self.depth}@{self.threshold:g}"
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        # With threshold 0 a layer's width is the number of drafts: the law of beam sampling.
+        return (
+            AuditTree(cls(2, 2, 0.0, 1), vocab=2),
+            AuditTree(cls(2, 1, 0.0, 1)),
+            AuditTree(cls(1, 2, 0.0, 1)),
+        )

@@ -1,0 +1,89 @@
+"""The beams of a recurrent head as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.prefixes import beams_apart, merge_prefixes
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.draft.base import Drafting
+from spec_bench.fields import Count
+from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy, within_bounds
+
+
+@policy("head_beams")
+@dataclass(frozen=True)
+class HeadBeams(GrownTree):
+    """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
+
+    The beams come whole from the head, so nothing is grown level by level here. Given the state
+    they are deterministic: exact verification takes them as one-hot proposals in order of rank.
+
+    Attributes:
+        width: W.
+        depth: L.
+        merge: whether shared prefixes become one node; the shape is then the largest there can be.
+    """
+
+    width: Count
+    depth: Count
+    merge: bool = field(default=True, metadata={"setting": False})
+
+    takes = "WxL: W beams of L tokens, such as 8x5"
+    drafters = ("redrafter",)
+
+    def __post_init__(self) -> None:
+        within_bounds("width", self.width * self.depth)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        if spec.form != "product":
+            return None
+        return {"width": spec.width, "depth": spec.depth}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.width}x{self.depth}"
+
+    @property
+    def merge_copies(self) -> bool:  # type: ignore[override]
+        return not self.merge
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
+
+    def under(self, tree_attention: bool) -> Policy:
+        return replace(self, merge=tree_attention)
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "deterministic"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        """Not grown level by level."""
+        raise AssertionError("a head's beams come whole")
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Sequence[Sequence[int]],
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        roots = [tokens[-1] for tokens in committed]
+        beams = drafting.beams(roots, self.width, self.depth)
+        grow = merge_prefixes if self.merge else beams_apart
+        return grow(torch.tensor(roots, device=device), beams.to(device))
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(2, 2)),)

@@ -1,0 +1,69 @@
+"""K independent paths from the root: SpecTr's drafts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.fields import Count
+from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+
+
+@policy("iid_paths")
+@dataclass(frozen=True)
+class IidPaths(GrownTree):
+    """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
+
+    Paths are kept apart even where they agree; the walk treats equal prefixes as one node whose
+    candidates are the next tokens of all paths still alive, with multiplicity.
+
+    Attributes:
+        paths: K.
+        depth: L.
+    """
+
+    paths: Count
+    depth: Count
+
+    takes = "KxL: K paths of length L, such as 4x3"
+    merge_copies = True
+    fixed_parents = True
+
+    def __post_init__(self) -> None:
+        within_bounds("paths", self.paths * self.depth)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        if spec.form != "product":
+            return None
+        return {"paths": spec.width, "depth": spec.depth}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.paths}x{self.depth}"
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape((self.paths,) * self.depth, (self.paths,) * self.depth)
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "iid"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        q = scores.exp()
+        first = tree.grown == 0
+        tokens = draws.categorical(q.squeeze(2), self.paths if first else 1).flatten(1)
+        path = torch.arange(self.paths, device=q.device)
+        parent = torch.zeros_like(path) if first else path
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(2, 2)),)

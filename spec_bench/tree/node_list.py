@@ -1,0 +1,160 @@
+"""A tree given as a list of nodes, each a path of ranks: Medusa's sparse tree, and its making."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import yaml
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.fields import MOST_NODES, Range
+from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+
+Rank = Annotated[int, Range(0, MOST_NODES)]
+RankPath = tuple[Rank, ...]
+
+_FILE = Path(__file__).with_name("node_lists.yaml")
+
+
+@functools.cache
+def node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The named lists that ship: published ones and those built for the embedded heads."""
+    named = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return {name: tuple(tuple(node) for node in nodes) for name, nodes in named.items()}
+
+
+@policy("node_list")
+@dataclass(frozen=True)
+class NodeList(GrownTree):
+    """The same nodes in every iteration; node (1, 0) is the best child of the second-best child.
+
+    Attributes:
+        nodes: the name of a list that ships, or paths of ranks, counted from 0; every node's
+            parent is a node too.
+    """
+
+    nodes: str | tuple[RankPath, ...]
+
+    takes = "the name of a node list, such as mc_sim_7b_63"
+    # fixed_parents stays False: not laid out by equal shares, which running paths one by one
+    # assumes
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, str) and self.nodes not in node_lists():
+            raise ValueError(
+                f"nodes {self.nodes!r} is no node list; known: {', '.join(node_lists())}, or give "
+                "paths of ranks such as [[0], [1], [0, 0]]"
+            )
+        within_bounds("nodes", len(self.paths))
+        if len(set(self.paths)) < len(self.paths):
+            raise ValueError(f"nodes must be distinct, got one of {len(self.paths)} twice")
+        known = {(), *self.paths}
+        for node in self.paths:
+            if node[:-1] not in known:
+                raise ValueError(
+                    f"nodes: node {list(node)} has no parent {list(node[:-1])} in the list"
+                )
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"nodes": spec.name} if spec.name in node_lists() else None
+
+    @property
+    def spec(self) -> str:
+        return self.nodes if isinstance(self.nodes, str) else f"{len(self.nodes)} nodes"
+
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes by depth and then by rank."""
+        nodes = node_lists()[self.nodes] if isinstance(self.nodes, str) else self.nodes
+        return tuple(sorted(nodes, key=lambda node: (len(node), node)))
+
+    @cached_property
+    def _levels(self) -> list[tuple[list[int], list[int]]]:
+        """Per level each node's rank and its parent's place in the level above."""
+        above: list[tuple[int, ...]] = [()]
+        levels = []
+        for depth in range(1, len(self.paths[-1]) + 1):
+            level = [node for node in self.paths if len(node) == depth]
+            place = {node: index for index, node in enumerate(above)}
+            levels.append(([node[-1] for node in level], [place[node[:-1]] for node in level]))
+            above = level
+        return levels
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        most = [max(map(parents.count, parents)) for _, parents in self._levels]
+        return TreeShape(tuple(len(ranks) for ranks, _ in self._levels), tuple(most))
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "deterministic"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        device = scores.device
+        ranks_here, parents_here = self._levels[tree.grown]
+        ranks = torch.tensor(ranks_here, device=device)
+        parent = torch.tensor(parents_here, device=device)
+        best = scores[:, :, 0].topk(int(ranks.max()) + 1, dim=-1).indices  # [R, F, ranks]
+        tokens = best[:, parent, ranks]
+        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        return (AuditTree(cls(((0,), (1,), (0, 0)))),)
+
+
+def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
+    """Medusa's sparse tree: the nodes that add most to the expected accepted length.
+
+    Medusa (arXiv 2401.10774, section 2.3.3): with a_k(n) the accuracy of head k's n-th guess, a
+    node is worth the product of the accuracies along its path, as if heads erred independently;
+    the node of the largest worth among those whose parent is in the tree is added again and again.
+
+    Args:
+        accuracies: per head, per rank from the best on: the share of positions whose right token
+            has this rank.
+        nodes: how many, without the root.
+
+    Returns:
+        Paths of ranks, by depth and then by rank; parents come before their children.
+
+    Raises:
+        ValueError: fewer than one node, more than these heads and ranks make, or an accuracy that
+            is no probability.
+    """
+    widths = [len(head) for head in accuracies]
+    most = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
+    if not 1 <= nodes <= most:
+        raise ValueError(
+            f"a tree of {nodes} nodes was asked for; {len(widths)} heads of {widths} ranks make "
+            f"trees of 1 to {most}"
+        )
+    for head in accuracies:
+        for accuracy in head:
+            if not 0 <= accuracy <= 1:
+                raise ValueError(f"accuracies are shares between 0 and 1, got {accuracy}")
+    chosen: list[tuple[int, ...]] = []
+    # Of equal worth the shallower node is taken, then the better ranked one.
+    waiting: list[tuple[float, int, tuple[int, ...]]] = [
+        (-accuracy, 1, (rank,)) for rank, accuracy in enumerate(accuracies[0])
+    ]
+    heapq.heapify(waiting)
+    while len(chosen) < nodes:
+        worth, depth, path = heapq.heappop(waiting)
+        chosen.append(path)
+        if depth < len(widths):
+            for rank, accuracy in enumerate(accuracies[depth]):
+                heapq.heappush(waiting, (worth * accuracy, depth + 1, (*path, rank)))
+    return sorted(chosen, key=lambda path: (len(path), path))

@@ -1,0 +1,219 @@
+"""What a verification rule is: a decoder's ``verifier`` block with its types, and its exactness.
+
+``@rule("name", siblings=..., mark=...)`` stands above a node rule, a pure function whose parameters
+by keyword are the block's keys; or above a frozen dataclass, where deciding takes more than one
+node at a time. Either says for which ways of drawing siblings it is exact, and the audit checks
+just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, make_dataclass
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any, ClassVar, Protocol, get_type_hints
+
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.fields import read
+from spec_bench.records import Lossless
+from spec_bench.registry import Registry
+from spec_bench.verify.verdict import NodeRule
+from spec_bench.verify.walk import WalkResult
+from spec_bench.verify.walk import walk as walk_nodes
+
+Laws = Mapping[Siblings, Mapping[str, Any]]
+
+
+class Walk(Protocol):
+    """Finds the accepted path of each row's tree."""
+
+    def __call__(
+        self,
+        tree: Tree,
+        logits: Tensor,
+        settings: SamplingSettings,
+        rule: Any,
+        draws: Draws,
+        *,
+        merge_copies: bool = False,
+    ) -> WalkResult: ...
+
+
+class Verifier:
+    """A decoder's ``verifier`` block; a subclass is a frozen dataclass whose fields are its keys.
+
+    Attributes:
+        name: of the rule.
+        laws: how siblings may be drawn for the mark to hold, each with the settings it then needs.
+        declared: how the output's law relates to the target's.
+        several_drafts: whether each child of a node may come from a draft of its own.
+    """
+
+    name: ClassVar[str]
+    laws: ClassVar[Laws]
+    declared: ClassVar[Lossless]
+    several_drafts: ClassVar[bool]
+
+    @property
+    def mark(self) -> Lossless:
+        """How the output's law relates to the target's, with these settings."""
+        return self.declared
+
+    @property
+    def siblings(self) -> tuple[Siblings, ...]:
+        """How siblings may be drawn, with these settings."""
+        return tuple(
+            law
+            for law, needed in self.laws.items()
+            if all(getattr(self, key) == value for key, value in needed.items())
+        )
+
+    @property
+    def said(self) -> str:
+        """The rule and the settings that it hangs on, for messages."""
+        hung = sorted({key for needed in self.laws.values() for key in needed})
+        values = [f"{key}: {str(getattr(self, key)).lower()}" for key in hung]
+        return " with ".join([repr(self.name), *([", ".join(values)] if values else [])])
+
+
+class TreeVerifier(Verifier):
+    """Verifies the tree of a single sequence.
+
+    Attributes:
+        walk: how a path is found.
+    """
+
+    walk: ClassVar[Walk] = staticmethod(walk_nodes)
+
+    def judge(self, depth: int) -> Any:
+        """What the walk judges by: a node rule, one per level, or what else the walk takes.
+
+        Args:
+            depth: L.
+        """
+        raise NotImplementedError
+
+    def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
+        """Whether the rule fits a tree; one that is not exact fits any.
+
+        Args:
+            tree: name of the policy.
+            shape: of the tree.
+            siblings: how they are drawn.
+            drafts: draft models that share the children of a node.
+
+        Raises:
+            ValueError: naming rule and tree.
+        """
+        if self.mark != "exact":
+            return
+        single = all(count == 1 for count in shape.children)
+        if siblings not in self.siblings and not single:
+            raise ValueError(
+                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.said} is exact "
+                f"only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
+            )
+        if drafts > 1 and not self.several_drafts:
+            raise ValueError(f"rule {self.said} takes one draft model, drafter.drafts is {drafts}")
+
+
+class NodeVerifier(TreeVerifier):
+    """A node rule with its parameters; ``@rule`` above a function makes a subclass of this.
+
+    Attributes:
+        function: the node rule.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+
+    def judge(self, depth: int) -> NodeRule:
+        own = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        return partial(self.function, **own) if own else self.function
+
+
+class BeamVerifier(Verifier):
+    """Verifies the beams of several sequences at once.
+
+    Attributes:
+        policy: the tree policy that it goes with.
+        models: draft models that it uses.
+        searches: whether the likeliest beams go on, instead of beams that are drawn.
+        length_penalty: the answer is the beam with the largest log-likelihood / length^penalty.
+        one_cache: whether only the best output beam of an iteration goes on.
+    """
+
+    policy: ClassVar[str]
+    models: ClassVar[int] = 0
+    searches: ClassVar[bool] = False
+    length_penalty: float
+    one_cache: bool = False
+
+
+def _declare(
+    name: str,
+    thing: Any,
+    *,
+    siblings: Sequence[Siblings] | Laws = (),
+    mark: Lossless = "exact",
+    several_drafts: bool = False,
+) -> type[Verifier]:
+    """The entry of a rule.
+
+    Args:
+        name: of the rule.
+        thing: a node rule, or a ``Verifier``.
+        siblings: for which ways of drawing them it is exact (or meant, where it is not exact);
+            with the settings that each needs, where they matter.
+        mark: how the output's law relates to the target's.
+        several_drafts: whether ``q`` may be [B, C, V].
+    """
+    found: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing)
+    found.name, found.declared, found.several_drafts = name, mark, several_drafts
+    found.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
+    return found
+
+
+def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
+    """A block whose keys are the function's parameters by keyword."""
+    hints = get_type_hints(function, include_extras=True)
+    keys: list[Any] = [
+        (key, hints[key])
+        if parameter.default is Parameter.empty
+        else (key, hints[key], field(default=parameter.default))
+        for key, parameter in signature(function).parameters.items()
+        if parameter.kind is Parameter.KEYWORD_ONLY
+    ]
+    return make_dataclass(
+        function.__name__,
+        keys,
+        bases=(NodeVerifier,),
+        frozen=True,
+        namespace={"function": staticmethod(function)},
+    )
+
+
+rule: Registry[type[Verifier]] = Registry(
+    "rule", "spec_bench.rules", _declare, within="spec_bench.verify"
+)
+"""The rules by name; also the decorator that registers one."""
+
+
+def read_verifier(given: Mapping[str, Any], where: str) -> Verifier:
+    """A verifier block with its types.
+
+    Args:
+        given: the block, as YAML has it.
+        where: what stands before a key in messages, such as ``decoder 'sd': verifier``.
+
+    Raises:
+        ValueError: in one line that names the key, the value and what is allowed.
+    """
+    name = given.get("rule")
+    kind = rule.find(name, f"{where}.rule")
+    own = {key: value for key, value in given.items() if key != "rule"}
+    return read(kind, own, where, f"rule {name!r}")
