@@ -16,7 +16,7 @@ from spec_bench.metrics.intervals import bootstrap_sums
 from spec_bench.records import Generation
 from spec_bench.report.claims.functions.scores import exact_scores_of
 from spec_bench.report.claims.verdict import Check, verdict_of
-from spec_bench.report.load import Group, generations_of
+from spec_bench.report.rows import Group, generations_of
 
 # RSD, arXiv:2402.14160, Figures 4 and 5: block efficiency at the same draft length.
 CHAIN = ("rsd_s", "rsd_c", "spectr", "sd")

@@ -18,6 +18,7 @@ import pandas as pd
 from spec_bench import files
 from spec_bench.columns import scores_in
 from spec_bench.records import Generation, parse_reasons
+from spec_bench.report.items import Item
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -31,6 +32,31 @@ _COMPARABLE = (
 def load_rows(root: Path) -> pd.DataFrame:
     """All measured cells below a results folder, as ``read_rows`` gives them."""
     return read_rows(files.results_files(root))
+
+
+def figure_rows(item: Item, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """The rows of the recipe's own experiments; all where it has none.
+
+    Args:
+        item: the figure. One that no model is needed for names a file of its own.
+        rows: all measured rows.
+        results: the results folder.
+
+    Raises:
+        ValueError: the figure's own file was not made yet; the message has the command.
+    """
+    if "rows" in item.settings:
+        name = str(item.settings["rows"])
+        found = sorted([*results.glob(name), *results.glob(f"*/{name}")])
+        if not found:
+            raise ValueError(
+                f"no {name} below {str(results)!r}; it is made by {item.settings['command']}"
+            )
+        return pd.read_csv(found[0])
+    if rows.empty or not item.recipes:
+        return rows
+    own = rows[rows.experiment.isin(item.experiments)]
+    return rows if own.empty else own
 
 
 def read_rows(paths: Iterable[Path]) -> pd.DataFrame:

@@ -18,8 +18,7 @@ from spec_bench.report.paper import (
     paper_names,
     recipes_by_name,
 )
-from spec_bench.report.papers.figure_rows import figure_rows
-from spec_bench.report.rows import load_rows, read_rows
+from spec_bench.report.rows import figure_rows, load_rows, read_rows
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_table, check_pair
 from spec_bench.report.tables.grid import Grid

@@ -13,9 +13,9 @@ from spec_bench.report.heads import best_heads, grid_of, heads_of
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.paper import find_item, load_paper
-from spec_bench.report.papers.measured import Measured
 from spec_bench.report.rows import groups_of
 from spec_bench.report.statistics import correlation, half_width
+from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, sheet_of
 from tests.report.rows import (
     MT_BENCH,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Item, load_paper
-from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.rows import tree_attention
 
 _CELL = (

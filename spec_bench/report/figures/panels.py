@@ -17,7 +17,7 @@ from spec_bench.report.figures.sheet import PanelData, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, colour_of
 from spec_bench.report.figures.texts import fill, jobs
 from spec_bench.report.figures.writing import write_texts
-from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.pairs import pair_configs
 from spec_bench.report.rows import reason_of
 from spec_bench.report.statistics import error_bars
 

@@ -12,8 +12,8 @@ from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.printed import with_axes
 from spec_bench.report.heads import GUESSES, best_heads, grid_of, heads_of
+from spec_bench.report.pairs import written
 from spec_bench.report.paper import Item
-from spec_bench.report.papers.drafter_size import written
 from spec_bench.report.statistics import half_width
 
 _SIDES = {"train": "training", "validation": "validation"}

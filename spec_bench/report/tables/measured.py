@@ -13,16 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.files import results_files
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import Row, load_rows, read_rows
+from spec_bench.report.rows import Row, load_rows
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.spec import parse
-
-__all__ = ["Measured", "Row", "read_measured", "results_files"]
-
-
-read_measured = read_rows
 
 
 class Measured:

@@ -19,7 +19,7 @@ from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, verdict_of
 from spec_bench.report.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of
-from spec_bench.report.papers.drafter_size import written
+from spec_bench.report.pairs import written
 from spec_bench.report.statistics import correlation, half_width
 
 _MEDUSA, _REDRAFTER, _ = KINDS
