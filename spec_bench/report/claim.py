@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Value = str | bool | int | float
 
-Compare = Literal["best", "pairs", "steps", "ends", "mirrored", "interpolated"]
+Compare = Literal["best", "first", "pairs", "steps", "ends", "mirrored", "interpolated"]
 Expect = Literal["ahead", "more", "less", "equal", "rising", "open"]
 
 
@@ -86,10 +86,11 @@ class Claim(_Strict):
         join: ``heads``: cells get the columns of the trained heads that drafted them.
         sides: pairs of left and right; ``left`` and ``right`` is short for one.
         pairs: model pairs to compare, left: right; none: both sides have the same.
-        compare: ``best``: the best cell of each side. ``pairs``: every left cell with every right
-            one. ``steps``: each left cell with the next smaller one along ``along``. ``ends``: the
-            largest with the smallest. ``mirrored``: falling widths with the same ones rising.
-            ``interpolated``: each left cell with the right side at its value of ``along``.
+        compare: ``best``: the best cell of each side. ``first``: the first cell of each side.
+            ``pairs``: every left cell with every right one. ``steps``: each left cell with the
+            next smaller one along ``along``. ``ends``: the largest with the smallest.
+            ``mirrored``: falling widths with the same ones rising. ``interpolated``: each left
+            cell with the right side at its value of ``along``.
         same: what compared cells have in common: columns or parts of the shorthand.
         along: what ``steps`` and ``ends`` are ordered by, and ``interpolated`` is read at; a minus
             before it puts the smaller value on the left.
@@ -100,6 +101,7 @@ class Claim(_Strict):
         metric: a column each; ``score``: the task's own score.
         counted: the columns are counts without an interval.
         against: a part of the left cell's shorthand that stands in for the right side's count.
+        recorded: only where the prompts' records are there.
         expect: ``ahead``: left is better, as the column's direction has it; ``more``, ``less``;
             ``equal``: the interval of the difference includes 0; ``rising``: more at the end of
             ``steps`` than at the start, and less at no step; ``open``: nothing is decided.
@@ -131,6 +133,7 @@ class Claim(_Strict):
     metric: tuple[str, ...] = ()
     counted: bool = False
     against: str = ""
+    recorded: bool = False
     expect: Expect = "ahead"
     within: float | str | None = None
     at_least: float | None = None

@@ -15,7 +15,7 @@ from spec_bench import columns
 from spec_bench.columns import Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
-from spec_bench.report.orderings import Check, check_all
+from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.rows import Group, failure_of, groups_of, provenance_of, read_results
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
@@ -35,8 +35,8 @@ def write_report(results: Path, folder: Path) -> None:
     """
     from spec_bench.report.figure import draw  # matplotlib is slow to load
 
-    groups = groups_of(read_results(results))
-    checks = check_all(groups, results)
+    rows = read_results(results)
+    groups, checks = groups_of(rows), check_generally(rows, results)
     text = markdown(groups, results) + "\n" + _checks_markdown(checks)
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from spec_bench.report.orderings import Check
+    from spec_bench.report.claims import Check
 
 _STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from spec_bench.files import package_folder
 from spec_bench.report.claim import read_claim
-from spec_bench.report.claims import check_claims
+from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.engine import checks_of
 from spec_bench.report.claims.functions.scores import exact_scores_of
@@ -23,7 +23,6 @@ from spec_bench.report.claims.verdict import (
     verdict_of_all,
     verdict_of_equality,
 )
-from spec_bench.report.orderings import Check as PlainCheck
 from spec_bench.report.paper import load_paper, paper_names
 from spec_bench.report.rows import Group
 from tests.report import rows as cells_of
@@ -377,8 +376,38 @@ def test_verdicts_follow_the_interval() -> None:
     assert verdict_of_all([]) == "within noise"
 
 
-def test_the_plain_report_has_the_same_kind_of_check() -> None:
-    assert PlainCheck is Check
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        (HIGH, LOW, "holds"),
+        (LOW, HIGH, "does not hold"),
+        ([[3, 0], [0, 3]] * 4, [[0, 3], [3, 0]] * 4, "within noise"),
+    ],
+)
+def test_any_results_file_has_its_orderings_checked_where_records_are_there(
+    ours: list[list[int]], theirs: list[list[int]], verdict: str, results: Path
+) -> None:
+    rows = frame(cell("rsd_s", "3x3", 1.0), cell("rsd_s", "4x3", 9.0), cell("rsd_c", "2-2-2", 1.0))
+    assert check_generally(rows, results) == []
+    record(results, "rsd_s-3x3", ours)
+    record(results, "rsd_c-2-2-2", theirs)
+    (check,) = check_generally(rows, results)
+    assert check.claim == "rsd_s > rsd_c in block efficiency"
+    assert check.evidence.startswith("difference ")
+    assert check.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict"),
+    [((1.4, 1.3, 1.5), "holds"), ((1.1, 0.9, 1.3), "within noise"), ((0.8, 0.7, 0.9), "does not")],
+)
+def test_the_fastest_decoder_is_compared_with_the_baseline(
+    speedup: tuple[float, float, float], verdict: str, results: Path
+) -> None:
+    rows = frame(row("ar", speedup=1.0), row("sd", "3", speedup=speedup), row("sd", "2"))
+    check = only(check_generally(rows, results), "the fastest beats ar")
+    assert check.evidence.startswith(f"sd 3: {speedup[0]:.2f} [")
+    assert check.verdict.startswith(verdict)
 
 
 def scope(rows: pd.DataFrame) -> Scope:
@@ -446,7 +475,7 @@ def test_a_claim_may_ask_for_settings_of_its_cells() -> None:
     ("fields", "words"),
     [
         ({"metrics": "token_rate"}, "metrics: Extra inputs"),
-        ({"compare": "guess"}, "compare: Input should be 'best', 'pairs'"),
+        ({"compare": "guess"}, "compare: Input should be 'best', 'first'"),
         ({"compare": "steps"}, "along goes with compare"),
         ({"section": ""}, "sentence and its section, or says ours: true"),
         ({"ours": True}, "sentence and its section, or says ours: true"),

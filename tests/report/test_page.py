@@ -236,7 +236,8 @@ def test_the_index_has_every_experiment_with_its_page_and_a_picture(results: Pat
     assert '<a href="mine/page.html">mine</a>' in text
     own = text.split("rsd-exp1/page.html")[1]
     assert "llama2_7b · XSum · 4 cells" in own
-    assert '<a href="rsd-exp1/figures/rsd-fig6-llama2_7b.png">fig6-llama2_7b</a>' in own
+    assert '<a href="rsd-exp1/figures/rsd-fig6-llama2_7b.png">Figure 6, llama2_7b</a>' in own
+    assert '<a href="rsd-exp1/tables/rsd-1.md">Table 1</a>' in own
     assert "RSD: Recursive Speculative Decoding" in text
     assert "Other experiments" in text
 

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.records import Generation, StepRecord
 from spec_bench.report.__main__ import main
-from spec_bench.report.orderings import _ordering
 from tests.run.tiny import RunJob
-
-
-def generation(prompt: int, accepted: list[int]) -> Generation:
-    steps = tuple(StepRecord(3, 3, count, count + 1) for count in accepted)
-    return Generation(str(prompt), (1,), "length", steps, 0.1, 1.0, 0.2, 0.5)
 
 
 def test_a_results_file_becomes_a_table_and_a_figure(
@@ -61,24 +54,3 @@ def test_a_missing_results_file_is_one_line_and_status_2(
 ) -> None:
     assert main([str(tmp_path / "no.csv")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "verdict"),
-    [
-        ([3, 3, 2], [1, 0, 1], "holds"),
-        ([1, 0, 1], [3, 3, 2], "does not hold"),
-    ],
-)
-def test_an_ordering_follows_the_paired_interval(
-    ours: list[int], theirs: list[int], verdict: str
-) -> None:
-    pairs = [(generation(i, ours), generation(i, theirs)) for i in range(8)]
-    assert _ordering("a", "b", "task", pairs).verdict == verdict
-
-
-def test_an_ordering_that_differs_from_prompt_to_prompt_is_within_noise() -> None:
-    pairs = [
-        (generation(i, [3, i % 2 * 3, 1]), generation(i, [3, (1 - i % 2) * 3, 1])) for i in range(8)
-    ]
-    assert _ordering("a", "b", "task", pairs).verdict == "within noise"

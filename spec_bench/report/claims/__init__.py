@@ -12,14 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
+from spec_bench.report.claim import read_claim
 from spec_bench.report.claims.engine import checks_of
 from spec_bench.report.claims.records import Records
 from spec_bench.report.claims.select import Scope, measured
 from spec_bench.report.claims.verdict import Check
 from spec_bench.report.paper import load_paper
 
-__all__ = ["Check", "check_claims"]
+__all__ = ["Check", "check_claims", "check_generally"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
@@ -47,3 +49,16 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     checks = [check for claim in found.claims for check in checks_of(claim, scope)]
     count = f"1 of {len(checks)} tests"
     return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]
+
+
+def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
+    """What can be checked of any results file, of no paper too.
+
+    Args:
+        rows: its cells.
+        results: the file; raw records are looked for beside.
+    """
+    text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
+    claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
+    scope = Scope(rows, Records(results), {})
+    return [check for claim in claims for check in checks_of(claim, scope)]

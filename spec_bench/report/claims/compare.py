@@ -66,6 +66,13 @@ def _best(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iter
             yield Contrast(tuple(rows), tuple(rights[key]))
 
 
+def _first(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    rights = _lines(scope, claim, right)
+    for key, rows in _lines(scope, claim, left).items():
+        if key in rights:
+            yield Contrast((rows[0],), (rights[key][0],))
+
+
 def _pairs(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
     rights = _lines(scope, claim, right)
     for row in left:
@@ -151,6 +158,7 @@ def _directed(claim: Claim, smaller: Row, larger: Row) -> Contrast:
 
 _FORMS: dict[str, Callable[[Scope, Claim, list[Row], list[Row]], Iterator[Contrast]]] = {
     "best": _best,
+    "first": _first,
     "pairs": _pairs,
     "steps": _steps,
     "ends": _ends,

@@ -93,7 +93,7 @@ def _on(about: Finding, strata: Sequence[Sequence[Contrast]]) -> Iterator[Check]
         yield from _rising(about)
     else:
         gap = difference(strata, about.column, about.scope.records)
-        if gap is not None:
+        if gap is not None and (gap.paired or not about.claim.recorded):
             yield replace(about, gap=gap).check(_verdict(about, gap))
 
 

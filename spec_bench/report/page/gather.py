@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.report.claims import Check, check_claims
-from spec_bench.report.orderings import check_all
+from spec_bench.report.claims import Check, check_claims, check_generally
 from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.paper import Item, Paper, load_paper, recipes_by_name
@@ -126,7 +125,7 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
         paper=paper,
         pictures=pictures(paper, items, groups, measured),
         more_figures=more_figures(paper, items, measured, results),
-        checks=_checks(paper, groups, rows, file),
+        checks=check_claims(paper.name, rows, file) if paper else check_generally(rows, file),
         progress=progress,
         commands=commands,
         tables=shown_tables(items, measured, results),
@@ -154,13 +153,6 @@ def _progress(
                 seen.add(key)
                 found.append((item, part))
     return found
-
-
-def _checks(
-    paper: Paper | None, groups: Sequence[Group], rows: pd.DataFrame, file: Path
-) -> list[Check]:
-    """The paper's claims; for an experiment of no paper the general ones."""
-    return check_all(groups, file) if paper is None else check_claims(paper.name, rows, file)
 
 
 def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:

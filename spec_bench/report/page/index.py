@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +20,19 @@ from spec_bench.report.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.rows import read_rows
 
 _WIDTH = 480  # of a thumbnail, in pixels
-_SHOWN = 1  # thumbnails of an experiment; all its figures are links
+_SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
 _OTHERS = "Other experiments"
+_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # what follows the paper: fig4-PAIR, 1-PAIR
+_DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
 
 
 @dataclass(frozen=True)
-class Thumbnail:
-    """A figure of an experiment.
+class Link:
+    """A figure or table of an experiment.
 
     Attributes:
         name: for people.
-        path: of the figure, from the index page.
+        path: of the file, from the index page.
         data_uri: a small picture of it; "" for a link alone.
     """
 
@@ -48,8 +52,8 @@ class Entry:
         pairs: names of the pairs.
         tasks: names of the tasks.
         cells: how many were measured.
-        day: when it was last measured; "" where the raw runs are not there.
-        figures: its pictures.
+        day: when it was last measured; "" where that is not known.
+        links: its figures, then its tables.
         targets: the target of each cell.
     """
 
@@ -60,7 +64,7 @@ class Entry:
     tasks: str
     cells: int
     day: str
-    figures: tuple[Thumbnail, ...]
+    links: tuple[Link, ...]
     targets: tuple[str, ...]
 
 
@@ -93,8 +97,6 @@ def _entry(folder: Path, results: Path) -> Entry:
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     measured = rows[rows.status != "failed"] if "status" in rows else rows
     paper = _paper_of(folder.name)
-    days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
-    pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
     return Entry(
         name=str(folder.relative_to(results)),
         paper=paper,
@@ -102,17 +104,33 @@ def _entry(folder: Path, results: Path) -> Entry:
         pairs=", ".join(dict.fromkeys(map(str, rows.pair))),
         tasks=", ".join(names.task(task) for task in dict.fromkeys(map(str, rows.task))),
         cells=len(measured),
-        day=max(days, default=""),
-        figures=tuple(
-            Thumbnail(
-                path.stem.removeprefix(f"{paper}-"),
-                str(path.relative_to(results)),
-                _small(path) if number < _SHOWN else "",
-            )
-            for number, path in enumerate(pictures)
-        ),
+        day=_day(file, rows, page),
+        links=tuple(_links(folder, results, paper)),
         targets=tuple(map(str, rows.target)) if "target" in rows else (),
     )
+
+
+def _links(folder: Path, results: Path, paper: str) -> Iterator[Link]:
+    """Its figures, of which the first ones are shown small, then its tables."""
+    pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
+    for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
+        found = _NAME.fullmatch(path.stem.removeprefix(f"{paper}-"))
+        kind, counted, pair = found.groups() if found else ("", "", "")
+        noun = "Figure" if kind else "Table"
+        shown = path.suffix == ".png" and number < _SHOWN
+        yield Link(
+            f"{noun} {counted}{f', {pair}' if pair else ''}" if counted else path.stem,
+            str(path.relative_to(results)),
+            _small(path) if shown else "",
+        )
+
+
+def _day(file: Path, rows: pd.DataFrame, page: Path) -> str:
+    """When it was last measured; its page knows it where the raw runs are gone."""
+    days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
+    if not any(days) and page.is_file():
+        days = _DAY.findall(page.read_text(encoding="utf-8"))[:1]
+    return max(days, default="")
 
 
 def _paper_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether decoders that are exact score as autoregressive decoding does."""
+"""How a results file's decoders stand to autoregressive decoding: in score and in speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from scipy.stats import binom
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, WITHIN_NOISE, Check
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    WITHIN_NOISE,
+    Check,
+    verdict_of,
+)
 from spec_bench.report.rows import Group, Row, rows_of, score_column
 
 _NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
@@ -60,3 +66,18 @@ def exact_scores_of(group: Group) -> Iterator[Check]:
 
 def _half_width(row: Row | pd.Series, column: str) -> float:
     return float((row[f"{column}_high"] - row[f"{column}_low"]) / 2)
+
+
+@claim_function("fastest")
+def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
+    """Whether the fastest speculative decoder is really faster than the baseline."""
+    for group in scope.groups(claim):
+        rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
+        if "speedup" not in rows or rows.speedup.isna().all():
+            continue
+        best = rows.loc[rows.speedup.idxmax()]
+        evidence, verdict = f"{best.decoder} {best.spec}: {best.speedup:.2f}", WITHIN_NOISE
+        if not pd.isna(best.speedup_low):
+            evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
+            verdict = verdict_of(best.speedup_low - 1, best.speedup_high - 1)
+        yield Check("the fastest beats ar", group.title, evidence, verdict)
