@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench import files
+from spec_bench.configs import conf_dirs
 from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
@@ -206,7 +207,7 @@ def _number() -> int:
 def _config_folders() -> list[Path]:
     """The folders that configs are read from."""
     if not HydraConfig.initialized():
-        return [config_dir()]
+        return conf_dirs()
     return config_folders(HydraConfig.get())
 
 

@@ -1,4 +1,8 @@
-"""Where Hydra finds the papers' recipes: ``rsd=exp1`` is ``experiments/rsd/exp1.yaml``."""
+"""Where Hydra finds the papers' recipes, and the configs that other packages bring.
+
+``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package names itself as an entry point of
+``spec_bench.configs``; what lies in its ``conf`` and ``experiments`` is found as ours is.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,19 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from spec_bench.configs import experiments_dir
+from spec_bench.configs import conf_dirs, experiments_dir, experiments_dirs
 
 recipes_dir = experiments_dir
 
 
-class RecipesSearchPath(SearchPathPlugin):
-    """Makes each paper's folder below ``experiments`` a config group."""
+class MoreConfigs(SearchPathPlugin):
+    """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("recipes", f"file://{recipes_dir()}")
+        for folder in (*experiments_dirs(), *conf_dirs()[1:]):
+            search_path.append(folder.parent.name, f"file://{folder}")
 
 
 def register() -> None:
     """Tells Hydra; doing it twice changes nothing."""
-    Plugins.instance().register(RecipesSearchPath)
+    Plugins.instance().register(MoreConfigs)
