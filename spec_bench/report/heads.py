@@ -17,10 +17,6 @@ GUESSES = ("t+1", "t+2", "t+3", "t+4", "t+5")
 ACCURACY = "validation t+5"
 NO_RNN = "redrafter_no_rnn"
 KINDS = ("medusa", "redrafter", NO_RNN)
-TEACHER_FORCING = (
-    "ReDrafter's guess i is judged with the right tokens before it given (teacher forcing), "
-    "Medusa's without."
-)
 
 
 def heads_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -29,7 +25,7 @@ def heads_of(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: measured cells with a column ``file``, or the heads themselves.
     """
-    if "validation t+5" in rows:
+    if ACCURACY in rows:
         return rows
     for file in dict.fromkeys(rows.file) if "file" in rows else ():
         folder = Path(file).parent

@@ -33,7 +33,7 @@ def write_report(results: Path, folder: Path) -> None:
     Raises:
         ValueError: there is no such file, or it has no rows.
     """
-    from spec_bench.report.figure import draw  # matplotlib is slow to load
+    from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
     rows = read_results(results)
     groups, checks = groups_of(rows), check_generally(rows, results)

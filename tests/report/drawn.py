@@ -9,7 +9,8 @@ import pandas as pd
 from spec_bench.report.figures import figure_sheets
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.sheet import PanelData, Series, Sheet, sheets
+from spec_bench.report.figures.select import sheets
+from spec_bench.report.figures.sheet import PanelData, Series, Sheet
 from spec_bench.report.paper import find_item
 
 

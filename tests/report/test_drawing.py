@@ -80,6 +80,7 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
         ({"mark": "cloud"}, "drawing.mark"),
         ({"layers": [{"sise": 3}]}, "sise"),
         ({"columns": [{"y": "mbsu"}], "x": ["mbsu", "speedup"]}, "exclude each other"),
+        ({"wrap": 2, "down": "seed"}, "wrap"),
         ({"x": ""}, "a column for x and one for y"),
         ({"source": "clouds"}, "drawing.source.*'cells'.*'clouds'"),
         ({"drawer": "clouds"}, "drawing.drawer.*'heat_maps'.*'clouds'"),

@@ -16,7 +16,8 @@ from spec_bench.report.figures.choose import nothing_measured
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import printed_cells
-from spec_bench.report.figures.sheet import Sheet, sheets
+from spec_bench.report.figures.select import sheets
+from spec_bench.report.figures.sheet import Sheet
 from spec_bench.report.figures.sources import SOURCES
 from spec_bench.report.figures.style import FORMATS, save, settings
 from spec_bench.report.paper import Item, find_item, load_paper, paper_names

@@ -158,7 +158,7 @@ class Drawing(Panel):
         across: columns whose combinations are columns of panels.
         rows: what differs from one row of panels to the next.
         columns: what differs from one column of panels to the next.
-        wrap: this many panels stand side by side at most; the next ones stand below.
+        wrap: this many panels stand side by side at most, the next ones below; for one row only.
         share: axes with common limits, which are labelled at the edge of the figure only.
         side: text left of each row of panels, in place of the vertical axis's label.
         axes: column -> how it is shown.
@@ -218,6 +218,8 @@ class Drawing(Panel):
     @model_validator(mode="after")
     def _panels_are_complete(self) -> Self:
         """Each panel and layer is checked as soon as the file is read."""
+        if self.wrap and (self.down or len(self.rows) > 1):
+            raise ValueError("wrap is for figures with one row of panels")
         places = product(range(len(self.rows)), range(len(self.columns)))
         for place in places if self.drawer is None else ():
             for layer in self.panel(*place).drawn:

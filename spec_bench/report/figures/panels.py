@@ -14,7 +14,7 @@ from matplotlib import pyplot
 from spec_bench.names import MARKERS
 from spec_bench.report.figures.drawing import Axis, Drawing, by_columns
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES, colour_of
+from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs
 from spec_bench.report.figures.writing import write_texts
 from spec_bench.report.pairs import pair_configs
@@ -87,12 +87,11 @@ def _draw_panel(plot: Any, sheet: Sheet, data: PanelData) -> None:
 def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[str]) -> None:
     """A series' marks with their intervals, its lines, or its front."""
     layer, x, y = series.layer, series.x, series.y
-    colour = colour_of(series.look)
     if layer.mark == "front":
         # Between two points of the front the worse of both is what is had there.
         steps = "pre" if drawing.axis(layer.x).better == "up" else "post"
         points = series.rows[x], series.rows[y]
-        plot.step(*points, where=steps, color=colour, linewidth=layer.line)
+        plot.step(*points, where=steps, color=series.look.colour, linewidth=layer.line)
         return
     line = "" if layer.mark == "point" else "--" if series.look.dashed else "-"
     for number, own in enumerate(series.lines() if line else [series]):
@@ -102,7 +101,7 @@ def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[s
             xerr=error_bars(own.points(x)) if not places and own.has_ends(x) else None,
             yerr=error_bars(own.points(y)) if own.has_ends(y) else None,
             fmt=f"{series.look.marker if layer.size else ''}{line}",
-            color=colour,
+            color=series.look.colour,
             alpha=layer.alpha,
             linewidth=layer.line,
             markersize=layer.size,
@@ -119,9 +118,9 @@ def _moved(series: Series, axis: Axis, places: Sequence[str]) -> Any:
     """Where a series' marks stand along x, moved aside where the layer says so."""
     rows, x, apart = series.rows, series.x, series.layer.dodge
     values = rows[x].map(lambda value: places.index(str(value))) if places else rows[x]
-    if apart is None or series.aside is None:
+    if apart is None:
         return values
-    return values * apart**series.aside if axis.log else values + apart * series.aside
+    return values * apart**series.look.aside if axis.log else values + apart * series.look.aside
 
 
 def _scale(plot: Any, side: str, axis: Axis, values: Sequence[float], data: PanelData) -> None:
@@ -221,7 +220,7 @@ def _entries(sheet: Sheet) -> list[Any]:
         layer, look = each.layer, each.look
         same = [other.layer.mark for other in series if other.label == each.label]
         line = "" if set(same) == {"point"} else "--" if look.dashed else "-"
-        style = {"color": GREY if layer.printed else colour_of(look), "linestyle": line}
+        style = {"color": GREY if layer.printed else look.colour, "linestyle": line}
         if layer.marker:
             style["marker"] = "o"
         elif layer.size:

@@ -20,9 +20,9 @@ FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
 GREY = "grey"
 _DPI = 200
-_COLOURS = {
-    **{"blue": names.BLUE, "vermillion": names.VERMILLION, "green": names.GREEN},
-    **{"purple": names.PURPLE, "orange": names.ORANGE, "sky": names.SKY, "black": names.BLACK},
+_COLOURS = {  # as descriptions call them
+    name: getattr(names, name.upper()).light
+    for name in ("blue", "vermillion", "green", "purple", "orange", "sky", "black")
 }
 _SETTINGS = {
     "font.size": 8,
@@ -47,95 +47,75 @@ class Look:
 
     Attributes:
         index: its place among the series of its layer.
-        colour: matplotlib's, or where it lies on the scale from dark (0) to light (1).
+        aside: how many places it stands from the middle one.
+        colour: as matplotlib takes it.
         marker: matplotlib's letter.
         dashed: whether its line is.
     """
 
     index: int
-    colour: str | float
+    aside: float
+    colour: Any
     marker: str
-    dashed: bool = False
+    dashed: bool
 
 
-@dataclass(frozen=True)
-class Looks:
-    """The looks of a layer's series.
-
-    Attributes:
-        layer: the layer.
-        values: of hue, in the legend's order.
-        shapes: of the column that markers tell apart, in the legend's order.
-    """
-
-    layer: Layer
-    values: list[tuple[Any, ...]]
-    shapes: list[Any]
-
-    @property
-    def count(self) -> int:
-        """How many series there may be."""
-        return len(self.values)
-
-    def look(self, value: tuple[Any, ...], shape: Any = None) -> Look:
-        """The look of one value of hue and, where markers tell apart, of one shape."""
-        index = self.values.index(value) if value in self.values else 0
-        dashed = self.layer.dashed
-        line = dashed if isinstance(dashed, bool) else str(value[0]) in dashed
-        return Look(index, self._colour(index, value), self._marker(index, value, shape), line)
-
-    def _colour(self, index: int, value: tuple[Any, ...]) -> str | float:
-        own = self.layer.colours
-        if isinstance(own, dict) and len(value) == 1 and str(value[0]) in own:
-            named = own[str(value[0])]
-            return _COLOURS[named].light if named in _COLOURS else named
-        if self.layer.hue == ("decoder",) and str(value[0]) in names.DECODERS:
-            return names.decoder(str(value[0])).colour.light
-        if isinstance(own, float) and self.count > 2:
-            return own * index / (self.count - 1)
-        return names.PALETTE[index % len(names.PALETTE)].light
-
-    def _marker(self, index: int, value: tuple[Any, ...], shape: Any) -> str:
-        own = self.layer.markers
-        key = str(value[0] if shape is None and value else shape)
-        if isinstance(own, str) or key in own:
-            return own if isinstance(own, str) else own[key]
-        if shape is not None:
-            return names.MARKERS[self.shapes.index(shape) % len(names.MARKERS)]
-        if self.layer.hue == ("decoder",) and key in names.DECODERS:
-            return names.decoder(key).marker
-        return names.MARKERS[index % len(names.MARKERS)]
-
-
-def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> Looks:
-    """The looks of a layer's series in all panels of a file.
+def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
+    """The looks of a layer's series, by their value of hue, in all panels of a file.
 
     Args:
         layer: the layer.
         rows: the file's rows that it draws.
         hue: those of its columns that rows have.
     """
-    values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
-    if len(hue) == 1:
-        listed = layer.keep.get(hue[0])
-        mapped = list(layer.colours) if isinstance(layer.colours, dict) else []
-        if isinstance(listed, list) or mapped:
-            first = listed if isinstance(listed, list) else mapped
-            values = [*((each,) for each in first), *(v for v in values if v[0] not in first)]
-        elif pd.api.types.is_numeric_dtype(rows[hue[0]]):
-            values = sorted(values)
-    shapes = sorted(rows[layer.marker].dropna().unique()) if layer.marker else []
-    return Looks(layer, values or [()], shapes)
+    values = _ordered(layer, rows, hue) if hue else [()]
+    looks = {}
+    for index, value in enumerate(values):
+        name = str(value[0]) if len(value) == 1 else ""
+        usual = names.DECODERS.get(name) if layer.hue == ("decoder",) else None
+        colour, marker = _of_index(layer, index, len(values))
+        if usual is not None:
+            colour, marker = usual.colour.light, usual.marker
+        if isinstance(layer.colours, dict):
+            colour = _COLOURS.get(layer.colours.get(name, ""), layer.colours.get(name, colour))
+        if layer.markers:
+            own = layer.markers
+            marker = own if isinstance(own, str) else own.get(name, marker)
+        dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
+        looks[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
+    return looks
+
+
+def shapes_of(layer: Layer, rows: pd.DataFrame) -> dict[Any, str]:
+    """The markers of the column that they tell apart, by its value."""
+    values = sorted(rows[layer.marker].dropna().unique()) if layer.marker else []
+    return {value: names.MARKERS[i % len(names.MARKERS)] for i, value in enumerate(values)}
+
+
+def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The values of hue as the description lists them, numbers ascending, else as they come."""
+    found = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
+    if len(hue) > 1:
+        return found
+    listed = layer.keep.get(hue[0])
+    if not isinstance(listed, list):
+        listed = list(layer.colours) if isinstance(layer.colours, dict) else []
+    if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
+        return sorted(found)
+    return [*((each,) for each in listed), *(each for each in found if each[0] not in listed)]
+
+
+def _of_index(layer: Layer, index: int, count: int) -> tuple[Any, str]:
+    """Colour and marker of a series that has none of its own."""
+    marker = names.MARKERS[index % len(names.MARKERS)]
+    if isinstance(layer.colours, float) and count > 2:
+        return pyplot.cm.viridis(layer.colours * index / (count - 1)), marker
+    return names.PALETTE[index % len(names.PALETTE)].light, marker
 
 
 def settings() -> Any:
     """A context in which everything drawn has the figures' sizes; ticks are made when saved."""
     return pyplot.rc_context(_SETTINGS)
-
-
-def colour_of(look: Look) -> Any:
-    """A look's colour as matplotlib takes it."""
-    return look.colour if isinstance(look.colour, str) else pyplot.cm.viridis(look.colour)
 
 
 def save(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from spec_bench.report.figures.sheet import Series
-from spec_bench.report.figures.style import colour_of
 from spec_bench.report.figures.texts import fill, known
 
 _MANY = 12  # more texts than this beside marks of one panel would hide each other: smaller ones
@@ -28,7 +27,7 @@ def write_texts(plot: Any, series: Sequence[Series]) -> None:
         if layer.write and layer.at == "above":
             text = "front: " + ", ".join(mark.text for mark in _marks(each))
             place = {"xy": (0.01, 1.0), "xycoords": "axes fraction"}
-            plot.annotate(text, **place, fontsize=5.5, color=colour_of(each.look))
+            plot.annotate(text, **place, fontsize=5.5, color=each.look.colour)
         elif layer.write and layer.at == "inside":
             look = {"fontsize": 5.5, "color": "white", "weight": "bold", "zorder": 5}
             middle = {"ha": "center", "va": "center_baseline"}

@@ -15,7 +15,6 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import wanted_of
 
 _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
-_TOGETHER = ("mcsd",)  # papers whose figures show several pairs side by side
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,22 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     others = tuple(pair for pair in pairs if pair not in shown)
     if not figures or not others:
         return found
-    groups = [others] if paper.name in _TOGETHER else [(pair,) for pair in others]
     fitting = [item for item in figures if item.settings.get("any_pair")] or figures[:1]
-    return [*found, *(Drawing(item, group, False) for group in groups for item in fitting)]
+    together = [item for item in fitting if _shows_pairs_together(item)]
+    apart = [item for item in fitting if item not in together]
+    return [
+        *found,
+        *(Drawing(item, others, False) for item in together),
+        *(Drawing(item, (pair,), False) for pair in others for item in apart),
+    ]
+
+
+def _shows_pairs_together(item: Item) -> bool:
+    """Whether a figure has no file of its own for each pair."""
+    from spec_bench.report.figures.drawing import drawing_of
+
+    drawing = drawing_of(item)
+    return drawing is not None and "pair" not in drawing.files
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
@@ -101,7 +113,7 @@ def pictures(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if paper is None:
-            from spec_bench.report.figure import draw as draw_plain
+            from spec_bench.report.figures.sweep import draw as draw_plain
 
             draw_plain(groups, folder / "figure.png")
             return [_picture("All decoders, with their 95% intervals", folder / "figure.png")]

@@ -10,7 +10,7 @@ import pandas as pd
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.sheet import sheets
+from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, save, settings
 from spec_bench.report.rows import Group
 
