@@ -108,7 +108,14 @@ class Paper:
 
     def numbers_of(self, table: int) -> list[Row]:
         """A table's printed numbers."""
-        return [number for number in self.numbers if number["table"] == str(table)]
+        return self._by_table.get(str(table), [])
+
+    @functools.cached_property
+    def _by_table(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for number in self.numbers:
+            found.setdefault(number["table"], []).append(number)
+        return found
 
     @functools.cached_property
     def reference(self) -> pd.DataFrame:

@@ -146,13 +146,14 @@ def _mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> list[Line]:
     for line in lines:
         if line.block:
             blocks.setdefault(line.block, []).append(line)
+    less = [falls(column) for column in columns]
     marked = []
     for line in lines:
         cells = []
         for index, (cell, column) in enumerate(zip(line.cells, columns, strict=True)):
             rivals = [o.cells[index] for o in blocks.get(line.block, []) if o is not line]
-            ahead = _ahead(cell, rivals, falls(column))
-            cells.append(replace(cell, ours_best=column.best and ahead))
+            ahead = column.best and _ahead(cell, rivals, less[index])
+            cells.append(replace(cell, ours_best=ahead))
         marked.append(replace(line, cells=tuple(cells)))
     return marked
 

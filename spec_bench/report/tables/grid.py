@@ -197,13 +197,13 @@ def mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> tuple[Line, .
     Equal values share the mark.
     """
     sizes = Counter(line.block for line in lines)
+    better = [min if falls(column) else max for column in columns]
     best: dict[tuple[str, int], float] = {}
     places = [(line.block, i, cell) for line in lines for i, cell in enumerate(line.cells)]
     for block, index, cell in places:
         if block and sizes[block] > 1 and columns[index].best and cell.printed:
             key, value = (block, index), float(cell.printed)
-            ahead = min if falls(columns[index]) else max
-            best[key] = ahead(best.get(key, value), value)
+            best[key] = better[index](best.get(key, value), value)
     return tuple(
         replace(
             line,
