@@ -60,7 +60,7 @@ def test_sampled_continuations_follow_the_targets_law_through_the_cache(name: st
         settings,
         rows=200,
     )
-    prompt, length, samples = (5, 17, 3), 3, 4000
+    prompt, length, samples = (5,), 3, 4000  # a longer one would be prefilled for every sample
     counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, samples, 200):
         requests = [Request(f"{start + row}", prompt, length) for row in range(200)]

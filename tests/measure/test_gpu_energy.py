@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -41,11 +42,14 @@ def test_it_runs_without_hydra_or_meters_and_says_why_there_are_no_joules(tmp_pa
 
 
 def test_meters_of_the_same_windows_agree_on_a_steady_power(
-    tmp_path: Path, play_power: PlayPower
+    tmp_path: Path, play_power: PlayPower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play_power(Curve("steady", low_w=400.0))
-    rows = rows_of(tmp_path, "--meters", "nvidia_smi", "paper", "--decoders", "ar")
-    smi, paper = rows
+    output = tmp_path / "energy.csv"
+    meters = ["--meters", "nvidia_smi", "paper", "--decoders", "ar"]
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
+    runpy.run_path(str(SCRIPT))["main"](["--tiny", "--output", str(output), *meters])
+    smi, paper = csv.DictReader(output.read_text().splitlines())
     assert float(smi["mean_power_w"]) == pytest.approx(400.0, rel=0.02)
     assert float(smi["idle_power_w"]) == pytest.approx(400.0, rel=0.02)
     assert float(paper["idle_power_w"]) == pytest.approx(400.0, rel=0.02)

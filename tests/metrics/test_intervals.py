@@ -75,6 +75,6 @@ def test_scaling_by_a_constant_scales_the_ends():
 def test_an_interval_over_100_prompts_takes_well_under_a_second():
     rng = np.random.default_rng(4)
     a, b = rng.uniform(1, 2, 100), rng.uniform(1, 2, 100)
-    started = time.perf_counter()
+    started = time.process_time()  # what others do on the machine is not ours
     ratio_interval(a, b)
-    assert time.perf_counter() - started < 0.5  # some 10 ms alone on a core
+    assert time.process_time() - started < 0.5  # some 10 ms alone on a core
