@@ -17,7 +17,7 @@ REPORT  = $(BIN)/python -m spec_bench.report
 
 help:
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
-	@echo "make test         the tests (without the slow ones);  make test-slow  those as well"
+	@echo "make test         the tests (without the slow ones; ORDER=random);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
 	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
@@ -101,11 +101,16 @@ quickstart: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=quickstart
 	$(BIN)/python -m spec_bench.report results/quickstart/results.csv
 
+# ORDER=random shuffles the tests; ORDER=NUMBER repeats an order, whose number pytest prints.
+SEED   = $(if $(filter random,$(ORDER)),$(shell date +%s),$(ORDER))
+SHUFFLE = $(if $(ORDER),--random-order-bucket=global --random-order-seed=$(SEED))
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 $(SHUFFLE)
+
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not gpu"
+	$(PYTEST) -m "not gpu"
 
 check: $(STAMP)
 	$(BIN)/ruff check .

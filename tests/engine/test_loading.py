@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model
+from tests.said import naming
 
 
 def tokenizer(*pieces: str) -> PreTrainedTokenizerFast:
@@ -21,12 +22,12 @@ def test_equal_vocabularies_agree_on_their_size() -> None:
 
 
 def test_vocabularies_of_equal_size_and_other_content_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"token 'b' has id 1 in the target, 2 in the draft"):
+    with pytest.raises(ValueError, match=naming("'b'", "id 1 in the target", "2 in the draft")):
         check_vocabularies(tokenizer("a", "b", "c"), tokenizer("a", "c", "b"))
 
 
 def test_an_unknown_dtype_or_device_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="float32, float64, bfloat16, float16, got 'int8'"):
+    with pytest.raises(ValueError, match=naming("'int8'", "float32", "bfloat16")):
         ModelSpec("x", dtype="int8")
     with pytest.raises(ValueError, match="'gpu9'"):
         ModelSpec("x", device="gpu9")

@@ -19,6 +19,7 @@ from spec_bench.engine.loading import (
     read_context_length,
 )
 from spec_bench.engine.random_weights import ARCHITECTURES, TokenIds, architecture, random_module
+from tests.said import naming
 
 PUBLISHED = {
     "llama2_7b": 6_738_415_616,
@@ -91,24 +92,24 @@ def test_a_model_that_projects_its_embeddings_as_opt_350m_does_loads(tmp_path: P
 
 
 def test_an_unknown_architecture_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"'random:llama9'.*llama2_7b.*a folder with a config"):
+    with pytest.raises(ValueError, match=naming("'random:llama9'", "llama2_7b")):
         architecture("random:llama9")
 
 
 def test_random_weights_are_made_on_one_device() -> None:
-    with pytest.raises(ValueError, match="target_device_map must be null, got 'auto'"):
+    with pytest.raises(ValueError, match=naming("target_device_map", "'auto'")):
         ModelSpec("random:llama_tiny", device_map="auto")
 
 
 def test_models_without_tokenizers_must_embed_the_same_tokens() -> None:
     tokenizer, tokens = common_tokenizer([TokenIds(512), TokenIds(512)])
     assert (len(tokenizer), tokens) == (512, 512)
-    with pytest.raises(ValueError, match="vocabularies differ: 32000 and 50272 tokens"):
+    with pytest.raises(ValueError, match=naming("32000", "50272")):
         common_tokenizer([TokenIds(32000), TokenIds(50272)])
 
 
 def test_a_text_put_to_token_ids_says_which_task_to_take() -> None:
-    with pytest.raises(ValueError, match="use task=random"):
+    with pytest.raises(ValueError, match=naming("task=random")):
         TokenIds(8)("a text")
     assert TokenIds(8).decode((3, 1)) == "3 1"
 

@@ -15,6 +15,7 @@ from tests.measure.conftest import PlayPower, kill_meter
 from tests.measure.energy_curves import Curve
 from tests.run.conftest import family, run_job
 from tests.run.tiny import RunJob, rows_of
+from tests.said import naming
 
 __all__ = ["family", "run_job"]
 QUICK = ("energy=nvidia_smi", "energy.idle_s=0.3", "energy.period_s=0.01", "prompts=2")
@@ -110,5 +111,5 @@ def test_rows_of_a_batch_share_its_energy_equally() -> None:
 
 
 def test_a_wrong_setting_is_refused_before_any_model_loads(run_job: RunJob) -> None:
-    with pytest.raises(ValueError, match=r"energy\.idle_s must be seconds >= 0, got -1"):
+    with pytest.raises(ValueError, match=naming("energy.idle_s", "-1")):
         run_job("energy=nvml", "energy.idle_s=-1", "pair.target=/no/such/model")

@@ -11,6 +11,7 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.quality import quality_columns
 from spec_bench.records import Generation, SqlReference, StepRecord
+from tests.said import naming
 
 
 @pytest.fixture
@@ -100,13 +101,13 @@ def test_answers_that_do_not_run_and_those_that_do_not_end_are_counted(database:
 
 
 def test_a_reference_that_does_not_run_is_refused_by_its_text(database: Path) -> None:
-    with pytest.raises(ValueError, match=r"reference 'SELECT x FROM y' does not run.*no such tab"):
+    with pytest.raises(ValueError, match=naming("'SELECT x FROM y'", "no such table")):
         is_right(database, "SELECT 1", "SELECT x FROM y")
 
 
 @pytest.mark.parametrize("gold", ["", "DELETE FROM singer", "PRAGMA user_version"])
 def test_a_reference_that_is_no_query_is_refused(gold: str, database: Path) -> None:
-    with pytest.raises(ValueError, match=r"does not run on .*music\.sqlite: it is no query"):
+    with pytest.raises(ValueError, match=naming("music.sqlite", "no query")):
         is_right(database, "SELECT 1 WHERE 0", gold)
 
 
@@ -137,7 +138,7 @@ def test_a_database_that_its_writer_has_not_closed_is_refused(database: Path) ->
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("DELETE FROM singer")
         writer.commit()
-        with pytest.raises(ValueError, match=r"music\.sqlite-wal: close the database first"):
+        with pytest.raises(ValueError, match=naming("music.sqlite-wal")):
             is_right(database, "SELECT 1", "SELECT count(*) FROM singer")
     writer.close()
 

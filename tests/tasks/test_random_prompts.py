@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spec_bench.tasks import RandomPrompts, build_task
+from tests.said import naming
 
 from .conftest import config
 
@@ -61,5 +62,5 @@ def test_a_mistake_is_named(change: dict, message: str) -> None:
 
 
 def test_no_prompt_beyond_the_last() -> None:
-    with pytest.raises(ValueError, match="64 prompts, none from 64 on"):
+    with pytest.raises(ValueError, match=naming("64 prompts", "from 64")):
         task().examples(offset=64)

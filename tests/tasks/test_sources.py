@@ -6,6 +6,7 @@ import datasets
 import pytest
 
 from spec_bench.tasks import build_task, source
+from tests.said import naming
 
 from .conftest import config
 
@@ -79,7 +80,7 @@ def test_a_folder_with_splits_takes_the_hubs_split_or_the_one_asked_for(tmp_path
 def test_an_unknown_split_is_refused_with_the_choices(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", PAIRS)
     write_jsonl(tmp_path / "test.jsonl", PAIRS)
-    with pytest.raises(ValueError, match=r"no split 'dev'; choose source\.split from t"):
+    with pytest.raises(ValueError, match=naming("'dev'", "source.split")):
         local("wmt18_deen", tmp_path, split="dev").examples()
 
 
@@ -93,30 +94,30 @@ def test_limit_and_offset_choose_rows_and_keep_their_ids(tmp_path):
 
 def test_an_offset_past_the_end_is_refused(tmp_path):
     write_jsonl(tmp_path / "x.jsonl", PAIRS)
-    with pytest.raises(ValueError, match="no rows from offset 5"):
+    with pytest.raises(ValueError, match=naming("offset 5")):
         local("wmt18_deen", tmp_path / "x.jsonl").examples(offset=5)
 
 
 def test_ids_that_occur_twice_are_refused(tmp_path):
     write_jsonl(tmp_path / "x.jsonl", [SQUAD[0], SQUAD[0]])
-    with pytest.raises(ValueError, match="ids occur twice: q0"):
+    with pytest.raises(ValueError, match=naming("twice", "q0")):
         local("squad", tmp_path / "x.jsonl").examples()
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere\.jsonl' does not exist"):
+    with pytest.raises(ValueError, match=naming("nowhere.jsonl")):
         local("xsum", tmp_path / "nowhere.jsonl").examples()
 
 
 def test_a_file_of_an_unknown_kind_is_refused_with_the_choices(tmp_path):
     (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"cannot read 'x\.txt'; choose from \.parquet"):
+    with pytest.raises(ValueError, match=naming("'x.txt'", ".parquet")):
         local("xsum", tmp_path / "x.txt").examples()
 
 
 def test_a_file_that_does_not_parse_is_named(tmp_path):
     (tmp_path / "x.parquet").write_text("not parquet")
-    with pytest.raises(ValueError, match=r"xsum: cannot read source\.path .*x\.parquet'"):
+    with pytest.raises(ValueError, match=naming("xsum", "source.path", "x.parquet'")):
         local("xsum", tmp_path / "x.parquet").examples()
 
 
@@ -132,21 +133,21 @@ def test_references_are_needed_only_where_something_is_scored(tmp_path):
     write_jsonl(tmp_path / "d.jsonl", [{"instruction": "Do.", "context": ""}])
     assert local("dolly", tmp_path / "d.jsonl").examples()[0].references == ((),)
     write_jsonl(tmp_path / "x.jsonl", [{"document": "a"}])
-    with pytest.raises(ValueError, match="no field 'summary'"):
+    with pytest.raises(ValueError, match=naming("'summary'")):
         local("xsum", tmp_path / "x.jsonl").examples()
 
 
 def test_local_without_a_path_and_an_unknown_kind_are_refused():
-    with pytest.raises(ValueError, match=r"needs source\.path"):
+    with pytest.raises(ValueError, match=naming("source.path")):
         build_task(config("xsum", kind="local")).examples()
-    with pytest.raises(ValueError, match="embedded, hub, local, got 'disk'"):
+    with pytest.raises(ValueError, match=naming("'disk'", "embedded", "hub", "local")):
         build_task(config("xsum", kind="disk")).examples()
 
 
 def test_an_embedded_sample_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "EMBEDDED", tmp_path)
     (tmp_path / "squad.jsonl").write_text("")
-    with pytest.raises(ValueError, match=r"no embedded sample xsum\.jsonl; the package has squad"):
+    with pytest.raises(ValueError, match=naming("xsum.jsonl", "squad")):
         build_task(config("xsum")).examples()
 
 
@@ -203,5 +204,5 @@ def test_a_hub_folder_with_the_same_options_is_read(tmp_path):
 
 def test_the_hub_out_of_reach_says_what_else_there_is():
     values = config("xsum", kind="hub")
-    with pytest.raises(ValueError, match=r"EdinburghNLP/xsum.*source\.kind=embedded"):
+    with pytest.raises(ValueError, match=naming("EdinburghNLP/xsum", "source.kind=embedded")):
         build_task(values).examples()
