@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from spec_bench.columns import header
 from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, Difference, difference
@@ -32,13 +33,14 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
     """All checks of one claim, none where nothing was measured for it.
 
     Raises:
-        ValueError: the claim names a function or a field that there is not.
+        ValueError: the claim names a function, a column, an axis or a field that there is not.
     """
     if claim.function:
         function = claim_function.find(claim.function, "a claim's function")
         for check in function(claim, scope):
             yield replace(check, sentence=claim.sentence, section=claim.section)
         return
+    _refuse_unknown(claim, scope)
     by_pair: dict[str, list[Group]] = {}
     for group in scope.groups(claim):
         by_pair.setdefault(str(group.rows.iloc[0].pair), []).append(group)
@@ -46,6 +48,17 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
         for metric in claim.metric:
             for groups in by_pair.values():
                 yield from _on_tasks(claim, scope, groups, sides, metric)
+
+
+def _refuse_unknown(claim: Claim, scope: Scope) -> None:
+    """A misspelt column would be a claim that nothing was ever measured for."""
+    known = {"score", "scores", *header(), *scope.rows.columns}
+    for name in (*claim.metric, *claim.given, *claim.across):
+        if name not in known:
+            raise ValueError(f"claim {claim.claim!r}: no column {name!r} in results")
+    if claim.axis and claim.axis not in scope.axes:
+        axes = ", ".join(scope.axes) or "none"
+        raise ValueError(f"claim {claim.claim!r}: no axis {claim.axis!r}; the paper has: {axes}")
 
 
 def _sides(claim: Claim) -> Iterator[Sides]:
