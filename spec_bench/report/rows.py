@@ -71,8 +71,7 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
         for path in paths
         if path.stat().st_size
     ]
-    # The copy stores columns of a type together: selecting rows is several times faster then.
-    return pd.concat(frames, ignore_index=True).copy() if frames else pd.DataFrame()
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -87,7 +86,8 @@ def read_results(path: Path) -> pd.DataFrame:
     rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
     if rows.empty:
         raise ValueError(f"{str(path)!r} has no rows")
-    return rows.assign(tree_attention=tree_attention(rows))
+    # The copy stores columns of a type together: selecting rows is several times faster then.
+    return rows.assign(tree_attention=tree_attention(rows)).copy()
 
 
 def tree_attention(rows: pd.DataFrame) -> pd.Series:

@@ -35,7 +35,7 @@ from spec_bench.run.plan import PlannedCell, plan_job
 from spec_bench.run.plan_table import plan_arguments, print_plan
 from spec_bench.run.rates import known_rates
 from spec_bench.run.resources import config_folders, register_resolvers
-from spec_bench.run.search_path import recipes_dir, register
+from spec_bench.run.search_path import recipe_arguments, recipes_dir, register
 from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
 from spec_bench.run.store import CellStore
 from spec_bench.run.worker import JobError, claim_gpus, enter_folder, lost_worker, offer_devices
@@ -56,7 +56,7 @@ def main() -> None:
     _in_main = True
     _statuses.clear()
     _planned.clear()
-    sys.argv = plan_arguments(sys.argv)
+    sys.argv = recipe_arguments(plan_arguments(sys.argv))
     register()
     register_resolvers()
     offer_devices()

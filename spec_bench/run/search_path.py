@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -21,6 +23,12 @@ class MoreConfigs(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in (*experiments_dirs(), *conf_dirs()[1:]):
             search_path.append(folder.parent.name, f"file://{folder}")
+
+
+def recipe_arguments(arguments: Sequence[str]) -> list[str]:
+    """The command line with a plus before recipes that the list of defaults does not name."""
+    papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
+    return [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
 
 
 def register() -> None:

@@ -1,0 +1,1 @@
+"""What another package adds to spec_bench, one file per idea."""

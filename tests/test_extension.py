@@ -1,0 +1,133 @@
+"""A package of another author: everything it adds runs, and none of our files knows of it.
+
+It is not installed; its entry points are written as an installer would write them.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent / "extension"
+OURS = HERE.parents[1]
+DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
+
+AUDIT = """
+from spec_bench.audit.decoders import enumerated_error
+from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.tree.base import policy
+from spec_bench.verify.base import rule
+from spec_bench.verify.verdict import Verdict
+
+def residual_of_nothing(p, q, tokens, valid):
+    return Verdict(rule["first_only"].function(p, q, tokens, valid).acceptance, p)
+
+rule("first_only_wrong", siblings=("iid", "without_replacement"))(residual_of_nothing)
+errors = {case.name: audit_rule(case)[0] for case in rule_cases() if "first_only" in case.name}
+right = {name: error for name, error in errors.items() if "wrong" not in name}
+wrong = {name: error for name, error in errors.items() if "wrong" in name}
+assert len(right) == len(wrong) == 2, errors
+assert max(right.values()) <= TOLERANCE, right
+assert min(wrong.values()) > 1e-3, wrong
+
+(case,) = policy["comb"].audit_cases()
+comb = {"policy": "comb", "teeth": case.policy.teeth, "depth": case.policy.depth}
+exact = {"rule": "recursive_rejection", "replacement": False}
+settings = SamplingSettings(probability_dtype="float64")
+for drafter in ("language_model", "bigram"):
+    for verifier in (exact, {"rule": "first_only"}, {"rule": "first_only_wrong"}):
+        decoder = {"name": "it", "drafter": {"kind": drafter}, "tree": comb, "verifier": verifier}
+        error, outcomes = enumerated_error(decoder, settings)
+        assert outcomes > 10
+        assert (error <= TOLERANCE) == ("wrong" not in verifier["rule"]), (decoder, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A machine on which the package is installed."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    site = tmp_path_factory.mktemp("site")
+    info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(about)
+    groups = project["entry-points"].items()
+    lines = [[f"[{group}]", *(f"{k} = {v}" for k, v in own.items())] for group, own in groups]
+    (info / "entry_points.txt").write_text("\n".join(line for own in lines for line in own) + "\n")
+    paths = [OURS, HERE, site, *filter(None, [os.environ.get("PYTHONPATH")])]
+    threads = {"OMP_NUM_THREADS": "1"}
+    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+
+
+def python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
+    """What a fresh interpreter prints."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The paper's recipe on the package's task, with the embedded pair."""
+    folder = tmp_path_factory.mktemp("measured")
+    job = ("comb=teeth", "task=riddles", "prompts=2", "sink.progress=false")
+    python(environment, folder, "-m", "spec_bench", *job)
+    return folder
+
+
+def report(environment: dict[str, str], folder: Path, *requests: str) -> str:
+    """Several commands of the report in one interpreter."""
+    calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
+    return python(
+        environment, folder, "-c", f"from spec_bench.report.__main__ import main; {calls}"
+    )
+
+
+def test_policy_rule_drafter_task_and_metric_fill_rows(measured: Path) -> None:
+    file = measured / "results" / "comb-teeth" / "results.csv"
+    with file.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["decoder"] for row in rows] == DECODERS
+    for row in rows:
+        assert (row["task"], row["status"], row["lossless"]) == ("riddles", "complete", "exact")
+        low, value, high = (float(row[f"wasted_nodes{end}"]) for end in ("_low", "", "_high"))
+        assert low <= value <= high
+        nodes, tau = float(row["nodes_per_call"]), float(row["block_efficiency"])
+        assert value == pytest.approx(nodes - (tau - 1))
+    assert {row["decoder"]: row["draft"] for row in rows}["bigram"] == ""
+    assert {row["decoder"]: row["spec"] for row in rows}["comb"] == "3x3"
+
+
+def test_its_papers_table_figure_claim_and_page_are_made(
+    environment: dict[str, str], measured: Path
+) -> None:
+    printed = report(
+        environment,
+        measured,
+        "list comb",
+        "table comb/1 --pair embedded",
+        "figure comb/1 --output drawn",
+        "checks comb",
+        "page comb-teeth",
+    )
+    assert "| riddles | SD | 3 | 1.90 |" in printed
+    assert "comb > sd in block efficiency, trees of one depth" in printed
+    assert sorted(path.suffix for path in (measured / "drawn").iterdir()) == [".pdf", ".png"]
+    page = (measured / "results" / "comb-teeth" / "page.html").read_text(encoding="utf-8")
+    assert "wasted nodes" in page
+    assert "Teeth never hurt." in page
+
+
+def test_its_rule_is_audited_and_a_wrong_version_is_caught(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    python(environment, tmp_path, "-c", AUDIT)
