@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from torch import Tensor
 
 from spec_bench.core.tree import Tree
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 
 _UNSEEN = 0.01  # counts of a token that has not followed yet
 

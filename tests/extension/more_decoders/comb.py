@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from spec_bench.fields import Count
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -13,7 +11,9 @@ from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.fields import Count
 from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
 
 
 @policy("comb")

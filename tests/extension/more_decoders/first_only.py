@@ -1,9 +1,10 @@
 """A rule that looks at the first child alone, as if the others had not been drawn."""
 
 import torch
+from torch import Tensor
+
 from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
-from torch import Tensor
 
 
 @rule("first_only", siblings=("iid", "without_replacement"), mark="exact")
