@@ -1,6 +1,17 @@
 """A claim as data: what ``claims:`` in a paper's ``paper.yaml`` may say.
 
 Knows how a claim is written; nothing about rows.
+
+    - claim: "{left} > {right} in {metric}"
+      sentence: "RSD-S strictly outperforms both SD and SpecTr for all performance metrics"
+      section: Section 5.1
+      experiments: rsd-exp1
+      sides: [[rsd_s, spectr], [rsd_s, sd]]
+      same: depth
+      metric: [mbsu, token_rate]
+      pooled: true
+
+compares every two trees of one depth, on each task and on all tasks' prompts together.
 """
 
 from __future__ import annotations

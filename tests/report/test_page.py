@@ -15,10 +15,9 @@ from tests.report.rows import EMBEDDED, row, write
 FAILURE = "RuntimeError: went wrong"
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
+def measured(folder: Path) -> Path:
     return write(
-        tmp_path,
+        folder,
         "rsd-exp1",
         row("ar", "-", block_efficiency=1.0, token_rate=40.0, speedup=1.0),
         row("sd", "2", block_efficiency=(2.0, 1.9, 2.1), speedup=(1.4, 1.3, 1.5)),
@@ -26,6 +25,30 @@ def results(tmp_path: Path) -> Path:
         row("rsd_c", "2-2", lossless="simulated", block_efficiency=2.4, speedup=9.0),
         row("spectr", "3x2", status="failed", reason=f"{FAILURE} (trace: runs/1)", lossless=""),
     )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return measured(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one command writes of an experiment of a paper and of one of no paper."""
+    folder = measured(tmp_path_factory.mktemp("results"))
+    write(folder, "mine", row("ar", "-", block_efficiency=1.0), row("sd", "2", speedup=1.2))
+    assert main(["all", "--results", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def page(everything: Path) -> str:
+    return (everything / "rsd-exp1" / "page.html").read_text()
+
+
+@pytest.fixture
+def index(everything: Path) -> str:
+    return (everything / "index.html").read_text()
 
 
 def page_of(results: Path, *arguments: str) -> str:
@@ -38,50 +61,47 @@ def table_rows(text: str) -> list[str]:
     return re.findall(r"<tr.*?</tr>", table.split("<tbody>")[1])
 
 
-def test_the_page_asks_for_nothing_over_the_network(results: Path) -> None:
-    text = page_of(results)
-    assert "http:" not in text and "https:" not in text and "//cdn" not in text
-    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
-    assert "@import" not in text and "url(" not in text
+def test_the_page_asks_for_nothing_over_the_network(page: str) -> None:
+    assert "http:" not in page and "https:" not in page and "//cdn" not in page
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+    assert "@import" not in page and "url(" not in page
 
 
-def test_every_cell_stands_on_the_page_with_its_interval(results: Path) -> None:
-    rows = table_rows(page_of(results))
+def test_every_cell_stands_on_the_page_with_its_interval(page: str) -> None:
+    rows = table_rows(page)
     assert len(rows) == 5
     assert 'data-value="2.5"' in rows[2]
     assert "<small>2.40–2.60</small>" in rows[2]
 
 
-def test_failed_and_simulated_cells_are_marked_on_the_page(results: Path) -> None:
-    rows = table_rows(page_of(results))
+def test_failed_and_simulated_cells_are_marked_on_the_page(page: str) -> None:
+    rows = table_rows(page)
     assert '<span class="mark">simulated</span>' in rows[3]
     assert f"failed: {FAILURE}" in rows[4]
     assert "data-value" not in rows[4]
 
 
-def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(results: Path) -> None:
-    card = page_of(results).split('<article class="card"')[1].split("</article>")[0]
+def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(page: str) -> None:
+    card = page.split('<article class="card"')[1].split("</article>")[0]
     assert "RSD-S 3x2" in card and "1.80×" in card
     assert "ahead of all 1 others" in card
 
 
-def test_the_page_names_missing_cells_and_their_command(results: Path) -> None:
-    text = page_of(results)
-    assert "29 of 33" in text
-    assert "python -m spec_bench rsd=exp1 pair=llama2_7b task=xsum" in text
+def test_the_page_names_missing_cells_and_their_command(page: str) -> None:
+    assert "29 of 33" in page
+    assert "python -m spec_bench rsd=exp1 pair=llama2_7b task=xsum" in page
 
 
-def test_figures_lie_in_the_page_itself(results: Path) -> None:
-    assert 'src="data:image/png;base64,iVBOR' in page_of(results)
+def test_figures_lie_in_the_page_itself(page: str) -> None:
+    assert 'src="data:image/png;base64,iVBOR' in page
 
 
-def test_the_papers_table_stands_on_the_page_beside_ours(results: Path) -> None:
-    text = page_of(results)
-    assert 'id="rsd-1"' in text
-    assert '<td class="number paper">2.166</td><td class="number ours">2.000' in text
+def test_the_papers_table_stands_on_the_page_beside_ours(page: str) -> None:
+    assert 'id="rsd-1"' in page
+    assert '<td class="number paper">2.166</td><td class="number ours">2.000' in page
 
 
-def test_the_page_is_well_formed(results: Path) -> None:
+def test_the_page_is_well_formed(page: str) -> None:
     opened: list[str] = []
 
     class Checker(HTMLParser):
@@ -93,16 +113,15 @@ def test_the_page_is_well_formed(results: Path) -> None:
             if tag not in {"path", "circle"}:
                 assert opened.pop() == tag
 
-    Checker().feed(page_of(results))
+    Checker().feed(page)
     assert not opened
 
 
-def test_an_experiment_of_no_paper_has_a_page_too(tmp_path: Path) -> None:
-    write(tmp_path, "mine", row("ar", "-", block_efficiency=1.0), row("sd", "2", speedup=1.2))
-    path = tmp_path / "out" / "mine.html"
-    file = tmp_path / "mine" / "results.csv"
+def test_an_experiment_of_no_paper_has_a_page_too(everything: Path, tmp_path: Path) -> None:
+    file, path = everything / "mine" / "results.csv", tmp_path / "out" / "mine.html"
     assert main(["page", str(file), "--output", str(path), "--results", str(tmp_path)]) == 0
     assert "an own experiment" in path.read_text()
+    assert "an own experiment" in (everything / "mine" / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -133,16 +152,17 @@ def files_below(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_one_command_writes_page_tables_and_figures_and_again_gives_the_same(results: Path) -> None:
-    assert main(["all", "--results", str(results)]) == 0
-    first = files_below(results / "rsd-exp1")
+def test_one_command_writes_page_tables_and_figures_and_again_gives_the_same(
+    everything: Path,
+) -> None:
+    first = files_below(everything / "rsd-exp1")
     assert set(first) == {
         *("page.html", "results.csv", "figures/rsd-fig6-llama2_7b.png"),
         *("figures/rsd-fig6-llama2_7b.pdf", "tables/rsd-1.md"),
         *("tables/rsd-1.csv", "tables/rsd-1.tex"),
     }
-    assert main(["all", "rsd-exp1", "--results", str(results)]) == 0
-    assert files_below(results / "rsd-exp1") == first
+    assert main(["all", "rsd-exp1", "--results", str(everything)]) == 0
+    assert files_below(everything / "rsd-exp1") == first
 
 
 def test_another_pairs_tables_and_figures_bear_its_name(tmp_path: Path) -> None:
@@ -211,8 +231,8 @@ def test_a_claim_stands_below_the_papers_sentence_and_its_section(tmp_path: Path
     assert "Not said by the paper, checked beside it" in checks
 
 
-def test_a_page_of_small_models_says_so_first(results: Path, tmp_path: Path) -> None:
-    assert 'class="notice"' not in page_of(results)
+def test_a_page_of_small_models_says_so_first(page: str, tmp_path: Path) -> None:
+    assert 'class="notice"' not in page
     write(tmp_path / "small", "rsd-exp1", row("sd", "2", **EMBEDDED, speedup=1.2))
     text = page_of(tmp_path / "small")
     notice, rest = text.split('<p class="notice">')[1].split("</p>", 1)
@@ -221,40 +241,36 @@ def test_a_page_of_small_models_says_so_first(results: Path, tmp_path: Path) -> 
     assert 'class="tiles"' in rest
 
 
-def test_the_pages_colours_are_those_of_the_figures(results: Path) -> None:
-    text = page_of(results)
+def test_the_pages_colours_are_those_of_the_figures(page: str) -> None:
     for name, decoder in names.DECODERS.items():
-        assert f"--{name}: {decoder.colour.light};" in text
-        assert f"--{name}: {decoder.colour.dark};" in text
+        assert f"--{name}: {decoder.colour.light};" in page
+        assert f"--{name}: {decoder.colour.dark};" in page
 
 
-def test_the_index_has_every_experiment_with_its_page_and_a_picture(results: Path) -> None:
-    write(results, "mine", row("sd", "2", **EMBEDDED, block_efficiency=1.0))
-    assert main(["all", "--results", str(results)]) == 0
-    text = (results / "index.html").read_text()
-    assert '<a href="rsd-exp1/page.html">rsd-exp1</a>' in text
-    assert '<a href="mine/page.html">mine</a>' in text
-    own = text.split("rsd-exp1/page.html")[1]
+def test_the_index_has_every_experiment_with_its_page_and_a_picture(index: str) -> None:
+    assert '<a href="rsd-exp1/page.html">rsd-exp1</a>' in index
+    assert '<a href="mine/page.html">mine</a>' in index
+    own = index.split("rsd-exp1/page.html")[1]
     assert "llama2_7b · XSum · 4 cells" in own
     assert '<a href="rsd-exp1/figures/rsd-fig6-llama2_7b.png">Figure 6, llama2_7b</a>' in own
     assert '<a href="rsd-exp1/tables/rsd-1.md">Table 1</a>' in own
-    assert "RSD: Recursive Speculative Decoding" in text
-    assert "Other experiments" in text
+    assert "RSD: Recursive Speculative Decoding" in index
+    assert "Other experiments" in index
 
 
 def test_the_index_asks_for_nothing_over_the_network_and_links_only_to_files_there(
-    results: Path,
+    everything: Path, index: str
 ) -> None:
-    assert main(["all", "--results", str(results)]) == 0
-    text = (results / "index.html").read_text()
-    assert "http:" not in text and "https:" not in text and "@import" not in text
-    assert 'src="data:image/png;base64,' in text
-    links = re.findall(r'href="([^"#]+)"', text)
-    assert links and all((results / link).is_file() for link in links)
+    assert "http:" not in index and "https:" not in index and "@import" not in index
+    assert 'src="data:image/png;base64,' in index
+    links = re.findall(r'href="([^"#]+)"', index)
+    assert links and all((everything / link).is_file() for link in links)
 
 
-def test_a_page_of_an_experiment_without_a_page_is_no_link(results: Path) -> None:
-    write(results, "mine", row("sd", "2", block_efficiency=1.0))
-    assert main(["all", "rsd-exp1", "--results", str(results)]) == 0
-    text = (results / "index.html").read_text()
+def test_an_experiment_without_a_page_is_no_link(tmp_path: Path) -> None:
+    write(tmp_path, "mine", row("sd", "2", block_efficiency=1.0))
+    write(tmp_path, "other", row("sd", "2", block_efficiency=1.0))
+    assert main(["all", "other", "--results", str(tmp_path)]) == 0
+    text = (tmp_path / "index.html").read_text()
     assert "<h3>mine</h3>" in text
+    assert '<a href="other/page.html">other</a>' in text
