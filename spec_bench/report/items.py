@@ -25,7 +25,6 @@ class Item:
         number: as the paper counts.
         title: a caption; a table's may have names of the reference's columns in braces.
         recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
-        settings: of a figure, all else that the data file says.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -34,7 +33,6 @@ class Item:
     number: int
     title: str
     recipes: tuple[str, ...]
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -165,6 +163,31 @@ class Table(Item):
 
 @dataclass(frozen=True, kw_only=True)
 class Figure(Item):
-    """A figure."""
+    """A figure: which cells it shows. How it is drawn is read by ``figures.drawing``.
+
+    Attributes:
+        tables: the tables whose numbers it shows; then they say the rest.
+        pairs: (target, draft) as the paper prints them; a target with heads alone has no draft.
+        tasks: names of tasks.
+        temperatures: where it shows several.
+        sampling: temperature, top_k, top_p, as far as they are one and not the defaults.
+        cells: as ``decoder:tree``; none: those of the recipe.
+        any_pair: drawn for pairs that the paper does not have, too, with all measured tasks.
+        rows: a file of rows of its own, where no results file has them.
+        command: what makes that file.
+        how: says of that command why it is no recipe.
+        drawing: how it is drawn.
+    """
 
     kind: ClassVar[Kind] = "figure"
+    tables: tuple[int, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    tasks: tuple[str, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    sampling: Mapping[Literal["temperature", "top_k", "top_p"], float] = field(default_factory=dict)
+    cells: tuple[str, ...] = ()
+    any_pair: bool = False
+    rows: str = ""
+    command: str = ""
+    how: str = "exact, no model"
+    drawing: Mapping[str, Any] = field(default_factory=dict, repr=False)

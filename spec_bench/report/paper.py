@@ -37,6 +37,7 @@ __all__ = [
     "Lines",
     "Paper",
     "Table",
+    "find_figure",
     "find_item",
     "find_table",
     "load_paper",
@@ -65,7 +66,6 @@ class Paper:
         tables: in the paper's order.
         figures: likewise.
         claims: likewise.
-        settings: the data file's other keys.
     """
 
     name: str
@@ -76,7 +76,6 @@ class Paper:
     tables: tuple[Table, ...] = field(repr=False)
     figures: tuple[Figure, ...] = field(repr=False)
     claims: tuple[Claim, ...] = field(repr=False)
-    settings: Mapping[str, Any] = field(repr=False)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -168,6 +167,13 @@ def find_table(name: str) -> Table:
     return found
 
 
+def find_figure(name: str) -> Figure:
+    """A figure by its name, such as ``rsd/4``."""
+    found = find_item("figure", name)
+    assert isinstance(found, Figure)
+    return found
+
+
 def recipes_by_name() -> dict[str, str]:
     """Results folder -> recipe, for every recipe that some item names."""
     items = [item for paper in paper_names() for item in load_paper(paper).items]
@@ -187,6 +193,9 @@ def _paper(name: str, folder: Path) -> Paper:
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
     claims = [read_claim(entry) for entry in _entries(data, "claims")]
+    unknown = sorted(data.keys() - {"paper", "arxiv", "machine"})
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]!r}")
     return Paper(
         name=name,
         title=str(data.pop("paper")),
@@ -196,7 +205,6 @@ def _paper(name: str, folder: Path) -> Paper:
         tables=tuple(sorted(tables, key=lambda table: table.number)),
         figures=tuple(figures),
         claims=tuple(claims),
-        settings=data,
     )
 
 
@@ -214,17 +222,12 @@ def _table(paper: str, number: int, entry: Mapping[str, Any]) -> Table:
     return checked(Table, {"paper": paper, "number": number, "recipes": recipes, **own})
 
 
-def _figure(paper: str, entry: dict[str, Any], recipe_of: Mapping[int, str]) -> Figure:
+def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) -> Figure:
     """A figure; one that shows tables' numbers is measured by the tables' recipe."""
     shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
-    settings = {**({"recipe": shown[0]} if shown else {}), **entry}
-    return Figure(
-        paper=paper,
-        recipes=_recipes(settings),
-        title=str(settings.pop("title")),
-        number=int(settings.pop("number")),
-        settings=settings,
-    )
+    own = {**({"recipe": shown[0]} if shown else {}), **entry}
+    recipes = _recipes(own)
+    return checked(Figure, {"paper": paper, "recipes": recipes, **own})
 
 
 def _recipes(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import pandas as pd
 from spec_bench import files
 from spec_bench.columns import scores_in
 from spec_bench.records import Generation, parse_reasons
-from spec_bench.report.items import Item
+from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -34,7 +34,7 @@ def load_rows(root: Path) -> pd.DataFrame:
     return read_rows(files.results_files(root))
 
 
-def figure_rows(item: Item, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     """The rows of the recipe's own experiments; all where it has none.
 
     Args:
@@ -45,13 +45,10 @@ def figure_rows(item: Item, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     Raises:
         ValueError: the figure's own file was not made yet; the message has the command.
     """
-    if "rows" in item.settings:
-        name = str(item.settings["rows"])
-        found = sorted([*results.glob(name), *results.glob(f"*/{name}")])
+    if item.rows:
+        found = sorted([*results.glob(item.rows), *results.glob(f"*/{item.rows}")])
         if not found:
-            raise ValueError(
-                f"no {name} below {str(results)!r}; it is made by {item.settings['command']}"
-            )
+            raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(found[0])
     if rows.empty or not item.recipes:
         return rows

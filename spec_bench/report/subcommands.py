@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spec_bench.files import results_files, write_text
 from spec_bench.report.paper import (
-    find_item,
+    find_figure,
     find_table,
     load_paper,
     paper_names,
@@ -78,7 +78,7 @@ def run_figure(options: Namespace) -> None:
     """A paper's figure from the measured rows."""
     from spec_bench.report import figures
 
-    item = find_item("figure", options.name)
+    item = find_figure(options.name)
     measured = Measured.below(options.results)
     if options.pair and item.recipes:
         check_pair(item, options.pair, measured)

@@ -11,12 +11,12 @@ from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet
-from spec_bench.report.paper import find_item
+from spec_bench.report.paper import find_figure
 
 
 def sheet_of(name: str, rows: pd.DataFrame) -> Sheet:
     """A paper's figure of rows that make one file."""
-    item = find_item("figure", name)
+    item = find_figure(name)
     drawing = drawing_of(item)
     assert drawing is not None
     (sheet,) = figure_sheets(item, drawing, rows)

@@ -10,7 +10,7 @@ import pytest
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.paper import find_item
+from spec_bench.report.paper import find_figure
 from tests.report.drawn import points, sheet_from
 from tests.report.rows import frame, row
 
@@ -89,8 +89,8 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
 def test_what_a_figure_cannot_be_is_one_line_that_names_it(
     said: dict[str, Any], named: str
 ) -> None:
-    item = find_item("figure", "mcsd/3")
-    item = replace(item, settings={"drawing": {**SMALLEST, **said}})
+    item = find_figure("mcsd/3")
+    item = replace(item, drawing={**SMALLEST, **said})
     with pytest.raises(ValueError, match=f"^figure mcsd/3: .*{named}.*$"):
         drawing_of(item)
 

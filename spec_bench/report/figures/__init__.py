@@ -20,9 +20,9 @@ from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import Sheet
 from spec_bench.report.figures.sources import SOURCES
 from spec_bench.report.figures.style import FORMATS, save, settings
-from spec_bench.report.paper import Item, find_item, load_paper, paper_names
+from spec_bench.report.paper import Figure, find_figure, load_paper, paper_names
 
-DRAWERS: dict[str, Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path]]] = {
+DRAWERS: dict[str, Callable[[Figure, pd.DataFrame, Path, Sequence[str]], list[Path]]] = {
     "heat_maps": heat_maps.draw
 }
 """What ``drawer`` of a drawing may name: figures that are no panels of measured cells."""
@@ -30,8 +30,8 @@ DRAWERS: dict[str, Callable[[Item, pd.DataFrame, Path, Sequence[str]], list[Path
 
 def drawable(paper: str) -> tuple[str, ...]:
     """The numbers of a paper's figures that can be drawn."""
-    figures = load_paper(paper).of_kind("figure")
-    return tuple(str(figure.number) for figure in figures if "drawing" in figure.settings)
+    figures = load_paper(paper).figures
+    return tuple(str(figure.number) for figure in figures if figure.drawing)
 
 
 def draw(
@@ -77,7 +77,7 @@ def draw(
     return paths
 
 
-def figure_sheets(item: Item, drawing: Drawing, rows: pd.DataFrame) -> list[Sheet]:
+def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sheet]:
     """A figure's data, a sheet per file.
 
     Raises:
@@ -90,7 +90,7 @@ def figure_sheets(item: Item, drawing: Drawing, rows: pd.DataFrame) -> list[Shee
     return own
 
 
-def names_of(item: Item, found: Sequence[Sheet]) -> list[str]:
+def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
     names = []
     for sheet in found:
@@ -105,7 +105,7 @@ def names_of(item: Item, found: Sequence[Sheet]) -> list[str]:
     return names
 
 
-def _found(paper: str, figure: str) -> tuple[Item, Drawing]:
+def _found(paper: str, figure: str) -> tuple[Figure, Drawing]:
     """A figure and how it is drawn.
 
     Raises:
@@ -116,7 +116,7 @@ def _found(paper: str, figure: str) -> tuple[Item, Drawing]:
     if figure not in drawable(paper):
         choices = ", ".join(drawable(paper)) or "none"
         raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
-    item = find_item("figure", f"{paper}/{figure}")
+    item = find_figure(f"{paper}/{figure}")
     drawing = drawing_of(item)
     assert drawing is not None, "drawable figures have a drawing"
     return item, drawing

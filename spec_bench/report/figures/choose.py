@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Item, load_paper
+from spec_bench.report.paper import Figure, load_paper
 from spec_bench.report.rows import tree_attention
 
 _CELL = (
@@ -16,18 +16,19 @@ _CELL = (
 )
 
 
-def shown_cells(item: Item, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
+def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
     """The cells of a figure: of its own pairs, or if none of them is measured, of all that are.
 
     Of its own pairs the tasks that it names are shown, of any other pair all tasks.
     """
     own = pairs_of(item)
     found = own_pairs_first(usable(rows, item, paths_as_rows), own)
-    tasks = item.settings.get("tasks")
-    return found if tasks is None else found[~found.pair.isin(own) | found.task.isin(tasks)]
+    if not item.tasks:
+        return found
+    return found[~found.pair.isin(own) | found.task.isin(item.tasks)]
 
 
-def usable(rows: pd.DataFrame, item: Item, paths_as_rows: bool = False) -> pd.DataFrame:
+def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
     """Rows with numbers and tree attention, each cell once.
 
     A pair and task that the recipe's own experiment has measured is shown from there only: cells of
@@ -63,19 +64,22 @@ def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:
     return rows if found.empty else found
 
 
-def pairs_of(item: Item) -> list[str]:
+def pairs_of(item: Figure) -> list[str]:
     """Names of the pair configs that a figure shows in the paper: its own, or its tables'."""
-    printed = item.settings.get("pairs", ())
-    if "tables" in item.settings:
+    printed = item.pairs
+    if item.tables:
         rows = load_paper(item.paper).reference
-        own = rows[rows.table.isin([str(number) for number in item.settings["tables"]])]
+        own = rows[rows.table.isin([str(number) for number in item.tables])]
         printed = own[["target", "draft"]].drop_duplicates().to_numpy()
     found = (pair_of(str(target), str(draft)) for target, draft in printed)
     return list(dict.fromkeys(name for name in found if name))
 
 
-def nothing_measured(item: Item) -> ValueError:
+def nothing_measured(item: Figure) -> ValueError:
     """The error for a figure without rows, with the commands that would measure them."""
-    command = item.settings.get("command")
-    how = [command] if command else [f"python -m spec_bench -m {name}" for name in item.recipes]
+    how = (
+        [item.command]
+        if item.command
+        else [f"python -m spec_bench -m {name}" for name in item.recipes]
+    )
     return ValueError(f"nothing measured for figure {item.name}; to measure it: {' or '.join(how)}")

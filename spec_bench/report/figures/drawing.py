@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from spec_bench.columns import COLUMNS
-from spec_bench.report.paper import Item
+from spec_bench.report.paper import Figure
 
 Names = tuple[str, ...]
 
@@ -249,16 +249,16 @@ class Drawing(Panel):
 _Part = TypeVar("_Part", bound=Layer)
 
 
-def drawing_of(item: Item) -> Drawing | None:
+def drawing_of(item: Figure) -> Drawing | None:
     """How a figure is drawn; None where its paper's file does not say.
 
     Raises:
         ValueError: a key is unknown or a value wrong; the message names it.
     """
-    if "drawing" not in item.settings:
+    if not item.drawing:
         return None
     try:
-        return Drawing.model_validate(item.settings["drawing"])
+        return Drawing.model_validate(item.drawing)
     except ValidationError as error:
         raise ValueError(f"figure {item.name}: drawing.{_line(error)}") from None
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from spec_bench.report.figures.choose import nothing_measured
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, pyplot, save, settings
-from spec_bench.report.paper import Item
+from spec_bench.report.paper import Figure
 
 RULES = {
     "multi_round": "multi-round",
@@ -21,7 +21,7 @@ RULES = {
 _LEVELS = (0.5, 0.7, 0.9)
 
 
-def draw(item: Item, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
+def draw(item: Figure, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws four maps with one colour scale.
 
     Args:

@@ -13,23 +13,23 @@ from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.printed import with_axes
 from spec_bench.report.heads import GUESSES, best_heads, grid_of, heads_of
 from spec_bench.report.pairs import written
-from spec_bench.report.paper import Item
+from spec_bench.report.paper import Figure
 from spec_bench.report.statistics import half_width
 
 _SIDES = {"train": "training", "validation": "validation"}
 
 
-def cells(item: Item, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """Measured cells."""
     return with_axes(derive(shown_cells(item, rows, drawing.paths_as_rows)), item.paper)
 
 
-def cells_of_heads(item: Item, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+def cells_of_heads(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """Measured cells with what is known of the head that drafted."""
     return grid_of(heads_of(rows), cells(item, drawing, rows))
 
 
-def best_of_heads(item: Item, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+def best_of_heads(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
     """How often the best head of each kind is right: a row per kind, side and guess.
 
     Bars are those of validation, as if each held-out dialogue were one draw: training's positions
@@ -54,7 +54,7 @@ def best_of_heads(item: Item, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFr
     return pd.DataFrame(found)
 
 
-SOURCES: dict[str, Callable[[Item, Drawing, pd.DataFrame], pd.DataFrame]] = {
+SOURCES: dict[str, Callable[[Figure, Drawing, pd.DataFrame], pd.DataFrame]] = {
     "cells": cells,
     "cells_of_heads": cells_of_heads,
     "best_of_heads": best_of_heads,

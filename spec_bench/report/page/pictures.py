@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from spec_bench.report.paper import Item, Paper
+from spec_bench.report.paper import Figure, Item, Paper
 from spec_bench.report.rows import Group
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import wanted_of
@@ -40,7 +40,7 @@ class Drawing:
         own: whether the paper's figure has them.
     """
 
-    item: Item
+    item: Figure
     pairs: tuple[str, ...]
     own: bool
 
@@ -62,7 +62,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
         items: its tables and figures that the experiment measures.
         measured: the rows there are.
     """
-    figures = [item for item in items if item.kind == "figure"]
+    figures = [item for item in items if isinstance(item, Figure)]
     pairs = measured.pairs()
     found = [
         Drawing(item, (pair,), True)
@@ -74,7 +74,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     others = tuple(pair for pair in pairs if pair not in shown)
     if not figures or not others:
         return found
-    fitting = [item for item in figures if item.settings.get("any_pair")] or figures[:1]
+    fitting = [item for item in figures if item.any_pair] or figures[:1]
     together = [item for item in fitting if _shows_pairs_together(item)]
     apart = [item for item in fitting if item not in together]
     return [
@@ -84,7 +84,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     ]
 
 
-def _shows_pairs_together(item: Item) -> bool:
+def _shows_pairs_together(item: Figure) -> bool:
     """Whether a figure has no file of its own for each pair."""
     from spec_bench.report.figures.drawing import drawing_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.report.paper import Item, Paper
+from spec_bench.report.paper import Figure, Item, Paper
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.layout import printed_grid
@@ -51,8 +51,8 @@ def _title(paper: Paper, item: Item) -> str:
 
 def _state(paper: Paper, item: Item, found: Sequence[Progress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
-    if "command" in item.settings:
-        return f"{item.settings.get('how', 'exact, no model')}: {item.settings['command']}"
+    if isinstance(item, Figure) and item.command:
+        return f"{item.how}: {item.command}"
     counts: dict[str, list[str]] = {}
     for progress in found:
         name = progress.pair if progress.own else f"{progress.pair} (not the paper's)"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Item, Paper, find_item, recipe_cells
+from spec_bench.report.paper import Figure, Item, Paper, find_table, recipe_cells
 from spec_bench.report.tables.fill import missing_of
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.layout import printed_grid
@@ -44,10 +44,10 @@ def wanted_of(paper: Paper, item: Item, pair: str | None = None) -> list[Wanted]
         item: a table or figure.
         pair: instead of the paper's own pairs.
     """
-    if item.kind == "table":
+    if not isinstance(item, Figure):
         own = printed_grid(item.name).wanted()
-    elif "tables" in item.settings:
-        tables = [find_item("table", f"{paper.name}/{n}") for n in item.settings["tables"]]
+    elif item.tables:
+        tables = [find_table(f"{paper.name}/{number}") for number in item.tables]
         own = [each for table in tables for each in printed_grid(table.name).wanted()]
     else:
         own = _listed(item)
@@ -90,17 +90,15 @@ def _progress(
     return Progress(pair, own, len(wanted), tuple(missing))
 
 
-def _listed(item: Item) -> list[Wanted]:
+def _listed(item: Figure) -> list[Wanted]:
     """What a figure's own list of cells needs; nothing where it has none."""
-    settings = item.settings
+    sampling = item.sampling
+    top_k, top_p = int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0)
+    temperatures = item.temperatures or (sampling.get("temperature", 1.0),)
     found = []
-    sampling = settings.get("sampling", {})
-    temperatures = settings.get("temperatures") or [sampling.get("temperature", 1.0)]
-    places = product(settings.get("pairs", ()), settings.get("tasks", ()), temperatures)
-    for (target, draft), task, temperature in places:
+    for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
         pair = pair_of(target, draft)
-        for cell in (settings.get("cells") or recipe_cells(item.recipes[0])) if pair else ():
+        for cell in (item.cells or recipe_cells(item.recipes[0])) if pair else ():
             decoder, _, spec = cell.partition(":")
-            top_k, top_p = int(sampling.get("top_k", 0)), float(sampling.get("top_p", 1.0))
-            found.append(Wanted(str(pair), task, decoder, spec, float(temperature), top_k, top_p))
+            found.append(Wanted(str(pair), task, decoder, spec, temperature, top_k, top_p))
     return found
