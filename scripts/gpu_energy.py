@@ -31,12 +31,12 @@ from spec_bench.engine.loading import DTYPES  # noqa: E402
 from spec_bench.engine.model import COMPILE  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.measure.energy import (  # noqa: E402
-    DEFAULTS,
     EnergyMeter,
     EnergyReading,
     build_meter,
     phase_delay_s,
 )
+from spec_bench.measure.energy import meter as METERS  # noqa: E402
 from spec_bench.records import Generation  # noqa: E402
 
 CYCLE_S = 0.1  # of the power sensor of an A100 or H100 (arXiv:2312.02741)
@@ -192,7 +192,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--decoders", nargs="+", default=["ar", "sd:3"], help="NAME or NAME:SPEC")
     parser.add_argument("--acceptance", type=float, default=0.75, help="stated; negative: none")
     meters = ["none", "rapl"] if tiny else ["nvml", "nvidia_smi", "paper", "rapl"]
-    parser.add_argument("--meters", nargs="+", choices=list(DEFAULTS), default=meters)
+    parser.add_argument("--meters", nargs="+", choices=list(METERS), default=meters)
     parser.add_argument("--device", default="cpu" if tiny else "cuda")
     parser.add_argument("--dtype", choices=DTYPES, default="float32" if tiny else "bfloat16")
     parser.add_argument("--compile", choices=COMPILE, default="none")

@@ -7,23 +7,24 @@ from typing import Any
 import pytest
 import yaml
 
-from spec_bench.measure.energy import DEFAULTS, build_meter, energy_settings
+from spec_bench.measure.energy import EnergySettings, build_meter, energy_settings, meter
+from spec_bench.measure.energy.reading import NoMeter
 from spec_bench.run.paths import config_dir
 
 CONFIGS = sorted((config_dir() / "energy").glob("*.yaml"))
 
 
 def test_each_meter_has_a_config_with_its_defaults() -> None:
-    assert {path.stem for path in CONFIGS} == set(DEFAULTS)
+    assert {path.stem for path in CONFIGS} == set(meter)
     for path in CONFIGS:
-        assert yaml.safe_load(path.read_text()) == {"meter": path.stem, **DEFAULTS[path.stem]}
+        assert yaml.safe_load(path.read_text()) == {"meter": path.stem, **meter[path.stem].settings}
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", list(meter))
 def test_a_meter_is_built_by_its_name_and_touches_nothing(name: str) -> None:
-    meter = build_meter({"meter": name})
-    assert meter.name == name
-    assert meter.idle_power_w is None
+    built = build_meter({"meter": name})
+    assert built.name == name
+    assert built.idle_power_w is None
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,24 @@ def test_settings_that_move_a_joule_are_part_of_the_run_id() -> None:
     devices = energy_settings({"meter": "nvml", "devices": 1}).identity()
     assert isinstance(devices, dict)
     assert devices["devices"] == ["1"]
+
+
+class Constant(NoMeter):
+    """So many watts, whatever runs."""
+
+    name = "constant"
+
+    def __init__(self, settings: EnergySettings, ordinals: object = None) -> None:
+        self.idle_power_w = settings.more["watts"]
+
+
+def test_a_meter_of_another_package_has_settings_of_its_own() -> None:
+    meter("constant", watts=40.0, idle_s=1.0)(Constant)
+    try:
+        assert build_meter({"meter": "constant", "watts": 50.0}).idle_power_w == 50.0
+        told = energy_settings({"meter": "constant"})
+        assert told.identity() == {"meter": "constant", "watts": 40.0, "idle_s": 1.0}
+        with pytest.raises(ValueError, match=r"energy\.wats"):
+            energy_settings({"meter": "constant", "wats": 1})
+    finally:
+        meter.forget("constant")

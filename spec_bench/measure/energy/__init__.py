@@ -5,19 +5,20 @@ caller synchronises the device before either. Knows nothing about tokens, decode
 
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
 ``paper`` sums one sample a second, ``rapl`` reads the processor's counters, ``none`` is no meter.
+Another package registers its own by ``@meter`` and names the module in ``spec_bench.meters``.
 """
 
 from spec_bench.measure.energy.build import build_meter
 from spec_bench.measure.energy.phases import phase_delay_s
-from spec_bench.measure.energy.reading import EnergyMeter, EnergyReading
-from spec_bench.measure.energy.settings import DEFAULTS, EnergySettings, energy_settings
+from spec_bench.measure.energy.reading import EnergyMeter, EnergyReading, meter
+from spec_bench.measure.energy.settings import EnergySettings, energy_settings
 
 __all__ = [
-    "DEFAULTS",
     "EnergyMeter",
     "EnergyReading",
     "EnergySettings",
     "build_meter",
     "energy_settings",
+    "meter",
     "phase_delay_s",
 ]

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_bench.measure.energy.nvidia_smi import SmiMeter
-from spec_bench.measure.energy.nvml import NvmlMeter
-from spec_bench.measure.energy.paper import PaperMeter
-from spec_bench.measure.energy.rapl import RaplMeter
-from spec_bench.measure.energy.reading import EnergyMeter, NoMeter
+from spec_bench.measure.energy.reading import EnergyMeter, meter
 from spec_bench.measure.energy.settings import EnergySettings, energy_settings
-
-_GPU_METERS: dict[str, type[NvmlMeter] | type[SmiMeter]] = {
-    "nvml": NvmlMeter,
-    "nvidia_smi": SmiMeter,
-    "paper": PaperMeter,
-}
 
 
 def build_meter(
@@ -32,8 +22,4 @@ def build_meter(
         ValueError: an unknown meter or setting, or a value that cannot be right.
     """
     settings = energy_settings(config)
-    if settings.meter == "none":
-        return NoMeter()
-    if settings.meter == "rapl":
-        return RaplMeter(settings)
-    return _GPU_METERS[settings.meter](settings, ordinals)
+    return meter[settings.meter].build(settings, ordinals)

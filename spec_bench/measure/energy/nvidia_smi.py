@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from spec_bench.measure.energy.devices import job_gpus
+from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import integral_j, largest_gap_s
 from spec_bench.measure.energy.settings import EnergySettings
 from spec_bench.measure.energy.smi import SmiSampler, find_fields, find_gpus
@@ -14,6 +15,15 @@ from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMet
 _WIDE_PERIODS = 5
 
 
+@meter(
+    "nvidia_smi",
+    field="auto",
+    period_s=0.05,
+    update_period_s=0.1,
+    idle_s=3.0,
+    phase_shift_s=0.1,
+    devices=None,
+)
 class SmiMeter(WindowMeter[float]):
     """The trapezoid rule over the samples' own time stamps, GPUs added up.
 

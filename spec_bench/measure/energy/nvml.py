@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_bench.measure.energy.devices import Gpu, job_gpus
+from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import integral_j
 from spec_bench.measure.energy.settings import EnergySettings
 from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
@@ -33,6 +34,7 @@ class Counters:
     energy_mj: tuple[int, ...]
 
 
+@meter("nvml", period_s=0.05, update_period_s=0.1, idle_s=3.0, phase_shift_s=0.1, devices=None)
 class NvmlMeter(WindowMeter[Counters]):
     """Differences of the counters, GPUs added up.
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spec_bench.measure.energy.nvidia_smi import SmiMeter
+from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import summed_j
 from spec_bench.measure.energy.settings import EnergySettings, PowerField
 from spec_bench.measure.energy.window import Measured
@@ -20,6 +21,7 @@ _FIELD: PowerField = "power.draw"
 _PERIOD_S = 1.0
 
 
+@meter("paper", idle_s=3.0, devices=None)
 class PaperMeter(SmiMeter):
     """Watts summed, one sample a second.
 

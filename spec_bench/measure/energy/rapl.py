@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_bench.measure.energy.settings import EnergySettings
+from spec_bench.measure.energy.reading import meter
+from spec_bench.measure.energy.settings import RAPL_ROOT, EnergySettings
 from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
 
 _JOULES = 1e-6
@@ -60,6 +61,7 @@ def find_zones(root: Path) -> list[Zone]:
     return zones
 
 
+@meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
 class RaplMeter(WindowMeter[tuple[int, ...]]):
     """Differences of the counters, added up.
 
@@ -69,7 +71,7 @@ class RaplMeter(WindowMeter[tuple[int, ...]]):
 
     name = "rapl"
 
-    def __init__(self, settings: EnergySettings) -> None:
+    def __init__(self, settings: EnergySettings, ordinals: object = None) -> None:
         super().__init__(settings)
         self.period_s = settings.update_period_s
         self._zones: list[Zone] = []

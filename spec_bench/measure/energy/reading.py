@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from spec_bench.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,33 @@ class EnergyMeter(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class MeterKind:
+    """A registered meter.
+
+    Attributes:
+        build: from ``EnergySettings`` and the job's GPUs as torch numbers them (None: all visible
+            ones) to the meter, not yet opened.
+        settings: what it can be told, and what it does untold; the same as in ``conf/energy``.
+    """
+
+    build: Callable[[Any, Sequence[int] | None], EnergyMeter]
+    settings: Mapping[str, Any]
+
+
+def _declare(
+    name: str, build: Callable[[Any, Sequence[int] | None], EnergyMeter], **settings: Any
+) -> MeterKind:
+    return MeterKind(build, settings)
+
+
+meter: Registry[MeterKind] = Registry(
+    "meter", "spec_bench.meters", _declare, within="spec_bench.measure.energy"
+)
+"""The meters by name; also the decorator that registers one, with what it can be told."""
+
+
+@meter("none")
 class NoMeter:
     """Measures nothing and says so."""
 
@@ -72,6 +102,9 @@ class NoMeter:
     reason = "no meter"
     period_s: float | None = None
     idle_power_w: float | None = None
+
+    def __init__(self, settings: object = None, ordinals: object = None) -> None:
+        """There is nothing to set."""
 
     def open(self) -> None:
         """Nothing to start."""

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
+from spec_bench.measure.energy.reading import meter
 from spec_bench.validation import Ge, Number, Says, Text, check, did_you_mean, settings
 
 PowerField = Literal["auto", "power.draw.instant", "power.draw"]
 POWER_FIELDS = ("power.draw.instant", "power.draw")
-_RAPL_ROOT = "/sys/class/powercap"
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "nvml": {
-        "period_s": 0.05,
-        "update_period_s": 0.1,
-        "idle_s": 3.0,
-        "phase_shift_s": 0.1,
-        "devices": None,
-    },
-    "nvidia_smi": {
-        "field": "auto",
-        "period_s": 0.05,
-        "update_period_s": 0.1,
-        "idle_s": 3.0,
-        "phase_shift_s": 0.1,
-        "devices": None,
-    },
-    "paper": {"idle_s": 3.0, "devices": None},
-    "rapl": {"root": _RAPL_ROOT, "update_period_s": 0.001, "idle_s": 3.0},
-}
-"""What each meter can be told, and what it does untold; the same as in ``conf/energy``."""
+RAPL_ROOT = "/sys/class/powercap"
 
 
 def _listed(value: Any) -> Any:
@@ -63,7 +43,7 @@ class EnergySettings:
     """What a meter was told; a field that its meter does not have keeps its value here.
 
     Attributes:
-        meter: which.
+        meter: which, by its registered name.
         period_s: seconds between samples of power.
         update_period_s: seconds between updates of the sensor or counter itself.
         idle_s: seconds of idle power measured before the run; 0: none.
@@ -71,23 +51,25 @@ class EnergySettings:
         devices: indices or UUIDs of the GPUs to add up; None: the job's own.
         field: which power field is integrated; ``auto``: the instantaneous one where present.
         root: folder of the kernel's powercap interface.
+        more: the settings that only another package's meter has, as they were written.
     """
 
-    meter: Literal["none", "nvml", "nvidia_smi", "paper", "rapl"] = "none"
+    meter: Text = "none"
     period_s: Annotated[Seconds, Ge(0.001)] = None  # type: ignore[assignment]
     update_period_s: Annotated[Seconds, Ge(0)] = 0.0
     idle_s: Annotated[Seconds, Ge(0)] = 0.0
     phase_shift_s: Annotated[Seconds, Ge(0)] = 0.0
     devices: Gpus | None = None
     field: PowerField = "auto"
-    root: Text = _RAPL_ROOT
+    root: Text = RAPL_ROOT
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def identity(self) -> str | dict[str, Any]:
         """What of it changes a number; the name alone where nothing is measured."""
-        names = DEFAULTS[self.meter]
+        names = meter[self.meter].settings
         if not names:
             return self.meter
-        values = {name: getattr(self, name) for name in names}
+        values = {k: self.more[k] if k in self.more else getattr(self, k) for k in names}
         if values.get("devices") is not None:
             values["devices"] = list(values["devices"])
         return {"meter": self.meter, **values}
@@ -104,9 +86,7 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     if not isinstance(config, Mapping):
         return check(EnergySettings, config, "energy")
     name = config.get("meter")
-    known = DEFAULTS.get(name) if isinstance(name, str) else None
-    if known is None:
-        raise ValueError(f"energy.meter must be one of {', '.join(DEFAULTS)}, got {name!r}")
+    known = meter.find(name, "energy.meter").settings
     for key in config:
         if key not in known and key != "meter":
             near = did_you_mean(str(key), tuple(known), "energy.")
@@ -114,4 +94,8 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
             raise ValueError(
                 f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
             )
-    return check(EnergySettings, {**known, **config}, "energy")
+    told = {**known, **config}
+    ours = {each.name for each in dataclasses.fields(EnergySettings)}
+    own = {key: value for key, value in told.items() if key in ours}
+    more = {key: value for key, value in told.items() if key not in ours}
+    return check(EnergySettings, {**own, "more": more}, "energy")
