@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,38 +41,30 @@ def draw(item: Figure, rows: pd.DataFrame, folder: Path, formats: Sequence[str])
             1, 4, figsize=(TWO_COLUMNS_INCHES, 2.25), sharey=True, layout="constrained"
         )
         for axis, (rule, title) in zip(axes, RULES.items(), strict=True):
-            table = square(rows, rule)
-            image = axis.pcolormesh(
-                table.columns,
-                table.index,
-                table.to_numpy(),
-                vmin=0.0,
-                vmax=1.0,
-                cmap="viridis",
-                shading="nearest",
-                rasterized=True,
-            )
-            if np.ptp(table.to_numpy()) > 1e-6:
-                lines = axis.contour(
-                    table.columns,
-                    table.index,
-                    table.to_numpy(),
-                    levels=_LEVELS,
-                    colors="white",
-                    linewidths=0.6,
-                )
-                axis.clabel(lines, fontsize=6, fmt="%.1f")
-            else:
-                axis.text(0.5, 0.5, f"{table.iloc[0, 0]:.0f} everywhere", ha="center")
-            axis.set(title=title, xlabel="draft's probability q", aspect="equal")
-            axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-            axis.grid(False)
+            image = _draw_map(axis, square(rows, rule))
+            axis.set_title(title)
         axes[0].set_ylabel("target's probability p")
         figure.colorbar(image, ax=axes, label="P(a candidate is accepted)", pad=0.01)
         figure.suptitle(
             "Acceptance of K = 2 candidates, target Ber(p), draft Ber(q): exact", fontsize=9
         )
         return save(figure, folder, "rsd-fig1", formats)
+
+
+def _draw_map(axis: Any, table: pd.DataFrame) -> Any:
+    """One rule's map with lines of equal acceptance; returns what the colour bar shows."""
+    cells = (table.columns, table.index, table.to_numpy())
+    scale = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
+    image = axis.pcolormesh(*cells, **scale, shading="nearest", rasterized=True)
+    if np.ptp(table.to_numpy()) > 1e-6:
+        lines = axis.contour(*cells, levels=_LEVELS, colors="white", linewidths=0.6)
+        axis.clabel(lines, fontsize=6, fmt="%.1f")
+    else:
+        axis.text(0.5, 0.5, f"{table.iloc[0, 0]:.0f} everywhere", ha="center")
+    axis.set(xlabel="draft's probability q", aspect="equal")
+    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    axis.grid(False)
+    return image
 
 
 def square(rows: pd.DataFrame, rule: str) -> pd.DataFrame:
