@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.said import naming
+
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_random_pair.py"
 REFUSE = """
 import sys
@@ -111,7 +113,7 @@ def test_a_target_without_a_published_table_needs_one_named(
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))  # the script adds to it
     script = runpy.run_path(str(SCRIPT))
-    with pytest.raises(ValueError, match="'vicuna_7b' needs --draft and --table"):
+    with pytest.raises(ValueError, match=naming("'vicuna_7b'", "--draft", "--table")):
         script["run"](script["parse"](["--tiny", "--targets", "vicuna_7b"]))
     named = script["parse"](["--tiny", "--draft", "llama_68m", "--table", "7"])
     options = script["pair_options"](named, "vicuna_7b")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.published import COLUMNS, FILE, KEYS, Row, read_published, side_by_side
+from tests.said import naming
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -80,7 +81,7 @@ def test_a_cells_metric_is_printed_once(paper: str) -> None:
 def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     file = tmp_path / FILE
     file.write_text("table,valeu\n1,2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"reference\.csv must have the columns table,target"):
+    with pytest.raises(ValueError, match=naming("reference.csv", "table,target")):
         read_published(file)
 
 

@@ -17,6 +17,7 @@ from spec_bench.report.statistics import error_bars
 from tests.report.drawn import points, series_of, sheet_of
 from tests.report.rows import EMBEDDED, frame
 from tests.report.rows import row as any_row
+from tests.said import naming
 
 
 def row(decoder: str, spec: str = "-", **values: object) -> dict[str, object]:
@@ -235,7 +236,7 @@ def test_what_cannot_be_drawn_is_one_clear_line(
 
 
 def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing measured on pair 'opt_13b'; measured: embedded"):
+    with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
         draw("rsd", "4", EXP1, tmp_path, pair="opt_13b")
 
 

@@ -11,6 +11,7 @@ from spec_bench.run.store import CellStore
 from tests.judge.endpoint import Judge, serving
 from tests.run.test_job import count_generate
 from tests.run.tiny import RunJob, rows_of, tokens_of
+from tests.said import naming
 
 CELLS = "cells=[sd:2]"
 QUESTIONS = [
@@ -158,10 +159,10 @@ def test_an_answer_that_is_missing_in_the_file_is_named(
     run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = fixed_file(tmp_path, 81, 83)
-    with pytest.raises(ValueError, match=r"has answers to 0 turns of question 82, needed: 1"):
+    with pytest.raises(ValueError, match=naming("question 82", "0 turns", "1")):
         run_job(*chat, f"task.answers={path}")
     path.write_text('{"question_id": 81}\n')
-    with pytest.raises(ValueError, match=r"fixed\.jsonl, line 1: no answer; needs question_id"):
+    with pytest.raises(ValueError, match=naming("fixed.jsonl", "line 1", "question_id")):
         run_job(*chat, f"task.answers={path}")
 
 

@@ -13,6 +13,7 @@ from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible
 from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.resources import gpus_of_job
 from tests import warm
+from tests.said import naming
 
 CUDA = EngineSettings(device="cuda", dtype="bfloat16", gpu_memory_gib=80)
 
@@ -49,7 +50,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(
     try:
         held = [worker.devices() for worker in workers]
         assert sorted(held) == [("0",), ("1",)]
-        with pytest.raises(ValueError, match="no 1 of 2 GPUs are free"):
+        with pytest.raises(ValueError, match=naming("1 of 2 GPUs")):
             Claim(tmp_path).take(["0", "1"], 1, wait=False)
         third = Worker(tmp_path, ["0", "1"])
         assert not third.pipe.poll(1), "a device was given twice"
@@ -64,7 +65,7 @@ def test_each_of_two_workers_takes_a_device_of_its_own_and_a_kill_frees_it(
 def test_devices_are_claimed_all_or_none(tmp_path: Path) -> None:
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["a", "b", "c"], 2, wait=False) == ("a", "b")
-    with pytest.raises(ValueError, match="no 2 of 3"):
+    with pytest.raises(ValueError, match=naming("2 of 3")):
         two.take(["a", "b", "c"], 2, wait=False)
     assert Claim(tmp_path).take(["a", "b", "c"], 1, wait=False) == ("c",)
 
@@ -80,7 +81,7 @@ def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path: 
 
 
 def test_more_devices_than_there_are_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs 3 GPUs, 2 are visible"):
+    with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
         Claim(tmp_path).take(["0", "1"], 3, wait=True)
 
 
@@ -118,6 +119,6 @@ def test_a_spread_target_is_counted_and_any_other_takes_one_gpu() -> None:
 
 def test_an_unknown_size_of_a_spread_target_is_asked_for() -> None:
     pair = PairSettings(target="some/model", draft=None, target_device_map="auto")
-    with pytest.raises(ValueError, match=r"pair\.target_parameters"):
+    with pytest.raises(ValueError, match=naming("pair.target_parameters")):
         gpus_of_job(pair, CUDA)
     assert gpus_of_job(replace(pair, target_parameters=68_976_648_192), CUDA) == 2

@@ -19,6 +19,7 @@ from spec_bench.run.search_path import register
 from spec_bench.run.settings import JobSettings, build_settings, check_settings
 from spec_bench.run.simulation import published_block_efficiency
 from tests.run.tiny import rows_of
+from tests.said import naming
 
 MODELS = (
     "pair.target=random:llama_tiny",
@@ -108,7 +109,7 @@ def test_a_published_table_gives_each_cell_its_own_acceptance() -> None:
 
 def test_a_cell_that_the_table_lost_is_named_unless_its_acceptance_is_stated() -> None:
     lost = "cells=[rsd_s:12x5]"
-    with pytest.raises(ValueError, match="rsd/7 has no block efficiency of rsd_s 12x5"):
+    with pytest.raises(ValueError, match=naming("rsd/7", "rsd_s 12x5")):
         acceptances("simulate={table: rsd/7}", lost)
     assert acceptances("simulate={table: rsd/7, otherwise: 0.5}", lost) == [None, 0.5]
 
@@ -141,7 +142,7 @@ def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong: str, named:
 
 def test_a_decoder_may_state_its_acceptance_itself() -> None:
     cell = "{decoder: rsd_c, spec: 2-2, verifier: {rule: simulated, acceptance: 0.4}}"
-    with pytest.raises(ValueError, match=r"verifier\.replacement does not belong"):
+    with pytest.raises(ValueError, match=naming("verifier.replacement")):
         acceptances(f"cells=[{cell}]")
     fresh = [
         "~decoder.verifier.replacement",
@@ -149,12 +150,12 @@ def test_a_decoder_may_state_its_acceptance_itself() -> None:
         "+decoder.verifier.acceptance=0.4",
     ]
     assert acceptances(*fresh) == [None, 0.4]
-    with pytest.raises(ValueError, match="states its own acceptance; simulate must be null"):
+    with pytest.raises(ValueError, match=naming("simulate", "null")):
         acceptances(*fresh, "simulate=0.5")
 
 
 def test_a_task_of_texts_needs_a_tokenizer(tmp_path: Path) -> None:
     config = composed(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
-    with pytest.raises(ValueError, match="use task=random"):
+    with pytest.raises(ValueError, match=naming("task=random")):
         run_config(config)
     assert not list(tmp_path.glob("*/results.csv"))

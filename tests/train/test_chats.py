@@ -11,6 +11,7 @@ import pytest
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.run.paths import model_path
 from spec_bench.train.chats import chat_prompts, encode_chat, read_chats
+from tests.said import naming
 
 CHAT = {
     "conversations": [
@@ -113,7 +114,7 @@ def test_a_wrong_file_gives_one_line_naming_record_and_expectation(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data\.path: no file .*nowhere\.json"):
+    with pytest.raises(ValueError, match=naming("data.path", "nowhere.json")):
         read_chats(tmp_path / "nowhere.json")
 
 

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from spec_bench.tree.node_list import greedy_node_list
+from tests.said import naming
 
 ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
 
@@ -56,5 +57,5 @@ def test_a_tree_that_the_heads_cannot_make_is_refused(nodes: int) -> None:
 
 
 def test_an_accuracy_that_is_no_share_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"between 0 and 1, got 51"):
+    with pytest.raises(ValueError, match=naming("0 and 1", "51")):
         greedy_node_list([[51.0, 12.0]], 1)

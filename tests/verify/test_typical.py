@@ -12,6 +12,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.base import read_verifier
 from spec_bench.verify.typical import TypicalAcceptance, typical_walk
+from tests.said import naming
 
 DOUBLE = SamplingSettings(probability_dtype="float64")
 
@@ -75,5 +76,5 @@ def test_nothing_typical_leaves_a_plain_token_of_the_target() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, True, "x"])
 def test_thresholds_outside_the_unit_interval_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"verifier\.delta must be a number from 0 to 1"):
+    with pytest.raises(ValueError, match=naming("verifier.delta")):
         read_verifier({"rule": "typical", "delta": value}, "decoder 'd': verifier")
