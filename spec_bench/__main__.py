@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    application()()
+    from spec_bench.run.help import help_text, wants_help
+
+    if wants_help(sys.argv[1:]):
+        print(help_text(), end="")
+    else:
+        application()()
 
 
 def application() -> Callable[[], None]:

@@ -145,8 +145,12 @@ def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, A
 
     What pydantic adds for the members of a union is left out.
     """
-    key, annotation, owner = at, kind, kind
+    key, annotation, owner, tagged = at, kind, kind, False
     for part in loc:
+        if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:
+            tagged = True
+            continue
+        tagged = False
         hints, (origin, items) = _hints(annotation), _container(annotation)
         if hints and (part in hints or items is None):
             owner, annotation = annotation, hints.get(str(part))

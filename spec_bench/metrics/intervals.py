@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import DegenerateDataWarning, bootstrap
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -64,6 +63,8 @@ def bootstrap_sums(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     Raises:
         ValueError: no prompts, or columns of unequal length.
     """
+    from scipy.stats import DegenerateDataWarning, bootstrap  # takes long to import
+
     data = np.asarray(columns, dtype=np.float64)
     prompts = data.shape[-1]
     if data.ndim != 2 or prompts == 0:

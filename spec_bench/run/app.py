@@ -28,7 +28,7 @@ from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import DecoderLoader, load_decoder
 from spec_bench.run.experiment import Experiment, JobNote
-from spec_bench.run.hydra_errors import one_line
+from spec_bench.run.hydra_errors import comes_from_hydra, one_line
 from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
 from spec_bench.run.plan import PlannedCell, plan_job
@@ -80,6 +80,9 @@ def main() -> None:
         print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if not _wants_trace and comes_from_hydra(error):
+            _complain(ValueError(f"{one_line(error)} (in {' '.join(sys.argv[1:])})"))
+            sys.exit(2)
         if _wants_trace or not lost_worker(error):
             raise
         print(f"spec_bench: a worker was lost: {one_line(error)}", file=sys.stderr)
@@ -139,12 +142,17 @@ def run(asked: RunSettings) -> list[CellResult]:
     first = processes.rank() == 0
     wandb = build_wandb(settings.sink.wandb, settings.results / settings.name) if first else None
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
-    from spec_bench.run.job import run_job  # torch, which no refusal should wait for
-
-    results = run_job(settings)
+    results = run_job_of(settings)
     if first:
         _hand_over(settings, results, wandb)
     return results
+
+
+def run_job_of(settings: JobSettings) -> list[CellResult]:
+    """Imports torch, which no refusal should wait for, and runs the job."""
+    from spec_bench.run.job import run_job
+
+    return run_job(settings)
 
 
 def plan(asked: RunSettings) -> list[PlannedCell]:
@@ -163,6 +171,10 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
 
 def _asked(config: DictConfig) -> RunSettings:
     """The composed config, checked, before anything is read, loaded or written."""
+    choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    for group, choice in choices.items():
+        if OmegaConf.is_list(choice):
+            raise ValueError(f"{group} must be one choice, got {list(choice)}")
     return check_settings(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 
 

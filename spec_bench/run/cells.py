@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import yaml
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.decode.build import drafts_used, resolve_spec, spec_of, validate_decoder
 from spec_bench.run.grid import expand_grid
 from spec_bench.validation import Flag, Says, Text, Whole, check, settings
 
@@ -40,11 +39,13 @@ class Cell:
         decoder: its resolved config.
         spec: the papers' shorthand of its tree.
         drafts: how many of the pair's drafts it uses; 0 for the baseline.
+        heads: which kind of the pair's draft heads it uses, if any.
     """
 
     decoder: Mapping[str, Any]
     spec: str
     drafts: int
+    heads: str | None = None
 
     @property
     def name(self) -> str:
@@ -107,9 +108,18 @@ def build_cells(
 
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked."""
+    # What a decoder may say is known where decoders are, beside torch.
+    from spec_bench.decode.build import (
+        drafts_used,
+        heads_used,
+        resolve_spec,
+        spec_of,
+        validate_decoder,
+    )
+
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
     validate_decoder(decoder, sampling)
-    return Cell(decoder, spec_of(decoder), drafts_used(decoder))
+    return Cell(decoder, spec_of(decoder), drafts_used(decoder), heads_used(decoder))
 
 
 def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:

@@ -15,7 +15,6 @@ import torch
 
 from spec_bench import files
 from spec_bench.decode.build import AnyDecoder, build_decoder
-from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -117,7 +116,7 @@ def _prepare(
                 settings.sampling,
                 settings.batch_size,
                 pool,
-                heads_of(settings.pair, heads_used(run.cell.decoder), target),
+                heads_of(settings.pair, run.cell.heads, target),
             )
         except Exception as error:
             run.fail(error)

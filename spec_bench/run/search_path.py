@@ -1,7 +1,14 @@
-"""Where Hydra finds the papers' recipes, and the configs that other packages bring.
+"""Where Hydra finds configs besides our own ``conf``: recipes, and what other packages bring.
 
-``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package names itself as an entry point of
-``spec_bench.configs``; what lies in its ``conf`` and ``experiments`` is found as ours is.
+``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package names itself as an entry point,
+
+    [project.entry-points."spec_bench.configs"]
+    mine = "my_package"
+
+and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then ``decoder=coin``
+(and ``cells=[coin:4x3]``), ``conf/task`` and ``conf/pair`` likewise, and
+``my_package/experiments/mypaper/exp1.yaml`` is ``mypaper=exp1``. Where two files have one name,
+ours is taken.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.decode.build_heads import heads_used
 from spec_bench.engine import processes
 from spec_bench.files import RUNS, digest
 from spec_bench.judge.settings import JudgeSettings
@@ -106,7 +105,7 @@ class JobSettings:
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
-        kind = heads_used(cell.decoder)
+        kind = cell.heads
         heads = {} if kind is None else {"heads": self.pair.heads_settings(kind)}
         return {
             "pair": {**self.pair.settings(), **heads},
@@ -164,7 +163,7 @@ class JobSettings:
 
     def _drafting(self, cell: Cell) -> tuple[str, ...]:
         """Who drafts: draft models, or the target's heads."""
-        kind = heads_used(cell.decoder)
+        kind = cell.heads
         return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
 
 
@@ -250,7 +249,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         raise ValueError(
             f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
         )
-    kind = heads_used(cell.decoder)
+    kind = cell.heads
     if kind is None:
         return
     if kind not in pair.heads:

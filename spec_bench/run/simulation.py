@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.decode.build import build_policy, validate_decoder
-from spec_bench.decode.simulation import SIMULATED
 from spec_bench.published import FILE, Row, read_published
 from spec_bench.run.search_path import recipes_dir
 from spec_bench.validation import Ge, Le, MinLen, Real, Says, Text, check, settings
-from spec_bench.verify.simulated import constant_acceptance
 
 if TYPE_CHECKING:
     from spec_bench.run.cells import Cell
 
 _FORMS = "a probability, a list of one per depth, {table: PAPER/NUMBER} or null"
 _DIGITS = 6
+SIMULATED = "simulated"  # the rule of the verifier that states its acceptance
 
 Probability = Annotated[Real, Ge(0), Le(1)]
 Acceptance = float | Sequence[float]
@@ -114,6 +112,8 @@ def _simulated(
     cell: Cell, stated: Callable[[Cell, int], Acceptance], sampling: SamplingSettings
 ) -> Cell:
     """One cell with its acceptance stated."""
+    from spec_bench.decode.build import build_policy, validate_decoder
+
     depth = build_policy(cell.decoder, sampling).shape.depth
     verifier = {
         "rule": SIMULATED,
@@ -132,6 +132,8 @@ def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:
     if not isinstance(simulate, FromTable):
         return lambda cell, depth: simulate
     published = published_block_efficiency(simulate.table)
+
+    from spec_bench.verify.simulated import constant_acceptance
 
     def look_up(cell: Cell, depth: int) -> Acceptance:
         tau = published.get((cell.name, cell.spec))

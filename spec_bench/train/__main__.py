@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from spec_bench.train.app import main
+import sys
+
+from spec_bench.run.help import help_text, wants_help
+
+
+def main() -> None:
+    """Help at once, else the application, which imports torch."""
+    if wants_help(sys.argv[1:]):
+        print(help_text("train"), end="")
+        return
+    from spec_bench.train.app import main as train
+
+    train()
+
 
 if __name__ == "__main__":
     main()
