@@ -109,17 +109,11 @@ def build_cells(
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked."""
     # What a decoder may say is known where decoders are, beside torch.
-    from spec_bench.decode.build import (
-        drafts_used,
-        heads_used,
-        resolve_spec,
-        spec_of,
-        validate_decoder,
-    )
+    from spec_bench.decode.config import read_decoder, resolve_spec
 
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
-    validate_decoder(decoder, sampling)
-    return Cell(decoder, spec_of(decoder), drafts_used(decoder), heads_used(decoder))
+    config = read_decoder(decoder, sampling)
+    return Cell(decoder, config.spec, config.drafts, config.heads)
 
 
 def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:

@@ -70,7 +70,7 @@ def help_text(config: str = "config") -> str:
         launchers = sorted((conf_dir() / "hydra" / "launcher").glob("*.yaml"))
         parts += ["", "hydra/launcher=... with -m: where a sweep's jobs run"]
         parts += _lines((file.stem, _about(file)) for file in launchers)
-        parts += ["", "Recipes of papers (+NAME=... for those of other packages):"]
+        parts += ["", "Recipes of papers:"]
         parts += _lines(_recipes())
     return "\n".join(parts) + "\n"
 

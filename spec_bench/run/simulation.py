@@ -112,9 +112,13 @@ def _simulated(
     cell: Cell, stated: Callable[[Cell, int], Acceptance], sampling: SamplingSettings
 ) -> Cell:
     """One cell with its acceptance stated."""
-    from spec_bench.decode.build import build_policy, validate_decoder
+    from spec_bench.decode.config import read_decoder, read_tree
+    from spec_bench.tree.base import GrownTree
 
-    depth = build_policy(cell.decoder, sampling).shape.depth
+    tree = read_tree(cell.decoder)
+    if not isinstance(tree, GrownTree):
+        raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
+    depth = tree.shape.depth
     verifier = {
         "rule": SIMULATED,
         "acceptance": stated(cell, depth),
@@ -123,7 +127,7 @@ def _simulated(
     if cell.decoder["verifier"].get("rule") == SIMULATED:
         raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
     decoder = {**cell.decoder, "verifier": verifier}
-    validate_decoder(decoder, sampling)
+    read_decoder(decoder, sampling)
     return replace(cell, decoder=decoder)
 
 
