@@ -9,7 +9,7 @@ from spec_bench.columns import header
 from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, Difference, difference
-from spec_bench.report.claims.finding import Finding
+from spec_bench.report.claims.finding import Finding, refuse_unknown_fields
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope, scores_of
 from spec_bench.report.claims.verdict import (
@@ -52,6 +52,7 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
 
 def _refuse_unknown(claim: Claim, scope: Scope) -> None:
     """A misspelt column would be a claim that nothing was ever measured for."""
+    refuse_unknown_fields(claim)
     known = {"score", "scores", *header(), *scope.rows.columns}
     for name in (*claim.metric, *claim.given, *claim.across):
         if name not in known:

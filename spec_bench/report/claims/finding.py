@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from string import Formatter
 from typing import Any
 
+from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import RELATIVE
 from spec_bench.report.claims.evidence import Evidence, less_is_better
 from spec_bench.report.claims.verdict import Check
@@ -87,6 +90,29 @@ class Finding(Evidence):
         return found[self.claim.axis if name == "place" else name]
 
 
+FIELDS = sorted(
+    name
+    for part in Finding.__mro__
+    for name, value in vars(part).items()
+    if isinstance(value, property | cached_property) and not name.startswith("_")
+)
+_LABELS = ("left", "right", "left_pair", "right_pair", "place", "left_out")
+
+
+def refuse_unknown_fields(claim: Claim) -> None:
+    """Refuses a claim whose texts name fields that there are not.
+
+    Raises:
+        ValueError: names the first one, and those there are.
+    """
+    known = {*FIELDS, *_LABELS, *claim.each}
+    for text in (claim.claim, claim.where, *claim.evidence):
+        for _, name, _, _ in Formatter().parse(text):
+            if name is not None and name not in known:
+                choices = ", ".join(sorted(known))
+                raise ValueError(f"claim {claim.claim!r}: no field {{{name}}}; fields: {choices}")
+
+
 class _AbsentError(Exception):
     """A field has no value here."""
 
@@ -99,13 +125,8 @@ class _Lookup(dict[str, Any]):
         self._finding = finding
 
     def __missing__(self, key: str) -> Any:
-        try:
-            if hasattr(type(self._finding), key) or key == "left_out":
-                value = getattr(self._finding, key)
-            else:
-                value = self._finding.labelled(key)
-        except KeyError:
-            raise ValueError(f"a claim's text has an unknown field {{{key}}}") from None
+        own = key in FIELDS or key == "left_out"
+        value = getattr(self._finding, key) if own else self._finding.labelled(key)
         if value is None:
             raise _AbsentError(key)
         return value
