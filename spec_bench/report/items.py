@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from spec_bench.published import KEYS
 from spec_bench.report.recipes import recipe_name
 
 Kind = Literal["table", "figure"]
@@ -159,6 +160,13 @@ class Table(Item):
     tuned_from: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     searched: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = {source for lines in self.lines for source in lines.labels}
+        for source in (*self.heads.values(), *self.block):
+            if source not in {*KEYS, *own}:
+                choices = ", ".join((*KEYS, *sorted(own - {*KEYS})))
+                raise ValueError(f"no labels come from {source!r}; they come from {choices}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.files import package_folder
 from spec_bench.published import COLUMNS, FILE
 from spec_bench.report.paper import find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.layout import printed_grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown
 from tests.report.rows import row, write
@@ -76,6 +78,7 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
         ("misspelt_key", "digits: 2", "digts: 2", r"table 1: columns\.0\.digts: .*, got 2"),
         ("wrong_type", "digits: 2", "digits: two", r"table 1: columns\.0\.digits: .*, got 'two'"),
         ("wrong_choice", "block: [task]", "other_pair: above", r"table 1: other_pair: .*'above'"),
+        ("wrong_source", "tree: spec", "tree: spc", r"no labels come from 'spc'; .* decoder, spec"),
         ("no_heads", "heads: {decoder: decoder, tree: spec}", "", r"table 1: heads: .*required"),
         ("no_title", 'paper: "Mine: a paper"', "", "'paper' is missing"),
         ("no_list", "tables:", "tables: 3\nclaims:", "tables must be a list of mappings"),
@@ -97,6 +100,21 @@ def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("paper", "metric", "named"),
+    [
+        ("misspelt_metric", "blok_efficiency", r"blok_efficiency is not in .*; there: block_eff"),
+        ("other_number", "mbsu", r"mbsu is not in .*reference\.csv; there: block_efficiency"),
+    ],
+)
+def test_a_column_without_printed_numbers_is_refused(
+    paper: str, metric: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
+    with pytest.raises(ValueError, match=named):
+        printed_grid(f"{paper}/1")
+
+
 def test_an_unknown_paper_is_refused_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=naming("'nobody'", "dsbd", "mcsd", "redrafter", "rsd")):
         load_paper("nobody")
@@ -108,3 +126,14 @@ def test_two_papers_of_one_name_are_refused(
     package(tmp_path, "rsd", monkeypatch)
     with pytest.raises(ValueError, match=naming("two papers", "rsd")):
         paper_names()
+
+
+def test_the_example_in_the_readme_is_a_paper_and_lists_the_references_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = (package_folder("experiments") / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("```yaml\n")[2].partition("```")[0]
+    package(tmp_path, "of_the_readme", monkeypatch, example.replace("mine=", "NAME="))
+    paper = load_paper("of_the_readme")
+    assert (len(paper.tables), len(paper.figures), len(paper.claims)) == (1, 1, 1)
+    assert ", ".join(f"`{name}`" for name in COLUMNS) in readme

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spec_bench import columns, names
-from spec_bench.published import KEYS, Row
+from spec_bench.published import FILE, KEYS, Row
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Column, Lines, Table, find_table, load_paper, recipe_cells
 from spec_bench.report.tables.grid import Cell, Grid, Line, Wanted, mark_best, mark_tuned
@@ -45,9 +45,20 @@ def printed_grid(name: str, pair: str | None = None) -> Grid:
     Args:
         name: the table's, such as ``rsd/7``.
         pair: the one pair whose rows are wanted; None: the table's own.
+
+    Raises:
+        ValueError: the paper has no printed numbers of a column.
     """
     table = find_table(name)
-    return _Layout(table, load_paper(table.paper).numbers_of(table.number), pair).grid()
+    paper = load_paper(table.paper)
+    metrics = {number["metric"] for number in paper.numbers}
+    for column in table.columns:
+        if column.metric and not metrics & {*column.metrics}:
+            raise ValueError(
+                f"table {name}: {' or '.join(column.metrics)} is not in {paper.folder / FILE}; "
+                f"there: {', '.join(sorted(metrics)) or 'nothing'}"
+            )
+    return _Layout(table, paper.numbers_of(table.number), pair).grid()
 
 
 class _Layout:
