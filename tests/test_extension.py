@@ -19,10 +19,9 @@ OURS = HERE.parents[1]
 DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
 
 AUDIT = """
+from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
-from spec_bench.core.sampling import SamplingSettings
-from spec_bench.tree.base import policy
 from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
 
@@ -37,16 +36,17 @@ assert len(right) == len(wrong) == 2, errors
 assert max(right.values()) <= TOLERANCE, right
 assert min(wrong.values()) > 1e-3, wrong
 
-(case,) = policy["comb"].audit_cases()
-comb = {"policy": "comb", "teeth": case.policy.teeth, "depth": case.policy.depth}
-exact = {"rule": "recursive_rejection", "replacement": False}
-settings = SamplingSettings(probability_dtype="float64")
-for drafter in ("language_model", "bigram"):
-    for verifier in (exact, {"rule": "first_only"}, {"rule": "first_only_wrong"}):
-        decoder = {"name": "it", "drafter": {"kind": drafter}, "tree": comb, "verifier": verifier}
-        error, outcomes = enumerated_error(decoder, settings)
+found = {case.name: case for case in tree_cases("exact") if "comb 2x2" in case.name}
+for drafter in ("", "bigram: "):
+    for rule_said in ("recursive_rejection", "first_only", "first_only_wrong"):
+        (case,) = [
+            case
+            for name, case in found.items()
+            if name.startswith(drafter + "comb") and case.config.verifier.name == rule_said
+        ]
+        error, outcomes = enumerated_error(case.config, WARM)
         assert outcomes > 10
-        assert (error <= TOLERANCE) == ("wrong" not in verifier["rule"]), (decoder, error)
+        assert (error <= TOLERANCE) == ("wrong" not in rule_said), (case.name, error)
 """
 
 

@@ -1,6 +1,7 @@
 """``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
 
-Without arguments: every rule by enumeration, every decoder on a Markov chain. With ``--target``
+Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
+with all drafters and rules that fit it, those of other packages too. With ``--target``
 and ``--draft``: also greedy equality with autoregressive decoding on that pair.
 """
 
@@ -10,14 +11,17 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit.beam_decoders import BEAM_CASES, beam_chi_square, enumerated_beam_error
+from spec_bench.audit.beam_decoders import (
+    BEAM_SETTINGS,
+    beam_chi_square,
+    enumerated_beam_error,
+)
 from spec_bench.audit.beams import audit_counts, audit_layers
-from spec_bench.audit.catalogue import AUDIT_CASES, HEAD_CASES, SETTINGS, TYPICAL_CASES
+from spec_bench.audit.catalogue import WARM, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
@@ -27,7 +31,7 @@ from spec_bench.audit.decoders import (
 from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import DecoderConfig
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.records import Request
 
@@ -46,68 +50,31 @@ def audit_rules() -> Iterator[Line]:
     """Every node rule by enumeration over random and adversarial (p, q)."""
     for case in rule_cases():
         error, cases = audit_rule(case)
-        yield Line(
-            f"rule: {case.name}",
-            f"enumeration, {cases} cases",
-            f"error {error:.1e}",
-            error <= TOLERANCE,
-        )
+        yield _enumerated(f"rule: {case.name}", error, f"{cases} cases")
 
 
 def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
     """Every decoder on a Markov chain, exactly where enumeration reaches, else by chi-square."""
-    for case in AUDIT_CASES:
-        name = case.decoder["name"]
-        for label, settings in SETTINGS.items():
-            if case.enumerable or settings.for_draft().temperature == 0:
-                error, outcomes = enumerated_error(case.decoder, settings, seed=seed)
-                yield Line(
-                    f"{name}: {label}",
-                    f"enumeration, {outcomes} outcomes",
-                    f"error {error:.1e}",
-                    error <= TOLERANCE,
+    for case in tree_cases("exact"):
+        for label, settings in case.settings():
+            if case.enumerable(settings):
+                error, count = enumerated_error(
+                    case.config, settings, vocab=case.tree.vocab, seed=seed
                 )
-                continue
-            p_value = chi_square(case.decoder, settings, samples=10 * samples, seed=seed)
-            yield Line(
-                f"{name}: {label}",
-                f"chi-square, {10 * samples} continuations",
-                f"p = {p_value:.3g}",
-                p_value >= FALSE_ALARM_RATE,
-            )
-    for case in AUDIT_CASES:
-        p_value = chi_square(case.decoder, SETTINGS["temperature 1"], samples=samples, seed=seed)
-        yield Line(
-            f"{case.decoder['name']}: several iterations in a batch",
-            f"chi-square, {samples} continuations",
-            f"p = {p_value:.3g}",
-            p_value >= FALSE_ALARM_RATE,
-        )
+                yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
+            else:
+                p_value = chi_square(case.config, settings, samples=10 * samples, seed=seed)
+                yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
+        p_value = chi_square(case.config, WARM, samples=samples, seed=seed)
+        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
 
 
-def audit_heads(samples: int, seed: int) -> Iterator[Line]:
-    """Draft heads: exact rules by enumeration and chi-square; how far off typical acceptance is."""
-    for case in HEAD_CASES:
-        name = case.decoder["name"]
-        for label, settings in SETTINGS.items():
-            error, outcomes = enumerated_error(case.decoder, settings, seed=seed)
-            yield Line(
-                f"{name}: {label}",
-                f"enumeration, {outcomes} outcomes",
-                f"error {error:.1e}",
-                error <= TOLERANCE,
-            )
-        p_value = chi_square(case.decoder, SETTINGS["temperature 1"], samples=samples, seed=seed)
+def audit_approximations(seed: int) -> Iterator[Line]:
+    """How far off rules are that claim no exactness."""
+    for case in tree_cases("approximate"):
+        distance = total_variation(case.config, WARM, vocab=case.tree.vocab, seed=seed)
         yield Line(
-            f"{name}: several iterations in a batch",
-            f"chi-square, {samples} continuations",
-            f"p = {p_value:.3g}",
-            p_value >= FALSE_ALARM_RATE,
-        )
-    for case in TYPICAL_CASES:
-        distance = total_variation(case.decoder, SETTINGS["temperature 1"], seed=seed)
-        yield Line(
-            f"{case.decoder['name']}: temperature 1",
+            f"{case.name}: temperature 1",
             "approximate; distance by enumeration",
             f"TV {distance:.3f}",
             None,
@@ -121,31 +88,29 @@ def audit_beams(samples: int, seed: int) -> Iterator[Line]:
         "width recursion": audit_counts(seed=seed),
     }
     for label, (error, cases) in found.items():
-        yield Line(
-            f"beams: {label}",
-            f"enumeration, {cases} cases",
-            f"error {error:.1e}",
-            error <= TOLERANCE,
-        )
-    for case in BEAM_CASES:
-        name = case.decoder["name"]
-        error, outcomes = enumerated_beam_error(
-            case.decoder, case.settings, vocab=case.vocab, stop_ids=case.stop_ids, seed=seed
-        )
-        yield Line(
-            f"{name}: {case.label}",
-            f"enumeration, {outcomes} outcomes",
-            f"error {error:.1e}",
-            error <= TOLERANCE,
-        )
-    for case in BEAM_CASES[:2]:
-        p_value = beam_chi_square(case.decoder, case.settings, samples=samples, seed=seed)
-        yield Line(
-            f"{case.decoder['name']}: several iterations in a batch",
-            f"chi-square, {samples} times all beams",
-            f"p = {p_value:.3g}",
-            p_value >= FALSE_ALARM_RATE,
-        )
+        yield _enumerated(f"beams: {label}", error, f"{cases} cases")
+    for case in beam_cases():
+        for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
+            error, count = enumerated_beam_error(
+                case.config,
+                settings,
+                vocab=vocab or case.tree.vocab,
+                stop_ids=stop_ids,
+                seed=seed,
+            )
+            yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
+        p_value = beam_chi_square(case.config, WARM, samples=samples, seed=seed)
+        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
+
+
+def _enumerated(subject: str, error: float, counted: str) -> Line:
+    result = f"error {error:.1e}"
+    return Line(subject, f"enumeration, {counted}", result, error <= TOLERANCE)
+
+
+def _sampled(subject: str, p_value: float, counted: str) -> Line:
+    result = f"p = {p_value:.3g}"
+    return Line(subject, f"chi-square, {counted}", result, p_value >= FALSE_ALARM_RATE)
 
 
 def audit_pair(
@@ -163,13 +128,16 @@ def audit_pair(
     ]
     greedy = SamplingSettings(temperature=0.0)
 
-    def answers(decoder: dict[str, Any]) -> list[tuple[int, ...]]:
-        built = build_decoder(decoder, target, [draft, draft], greedy)
+    def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
+        built = config.build(target, [draft, draft], greedy)
         return [built.generate([request], seed=0)[0].tokens for request in requests]
 
-    baseline = answers(AUDIT_CASES[0].decoder)
-    for case in AUDIT_CASES[1:]:
-        got = answers(case.decoder)
+    cases = [case for case in tree_cases("exact") if case.config.heads is None]
+    baseline = answers(next(case.config for case in cases if case.config.drafts == 0))
+    for case in cases:
+        if case.config.drafts == 0:
+            continue
+        got = answers(case.config)
         found = [
             first_difference(target, request, *pair)
             for request, *pair in zip(requests, baseline, got, strict=True)
@@ -177,7 +145,7 @@ def audit_pair(
         differences = [difference for difference in found if difference]
         ties = sum(difference.near_tie for difference in differences)
         yield Line(
-            f"{case.decoder['name']}: greedy equals autoregressive",
+            f"{case.name}: greedy equals autoregressive",
             f"{len(requests)} prompts",
             f"{len(requests) - len(differences)} equal, {ties} near-ties "
             f"(gap <= {NEAR_TIE_GAP:g}), {len(differences) - ties} different",
@@ -204,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = [
         *audit_rules(),
         *audit_decoders(options.samples, options.seed),
-        *audit_heads(options.samples, options.seed),
+        *audit_approximations(options.seed),
         *audit_beams(options.samples, options.seed),
     ]
     if options.target:

@@ -7,8 +7,8 @@ law of beam sampling with as many beams at every layer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from scipy.stats import chisquare
@@ -19,72 +19,45 @@ from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_rows import BeamRow
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import DecoderConfig
 from spec_bench.records import Request
 
 PROMPT = (1, 0)
 Beams = tuple[tuple[int, ...], ...]
 
 
-class BeamCase(NamedTuple):
-    """One beam decoder to audit.
+class BeamSettings(NamedTuple):
+    """Sampling settings for beams.
 
     Attributes:
-        label: for the table.
-        decoder: its settings, with threshold 0 where it drafts.
-        settings: sampling settings.
-        vocab: V of the chain.
+        sampling: warps the joint law of all beams.
         stop_ids: tokens that end a beam.
+        vocab: V of the chain; None: the case's own.
     """
 
-    label: str
-    decoder: dict[str, Any]
-    settings: SamplingSettings
-    vocab: int
+    sampling: SamplingSettings
     stop_ids: tuple[int, ...] = ()
+    vocab: int | None = None
 
 
-def sampling_settings(width: int) -> dict[str, Any]:
-    """Settings of ``beam_sampling``."""
-    return {
-        "name": "beam_sampling",
-        "drafter": {"kind": "none"},
-        "tree": {"policy": "beam_root", "width": width},
-        "verifier": {"rule": "beam_sampling"},
-    }
-
-
-def dsbd_settings(width: int, depth: int) -> dict[str, Any]:
-    """Settings of ``dsbd`` with threshold 0, where every layer has its full width."""
-    return {
-        "name": "dsbd",
-        "drafter": {"kind": "language_model"},
-        "tree": {"policy": "beams", "width": width, "depth": depth, "threshold": 0.0, "least": 1},
-        "verifier": {"rule": "beam_rejection"},
-    }
-
-
-_WARM = SamplingSettings(probability_dtype="float64")
-_CUT = SamplingSettings(top_k=3, top_p=0.9, probability_dtype="float64")
-_TOP_2 = SamplingSettings(1.5, top_k=2, probability_dtype="float64")
-BEAM_CASES = (
-    BeamCase("2 beams", sampling_settings(2), _WARM, 3),
-    BeamCase("2 beams, 2 layers", dsbd_settings(2, 2), _WARM, 2),
-    BeamCase("2 beams, 1 layer", dsbd_settings(2, 1), _WARM, 3),
-    BeamCase("1 beam, 2 layers", dsbd_settings(1, 2), _WARM, 3),
-    BeamCase("top-k, top-p, a stop token", dsbd_settings(2, 1), _CUT, 3, (2,)),
-    BeamCase("temperature 1.5, top-k, a stop token", dsbd_settings(2, 2), _TOP_2, 3, (1,)),
-)
+BEAM_SETTINGS = {
+    "temperature 1": BeamSettings(SamplingSettings(probability_dtype="float64")),
+    "top-k 3, top-p 0.9, a stop token": BeamSettings(
+        SamplingSettings(top_k=3, top_p=0.9, probability_dtype="float64"), (2,), 3
+    ),
+    "temperature 1.5, top-k 2, a stop token": BeamSettings(
+        SamplingSettings(1.5, top_k=2, probability_dtype="float64"), (1,), 3
+    ),
+}
 
 
 def beam_decoder(
-    decoder: Mapping[str, Any], settings: SamplingSettings, *, vocab: int, seed: int, rows: int = 1
+    config: DecoderConfig, settings: SamplingSettings, *, vocab: int, seed: int, rows: int = 1
 ) -> tuple[BeamDecoder, MarkovModel]:
     """A beam decoder over a random chain, with a draft that resembles it."""
     target = random_markov(vocab, seed)
     draft = MarkovModel(target.logits + random_markov(vocab, 1000 + seed).logits)
-    drafts = [] if decoder["drafter"]["kind"] == "none" else [draft]
-    built = build_decoder(decoder, target, drafts, settings, rows)
+    built = config.build(target, [draft] * config.drafts, settings, rows)
     assert isinstance(built, BeamDecoder)
     return built, target
 
@@ -145,7 +118,7 @@ def beam_law(
 
 
 def enumerated_beam_error(
-    decoder: Mapping[str, Any],
+    config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int = 2,
@@ -156,7 +129,7 @@ def enumerated_beam_error(
     """Exact error of one iteration: its beams, then beam sampling up to the deepest layer.
 
     Args:
-        decoder: its settings, with threshold 0 where it drafts.
+        config: the decoder, with threshold 0 where it drafts.
         settings: sampling settings with ``probability_dtype`` float64.
         vocab: V of the chain.
         seed: of the chain.
@@ -166,7 +139,7 @@ def enumerated_beam_error(
     Returns:
         The largest |probability - beam sampling's| and the number of outcomes enumerated.
     """
-    built, target = beam_decoder(decoder, settings, vocab=vocab, seed=seed)
+    built, target = beam_decoder(config, settings, vocab=vocab, seed=seed)
     if alter:
         alter(built)
     request = Request("audit", PROMPT, built.depth + 2, stop_ids)
@@ -194,7 +167,7 @@ def enumerated_beam_error(
 
 
 def beam_chi_square(
-    decoder: Mapping[str, Any],
+    config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int = 2,
@@ -206,7 +179,7 @@ def beam_chi_square(
     """p-value of sampled beams after several iterations in batches, against beam sampling's law.
 
     Args:
-        decoder: its settings, with threshold 0 where it drafts.
+        config: the decoder, with threshold 0 where it drafts.
         settings: sampling settings.
         vocab: V of the chain.
         layers: tokens per beam.
@@ -218,7 +191,7 @@ def beam_chi_square(
         The p-value; 0 if beams came out that cannot.
     """
     rows = 250
-    built, target = beam_decoder(decoder, settings, vocab=vocab, seed=seed, rows=rows)
+    built, target = beam_decoder(config, settings, vocab=vocab, seed=seed, rows=rows)
     if alter:
         alter(built)
     counts: Counter[Beams] = Counter()

@@ -1,76 +1,20 @@
-"""What is audited: the nine decoders with trees small enough to enumerate, and settings."""
+"""What is audited: every registered policy's smallest trees, with every drafter and rule that fit.
+
+Nothing is listed here. A policy names its audit cases, a drafter what it takes part with, a rule
+the ways of drawing siblings that it claims to be exact for; all combinations are audited.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
-
-_LM = {"kind": "language_model"}
-_RRS = {"rule": "recursive_rejection", "replacement": False}
-_RRS_REPLACEMENT = {"rule": "recursive_rejection", "replacement": True}
-
-
-class AuditCase(NamedTuple):
-    """One decoder to audit.
-
-    Attributes:
-        decoder: its settings.
-        enumerable: whether every random choice is discrete.
-    """
-
-    decoder: dict[str, Any]
-    enumerable: bool = True
-
-
-def _case(
-    name: str, drafter: dict, tree: dict, verifier: dict, *, enumerable: bool = True
-) -> AuditCase:
-    settings = {"name": name, "drafter": drafter, "tree": tree, "verifier": verifier}
-    return AuditCase(settings, enumerable)
-
-
-def _widths(*widths: int, replacement: bool) -> dict[str, Any]:
-    return {"policy": "widths", "widths": list(widths), "replacement": replacement}
-
-
-AUDIT_CASES = (
-    _case("ar", {"kind": "none"}, {"policy": "root"}, _RRS),
-    _case("sd", _LM, {"policy": "chain", "depth": 2}, _RRS),
-    _case("spectr", _LM, {"policy": "iid_paths", "paths": 2, "depth": 2}, {"rule": "k_seq"}),
-    _case("specinfer", _LM, _widths(2, 1, replacement=True), _RRS_REPLACEMENT),
-    _case(
-        "specinfer, 2 drafts",
-        {"kind": "language_model", "drafts": 2},
-        _widths(2, replacement=True),
-        _RRS_REPLACEMENT,
-    ),
-    _case("mcsd", _LM, _widths(3, replacement=True), _RRS_REPLACEMENT),
-    _case("mcsd_wor", _LM, _widths(2, 1, replacement=False), _RRS),
-    _case("mcns", _LM, _widths(2, 1, replacement=False), {"rule": "naive"}),
-    _case("mcns, replacement", _LM, _widths(2, 1, replacement=True), {"rule": "naive"}),
-    _case("rsd_c", _LM, _widths(3, 1, replacement=False), _RRS),
-    # Stochastic beam search depends on the Gumbel values, not only on their order.
-    _case(
-        "rsd_s",
-        _LM,
-        {"policy": "stochastic_beam", "width": 3, "depth": 2},
-        _RRS,
-        enumerable=False,
-    ),
-)
-
-_SPARSE = {"policy": "node_list", "nodes": [[0], [1], [0, 0]]}
-_BEAMS = {"policy": "head_beams", "width": 2, "depth": 2}
-HEAD_CASES = (
-    _case("medusa", {"kind": "medusa"}, _SPARSE, _RRS),
-    _case("redrafter", {"kind": "redrafter"}, _BEAMS, _RRS),
-)
-# Not exact; the audit measures how far off they are.
-TYPICAL_CASES = (
-    _case("medusa_typical", {"kind": "medusa"}, _SPARSE, {"rule": "typical"}),
-    _case("redrafter_typical", {"kind": "redrafter"}, _BEAMS, {"rule": "typical"}),
-)
+from spec_bench.decode.config import DecoderConfig, goes_with, verifies
+from spec_bench.draft.base import drafter
+from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
+from spec_bench.verify.base import BeamVerifier, Verifier, rule
 
 SETTINGS = {
     "temperature 1": SamplingSettings(probability_dtype="float64"),
@@ -80,3 +24,103 @@ SETTINGS = {
         draft_temperature=0.0, probability_dtype="float64"
     ),
 }
+WARM = SETTINGS["temperature 1"]
+
+
+@dataclass(frozen=True)
+class AuditCase:
+    """One decoder to audit.
+
+    Attributes:
+        config: the decoder.
+        tree: its tree, with what the audit must know of it.
+    """
+
+    config: DecoderConfig
+    tree: AuditTree
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        return self.config.name
+
+    def settings(self) -> Iterator[tuple[str, SamplingSettings]]:
+        """The sampling settings under which the rule fits the tree, with their names."""
+        for label, settings in SETTINGS.items():
+            if _fits(self.config, settings):
+                yield label, settings
+
+    def enumerable(self, settings: SamplingSettings) -> bool:
+        """Whether every random choice is discrete; a draft at temperature 0 makes none."""
+        return self.tree.enumerable or settings.for_draft().temperature == 0
+
+
+def tree_cases(mark: str) -> Iterator[AuditCase]:
+    """The decoders of single sequences whose output bears a mark.
+
+    Args:
+        mark: ``exact``, or ``approximate``: then with the trees that the rule is meant for.
+    """
+    for kind in policy.values():
+        if issubclass(kind, GrownTree):
+            for tree in kind.audit_cases():
+                yield from _cases(tree, mark)
+
+
+def beam_cases() -> Iterator[AuditCase]:
+    """The decoders of several sequences that draw their beams from the beam law."""
+    for kind in policy.values():
+        if not issubclass(kind, GrownTree):
+            for tree in kind.audit_cases():
+                yield from _cases(tree, "exact_beam")
+
+
+def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
+    for known in drafter.values():
+        if not goes_with(known, type(tree.policy)):
+            continue
+        for drafting in known.audit_cases(tree.drafts):
+            for verifier in _verifiers(tree.policy, mark):
+                name = f"{_named(tree, known.kind)} + {verifier.said}"
+                try:
+                    config = DecoderConfig(name, drafting, tree.policy, verifier)
+                except ValueError:
+                    continue
+                if _fits(config, WARM):
+                    yield AuditCase(config, tree)
+
+
+def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
+    """The rules for a tree, each with every choice of settings that its exactness hangs on."""
+    found = []
+    for kind in rule.values():
+        if kind.declared != mark or not verifies(kind, type(tree)):
+            continue
+        if issubclass(kind, BeamVerifier) and kind.searches:
+            continue  # draws nothing: held against another program's beam search, not a law
+        made = [kind(**needed) for needed in kind.laws.values()] or [kind()]
+        if isinstance(tree, GrownTree) and mark != "exact":
+            made = [each for each in made if tree.siblings(WARM) in each.siblings]
+        found += [each for index, each in enumerate(made) if each not in made[:index]]
+    # Without a draft there is nothing to accept, and all rules are one.
+    alone = isinstance(tree, GrownTree) and tree.shape.depth == 0
+    yield from found[:1] if alone else found
+
+
+def _fits(config: DecoderConfig, settings: SamplingSettings) -> bool:
+    try:
+        config.check_under(settings)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(tree: AuditTree, kind: str) -> str:
+    """A tree in words: who drafts, the shorthand, how siblings are drawn."""
+    words = [f"{tree.policy.name} {tree.policy.spec}"]
+    if isinstance(tree.policy, GrownTree) and max(tree.policy.shape.children, default=0) > 1:
+        words.append(SAID[tree.policy.siblings(WARM)])
+    if tree.drafts > 1:
+        words.append(f"{tree.drafts} drafts")
+    by = "" if kind in ("language_model", "none") else f"{kind}: "
+    return by + ", ".join(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from scipy.stats import chisquare
@@ -13,7 +12,7 @@ from scipy.stats import chisquare
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import read_decoder
+from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import Heads, heads_class
 from spec_bench.records import Request
@@ -24,7 +23,7 @@ Tokens = tuple[int, ...]
 
 
 def markov_decoder(
-    decoder: Mapping[str, Any],
+    config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int,
@@ -34,7 +33,7 @@ def markov_decoder(
     """A decoder over a random chain, with drafts that resemble it.
 
     Args:
-        decoder: its settings.
+        config: the decoder.
         settings: sampling settings.
         vocab: V.
         seed: of the chain.
@@ -43,7 +42,6 @@ def markov_decoder(
     Returns:
         The decoder and its target.
     """
-    config = read_decoder(decoder, settings)
     target = random_markov(vocab, seed)
     drafts = []
     for index in range(config.drafts):
@@ -66,7 +64,7 @@ def heads_on(target: MarkovModel, kind: str, seed: int) -> Heads:
 
 
 def enumerated_error(
-    decoder: Mapping[str, Any],
+    config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int = 3,
@@ -79,7 +77,7 @@ def enumerated_error(
     law. That is checked for every continuation of the longest block's length.
 
     Args:
-        decoder: its settings; a small tree.
+        config: the decoder, with a small tree.
         settings: sampling settings with ``probability_dtype`` float64.
         vocab: V of the chain.
         seed: of the chain.
@@ -88,7 +86,7 @@ def enumerated_error(
     Returns:
         The largest |probability - chain's probability| and the number of outcomes enumerated.
     """
-    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
+    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
     if alter:
         alter(built)
     got, expected, count = block_law(built, partial(target.law, settings=settings))
@@ -131,19 +129,19 @@ def block_law(
 
 
 def total_variation(
-    decoder: Mapping[str, Any], settings: SamplingSettings, *, vocab: int = 3, seed: int = 0
+    config: DecoderConfig, settings: SamplingSettings, *, vocab: int = 3, seed: int = 0
 ) -> float:
     """Distance of one iteration's output law from the chain's: half the sum of differences.
 
     Arguments as ``enumerated_error``'s.
     """
-    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed)
+    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
     got, expected, _ = block_law(built, partial(target.law, settings=settings))
     return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
 
 
 def chi_square(
-    decoder: Mapping[str, Any],
+    config: DecoderConfig,
     settings: SamplingSettings,
     *,
     vocab: int = 3,
@@ -157,7 +155,7 @@ def chi_square(
     Covers several iterations, batches and seeded draws, which enumeration does not.
 
     Args:
-        decoder: its settings.
+        config: the decoder.
         settings: sampling settings.
         vocab: V of the chain.
         length: tokens per continuation.
@@ -169,7 +167,7 @@ def chi_square(
         The p-value; 0 if a continuation came out that cannot.
     """
     rows = 500
-    built, target = markov_decoder(decoder, settings, vocab=vocab, seed=seed, rows=rows)
+    built, target = markov_decoder(config, settings, vocab=vocab, seed=seed, rows=rows)
     if alter:
         alter(built)
     counts: Counter[tuple[int, ...]] = Counter()

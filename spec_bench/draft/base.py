@@ -199,6 +199,11 @@ class Drafter(ABC):
         """The deepest tree that heads of its kind can draft; None where nothing limits it."""
         return None
 
+    @classmethod
+    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+        """What takes part in the audit of trees that so many draft models share."""
+        return (cls(),) if models == 1 else ()
+
     @abstractmethod
     def drafting(self, equipment: Equipment) -> Drafting:
         """What drafts for the rows of a batch."""

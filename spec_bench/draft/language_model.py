@@ -128,6 +128,10 @@ class LanguageModelDrafter(Drafter):
     def models(self) -> int:
         return self.drafts
 
+    @classmethod
+    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+        return (cls(models),)
+
     def drafting(self, equipment: Equipment) -> Drafting:
         return LanguageModelDrafting(equipment.models, equipment.caches, equipment.rows)
 

@@ -75,10 +75,10 @@ class Verifier:
 
     @property
     def said(self) -> str:
-        """The rule and the settings that it hangs on, for messages."""
+        """The rule and the settings that its exactness hangs on, for messages."""
         hung = sorted({key for needed in self.laws.values() for key in needed})
         values = [f"{key}: {str(getattr(self, key)).lower()}" for key in hung]
-        return " with ".join([repr(self.name), *([", ".join(values)] if values else [])])
+        return " with ".join([self.name, *([", ".join(values)] if values else [])])
 
 
 class TreeVerifier(Verifier):
@@ -115,11 +115,13 @@ class TreeVerifier(Verifier):
         single = all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
             raise ValueError(
-                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.said} is exact "
-                f"only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
+                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.said!r} is "
+                f"exact only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
             )
         if drafts > 1 and not self.several_drafts:
-            raise ValueError(f"rule {self.said} takes one draft model, drafter.drafts is {drafts}")
+            raise ValueError(
+                f"rule {self.said!r} takes one draft model, drafter.drafts is {drafts}"
+            )
 
 
 class NodeVerifier(TreeVerifier):

@@ -8,53 +8,62 @@ import pytest
 import torch
 
 from spec_bench.audit.beam_decoders import (
-    BEAM_CASES,
-    BeamCase,
+    BEAM_SETTINGS,
     beam_chi_square,
     beam_decoder,
-    dsbd_settings,
     enumerated_beam_error,
-    sampling_settings,
 )
+from spec_bench.audit.catalogue import AuditCase, beam_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, markov_decoder
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.config import DecoderConfig, read_decoder
 from spec_bench.records import Request
 
 WARM = SamplingSettings(probability_dtype="float64")
 
 
-@pytest.mark.parametrize(
-    "case", BEAM_CASES, ids=lambda case: f"{case.decoder['name']} {case.label}"
-)
-def test_one_iteration_has_the_law_of_beam_sampling(case: BeamCase) -> None:
-    error, count = enumerated_beam_error(
-        case.decoder, case.settings, vocab=case.vocab, stop_ids=case.stop_ids
+def dsbd(width: int, depth: int) -> DecoderConfig:
+    """DSBD with threshold 0, where every layer has its full width."""
+    tree = {"policy": "beams", "width": width, "depth": depth, "threshold": 0.0, "least": 1}
+    return read_decoder(
+        {
+            "name": "dsbd",
+            "drafter": {"kind": "language_model"},
+            "tree": tree,
+            "verifier": {"rule": "beam_rejection"},
+        }
     )
-    assert error <= TOLERANCE
-    assert count > 1
 
 
-@pytest.mark.parametrize(
-    "decoder", [sampling_settings(2), dsbd_settings(2, 2)], ids=["sampling", "dsbd"]
-)
-def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(
-    decoder: dict[str, Any],
-) -> None:
-    assert beam_chi_square(decoder, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
+@pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
+def test_one_iteration_has_the_law_of_beam_sampling(case: AuditCase) -> None:
+    for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
+        error, count = enumerated_beam_error(
+            case.config, settings, vocab=vocab or case.tree.vocab, stop_ids=stop_ids
+        )
+        assert error <= TOLERANCE, label
+        assert count > 1
+
+
+@pytest.mark.parametrize("case", [*beam_cases()][:2], ids=lambda case: case.name)
+def test_several_iterations_in_a_batch_have_the_law_of_beam_sampling(case: AuditCase) -> None:
+    assert beam_chi_square(case.config, WARM, samples=3000, seed=4) >= FALSE_ALARM_RATE
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_one_draft_beam_accepts_as_speculative_decoding_does(depth: int) -> None:
     """W_S = W_L = 1 and gamma = L: the same law of (accepted, tokens) in one iteration."""
-    chain = {
-        "name": "sd",
-        "drafter": {"kind": "language_model"},
-        "tree": {"policy": "chain", "depth": depth},
-        "verifier": {"rule": "recursive_rejection", "replacement": False},
-    }
+    chain = read_decoder(
+        {
+            "name": "sd",
+            "drafter": {"kind": "language_model"},
+            "tree": {"policy": "chain", "depth": depth},
+            "verifier": {"rule": "recursive_rejection", "replacement": False},
+        }
+    )
     request = Request("audit", (1, 0), depth + 3)
 
     def law_of(built: Any) -> dict[Any, float]:
@@ -70,15 +79,13 @@ def test_one_draft_beam_accepts_as_speculative_decoding_does(depth: int) -> None
             law[outcome] = law.get(outcome, 0.0) + probability
         return law
 
-    ours = law_of(beam_decoder(dsbd_settings(1, depth), WARM, vocab=2, seed=1)[0])
+    ours = law_of(beam_decoder(dsbd(1, depth), WARM, vocab=2, seed=1)[0])
     theirs = law_of(markov_decoder(chain, WARM, vocab=2, seed=1)[0])
     assert ours == {key: pytest.approx(value) for key, value in theirs.items()}
 
 
 def test_at_temperature_zero_all_beams_are_the_greedy_sequence() -> None:
-    built, target = beam_decoder(
-        dsbd_settings(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2
-    )
+    built, target = beam_decoder(dsbd(3, 2), SamplingSettings(temperature=0.0), vocab=5, seed=2)
     (answer,) = built.generate([Request("audit", (1, 0), 12)], seed=0)
     last, expected = 0, []
     for position in range(1, 13):

@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec_bench.audit.catalogue import (
-    AUDIT_CASES,
-    HEAD_CASES,
-    SETTINGS,
-    TYPICAL_CASES,
-    AuditCase,
-)
+from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
@@ -24,12 +18,22 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.base import drafter
+from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
 
-WARM = SETTINGS["temperature 1"]
-CASES = {case.decoder["name"]: case for case in AUDIT_CASES}
-FAST = [case for case in AUDIT_CASES if case.enumerable and case.decoder["name"] != "rsd_c"]
+CASES = {case.name: case for case in tree_cases("exact")}
+SD = CASES["chain 2 + recursive_rejection with replacement: false"].config
+SPECTR = CASES["iid_paths 2x2, i.i.d. + k_seq"].config
+MCSD = CASES["widths 2-1, without replacement + recursive_rejection with replacement: false"].config
+RSD_S = CASES[
+    "stochastic_beam 3x2, without replacement + recursive_rejection with replacement: false"
+].config
+# RSD-C's tree has most outcomes: the command line enumerates it.
+FAST = [case for case in CASES.values() if case.tree.enumerable and "3-1" not in case.name]
+ONE_PER_TREE = {(case.tree, case.config.drafter): case for case in reversed(CASES.values())}
 
 
 def test_enumeration_visits_every_outcome_once_with_its_probability() -> None:
@@ -43,45 +47,45 @@ def test_enumeration_visits_every_outcome_once_with_its_probability() -> None:
     ]
 
 
-@pytest.mark.parametrize("label", SETTINGS)
-@pytest.mark.parametrize("case", FAST, ids=lambda case: case.decoder["name"])
-def test_one_iteration_has_exactly_the_chains_law(case: AuditCase, label: str) -> None:
-    error, count = enumerated_error(case.decoder, SETTINGS[label])
-    assert error <= TOLERANCE
-    assert count >= 1
+@pytest.mark.parametrize("case", FAST, ids=lambda case: case.name)
+def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
+    labels = []
+    for label, settings in case.settings():
+        error, count = enumerated_error(case.config, settings, vocab=case.tree.vocab)
+        assert error <= TOLERANCE, label
+        assert count >= 1
+        labels.append(label)
+    assert labels == list(SETTINGS)
 
 
-@pytest.mark.parametrize("case", AUDIT_CASES, ids=lambda case: case.decoder["name"])
+@pytest.mark.parametrize("case", ONE_PER_TREE.values(), ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
-    assert chi_square(case.decoder, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
+    assert chi_square(case.config, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
 
 
-@pytest.mark.parametrize("label", SETTINGS)
-@pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.decoder["name"])
-def test_draft_heads_have_exactly_the_chains_law(case: AuditCase, label: str) -> None:
-    error, count = enumerated_error(case.decoder, SETTINGS[label])
-    assert error <= TOLERANCE
-    assert count > 1
+@pytest.mark.parametrize("case", tree_cases("approximate"), ids=lambda case: case.name)
+def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
+    assert 0.01 < total_variation(case.config, WARM) < 1
 
 
-@pytest.mark.parametrize("case", HEAD_CASES, ids=lambda case: case.decoder["name"])
-def test_draft_heads_follow_the_chain_over_several_iterations(case: AuditCase) -> None:
-    assert chi_square(case.decoder, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
-
-
-@pytest.mark.parametrize("case", TYPICAL_CASES, ids=lambda case: case.decoder["name"])
-def test_typical_acceptance_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
-    assert 0.01 < total_variation(case.decoder, WARM) < 1
+def test_every_policy_and_every_exact_rule_is_audited() -> None:
+    trees = {case.config.tree.name for case in CASES.values()}
+    assert trees == {name for name, kind in policy.items() if issubclass(kind, GrownTree)}
+    rules = {case.config.verifier.name for case in CASES.values()}
+    assert rules == {name for name, kind in rule.items() if kind.declared == "exact"}
+    drafters = {case.config.drafter.kind for case in CASES.values()}
+    assert drafters == set(drafter)
+    assert {case.config.tree.name for case in beam_cases()} == set(policy) - trees
 
 
 @pytest.mark.parametrize("label", SETTINGS)
 def test_stochastic_beam_search_follows_the_chain(label: str) -> None:
-    p_value = chi_square(CASES["rsd_s"].decoder, SETTINGS[label], samples=20_000, seed=2)
+    p_value = chi_square(RSD_S, SETTINGS[label], samples=20_000, seed=2)
     assert p_value >= FALSE_ALARM_RATE
 
 
 def test_a_stochastic_beam_with_a_deterministic_draft_is_exact_by_enumeration() -> None:
-    error, _ = enumerated_error(CASES["rsd_s"].decoder, SETTINGS["temperature 1, draft at 0"])
+    error, _ = enumerated_error(RSD_S, SETTINGS["temperature 1, draft at 0"])
     assert error <= TOLERANCE
 
 
@@ -106,7 +110,7 @@ def test_siblings_tested_in_another_order_than_decreasing_psi_are_caught() -> No
 
         decoder.policy = Reversed(3, 2)
 
-    assert chi_square(CASES["rsd_s"].decoder, WARM, alter=reverse_order) < FALSE_ALARM_RATE
+    assert chi_square(RSD_S, WARM, alter=reverse_order) < FALSE_ALARM_RATE
 
 
 def test_a_bonus_token_from_the_level_above_the_leaf_is_caught() -> None:
@@ -119,7 +123,7 @@ def test_a_bonus_token_from_the_level_above_the_leaf_is_caught() -> None:
 
         decoder.target.forward = shifted  # type: ignore[method-assign]
 
-    error, _ = enumerated_error(CASES["sd"].decoder, WARM, alter=shift_positions)
+    error, _ = enumerated_error(SD, WARM, alter=shift_positions)
     assert error > 0.01
 
 
@@ -128,7 +132,7 @@ def test_a_rule_that_keeps_p_after_a_rejection_is_caught_end_to_end() -> None:
         rule = decoder.rule
         decoder.rule = lambda p, q, tokens, valid: rule(p, q, tokens, valid)._replace(residual=p)
 
-    error, _ = enumerated_error(CASES["mcsd_wor"].decoder, WARM, alter=wrong_residual)
+    error, _ = enumerated_error(MCSD, WARM, alter=wrong_residual)
     assert error > 0.01
 
 
@@ -143,5 +147,5 @@ def test_k_seq_with_duplicate_candidates_counted_once_is_caught() -> None:
 
         decoder.rule = deduplicated
 
-    error, _ = enumerated_error(CASES["spectr"].decoder, WARM, alter=count_once)
+    error, _ = enumerated_error(SPECTR, WARM, alter=count_once)
     assert error > 1e-3

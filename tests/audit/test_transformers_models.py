@@ -10,17 +10,22 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.audit.catalogue import AUDIT_CASES, SETTINGS, AuditCase
+from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import Tokens, block_law
 from spec_bench.core.warp import probs
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.loading import COMPILERS
 from spec_bench.engine.model import HuggingFaceModel
 
 VOCAB = 3
-WARM = SETTINGS["temperature 1"]
-CASES = {case.decoder["name"]: case for case in AUDIT_CASES}
+CASES = {case.name: case.config for case in tree_cases("exact")}
+AR = "root - + recursive_rejection with replacement: true"
+DRAFTED = (
+    "chain 2 + recursive_rejection with replacement: false",
+    "iid_paths 2x2, i.i.d. + k_seq",
+    "widths 2-1, without replacement + recursive_rejection with replacement: false",
+)
 NEEDS_COMPILER = pytest.mark.skipif(
     not any(map(shutil.which, COMPILERS)), reason="needs a C++ compiler"
 )
@@ -59,24 +64,24 @@ def own_law(target: HuggingFaceModel, prefix: Tokens, length: int) -> Mapping[To
     return law
 
 
-def error(case: AuditCase, how: str) -> float:
+def error(config: DecoderConfig, how: str) -> float:
     """The largest error of one block's law."""
     torch._dynamo.reset()
     target, draft = random_llama(0, how), random_llama(1, how)
-    built = build_decoder(case.decoder, target, [draft], WARM)
+    built = config.build(target, [draft], WARM)
     assert isinstance(built, Decoder)
     got, expected, _ = block_law(built, lambda prefix, length: own_law(target, prefix, length))
     assert max(expected.values()) - min(expected.values()) > 0.05  # no uniform law
     return max(abs(got[tokens] - chance) for tokens, chance in expected.items())
 
 
-@pytest.mark.parametrize("name", ["ar", "sd", "spectr", "mcsd_wor"])
+@pytest.mark.parametrize("name", [AR, *DRAFTED])
 def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
     assert error(CASES[name], "none") <= 1e-9
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sd", "spectr", "mcsd_wor"])
+@pytest.mark.parametrize("name", DRAFTED)
 @pytest.mark.parametrize("how", ["graph", pytest.param("inductor", marks=NEEDS_COMPILER)])
 def test_a_captured_model_keeps_exactly_the_models_law(how: str, name: str) -> None:
     # Fused kernels round otherwise, and the norms compute in float32.

@@ -74,11 +74,11 @@ def altered(name: str, block: str, **values: object) -> dict:
     [
         (
             altered("rsd_c", "tree", replacement=True),
-            "draws siblings 'iid', but rule 'recursive_rejection'",
+            "draws siblings 'iid', but rule 'recursive_rejection with replacement: false'",
         ),
         (
             altered("mcsd", "tree", replacement=False),
-            "'without_replacement', but rule 'recursive_rejection' with replacement: true",
+            "'without_replacement', but rule 'recursive_rejection with replacement: true'",
         ),
         (altered("rsd_s", "verifier", rule="k_seq"), "verifier.replacement does not belong"),
         ({**decoder_settings("rsd_s"), "verifier": {"rule": "k_seq"}}, "but rule 'k_seq' is exact"),
@@ -90,7 +90,7 @@ def altered(name: str, block: str, **values: object) -> dict:
         (altered("rsd_s", "drafter", drafts=2), "2 drafts need tree.policy 'widths'"),
         (
             altered("sd", "tree", depth=True),
-            "tree.depth must be a whole number from 1 to",
+            "tree.depth must be a whole number from 1 to 4096, got True",
         ),
     ],
 )
