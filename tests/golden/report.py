@@ -18,6 +18,7 @@ STATES = {"unmeasured": ("--results", "nothing")}
 STATES["measured"] = ("--results", MEASURED, "--pair", "embedded")
 _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
+_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)  # looks change; what is said does not
 _WRITTEN = (".md", ".csv", ".tex")
 
 
@@ -47,7 +48,8 @@ def printed(names: Iterable[str]) -> dict[str, str]:
         if first == "list":
             found[name] = must(REPORT, "list", second, *STATES[state][:2])
         else:
-            found[name] = must(REPORT, "table", first, "--format", second, *STATES[state])
+            text = must(REPORT, "table", first, "--format", second, *STATES[state])
+            found[name] = _STYLE.sub("", text)
     return found
 
 
