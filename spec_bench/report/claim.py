@@ -118,7 +118,7 @@ class Claim(_Strict):
             ``steps`` than at the start, and less at no step; ``open``: nothing is decided.
         within: the difference is at most this, e.g. 0.05 or ``10%`` of the left side.
         at_least: the difference is at least this.
-        pooled: also on the prompts of all tasks together.
+        pooled: also on the prompts of all tasks together; a text is what that place is called.
         where: the place as text with fields; "": the task and the settings that differ.
         evidence: parts of the evidence, with fields; a part whose field has no value is left out.
     """
@@ -148,7 +148,7 @@ class Claim(_Strict):
     expect: Expect = "ahead"
     within: float | str | None = None
     at_least: float | None = None
-    pooled: bool = False
+    pooled: bool | str = False
     where: str = ""
     evidence: tuple[str, ...] = ()
 

@@ -397,6 +397,19 @@ def test_any_results_file_has_its_orderings_checked_where_records_are_there(
     assert check.verdict == verdict
 
 
+def test_orderings_of_any_results_file_are_pooled_over_tasks(results: Path) -> None:
+    cells = [
+        cell(decoder, "3", 1.0, task=task, run_id=f"{decoder}-{task}")
+        for task in ("xsum", "dolly")
+        for decoder in ("spectr", "sd")
+    ]
+    for task in ("xsum", "dolly"):
+        record(results, f"spectr-{task}", HIGH)
+        record(results, f"sd-{task}", LOW)
+    checks = check_generally(frame(*cells), results)
+    assert [check.where for check in checks] == ["xsum", "dolly", "all tasks"]
+
+
 @pytest.mark.parametrize(
     ("speedup", "verdict"),
     [((1.4, 1.3, 1.5), "holds"), ((1.1, 0.9, 1.3), "within noise"), ((0.8, 0.7, 0.9), "does not")],

@@ -14,6 +14,8 @@ from spec_bench.report.claims.verdict import Check
 
 _COMPARED = ("{found}", ", mean of {many} comparisons fixed in advance", ", {best}", "; {picked}")
 
+_POOLED = "all tasks, pair {pair}"
+
 
 def titled(metric: str) -> str:
     """A metric's name in a sentence."""
@@ -25,9 +27,10 @@ class Finding(Evidence):
 
     def check(self, verdict: str) -> Check:
         """The check with its texts filled in."""
-        where = f"all tasks, pair {self.pair}"
-        if self.tasks == 1:
-            where = "".join(self._filled([self.claim.where or "{title}"]))
+        place = self.claim.where or "{title}"
+        if self.tasks > 1:
+            place = self.claim.pooled if isinstance(self.claim.pooled, str) else _POOLED
+        where = "".join(self._filled([place]))
         evidence = "".join(self._filled(self.claim.evidence or _COMPARED))
         text = "".join(self._filled([self.claim.claim]))
         return Check(text, where, evidence, verdict, self.claim.sentence, self.claim.section)
