@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,8 @@ from spec_bench.run.settings import JobSettings, RunSettings, build_settings, ch
 from spec_bench.run.store import CellStore
 from spec_bench.run.worker import JobError, claim_gpus, enter_folder, lost_worker, offer_devices
 from spec_bench.sinks.console import print_table
-from spec_bench.sinks.wandb import LoggedCell, Wandb, build_wandb, log_job
+from spec_bench.sinks.settings import build_sinks
+from spec_bench.sinks.sink import LoggedCell, Sink
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -140,11 +142,11 @@ def run(asked: RunSettings) -> list[CellResult]:
         check_score(score)
         check_references(score, [g for each in settings.examples for g in each.references])
     first = processes.rank() == 0
-    wandb = build_wandb(settings.sink.wandb, settings.results / settings.name) if first else None
+    sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
     log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
     results = run_job_of(settings)
     if first:
-        _hand_over(settings, results, wandb)
+        _hand_over(settings, results, sinks)
     return results
 
 
@@ -184,21 +186,21 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
     return partial(load_decoder, folders), folders
 
 
-def _hand_over(settings: JobSettings, results: list[CellResult], wandb: Wandb | None) -> None:
-    """CSV always; table and W&B as configured."""
-    file = files.results_file(settings.results, settings.name)
+def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence[Sink]) -> None:
+    """CSV always; table and sinks as configured."""
     labels = settings.labels(settings.cells[0])
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
-    Experiment(settings.results, settings.name).add(note)
+    rows = Experiment(settings.results, settings.name).add(note)
     if settings.sink.table:
         print_table(results)
-        print(f"results: {file}")
-    if wandb is not None:
-        pair, task = settings.pair.name, settings.task.name
-        rows = [row for row in files.read_csv(file) if row["pair"] == pair]
+        print(f"results: {files.results_file(settings.results, settings.name)}")
+    if sinks:
+        place = settings.pair.name, settings.task.name
+        own = [row for row in rows if (row["pair"], row["task"]) == place]
         logged = [_logged(settings.results, result) for result in results]
-        log_job(wandb, logged, [row for row in rows if row["task"] == task])
+        for each in sinks:
+            each.take(logged, own)
 
 
 def _logged(results: Path, result: CellResult) -> LoggedCell:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from spec_bench import files
 from spec_bench.run.identity import job_id
@@ -47,23 +48,24 @@ class Experiment:
         self._results = results
         self._notes = files.jobs_folder(results, name)
 
-    def add(self, note: JobNote) -> None:
-        """Notes a job that has ended and rebuilds the CSV."""
+    def add(self, note: JobNote) -> list[dict[str, Any]]:
+        """Notes a job that has ended and rebuilds the CSV; its rows."""
         path = self._notes / f"{job_id(note.cells)}.json"
         files.write_json(path, asdict(note))
-        self.rebuild()
+        return self.rebuild()
 
-    def rebuild(self) -> None:
-        """Rewrites the CSV until no job has ended since its notes were read.
+    def rebuild(self) -> list[dict[str, Any]]:
+        """Rewrites the CSV until no job has ended since its notes were read; its rows.
 
         Whoever renames last has then seen every note: a note that comes later brings a rebuild of
         its own. Rows of the file that no note knows stay first, in their order.
         """
-        state = None
+        state, rows = None, list[dict[str, Any]]()
         while state != (state := self._state()):
             order = self._order()
             found = [CellStore(self._results, run_id).result() for run_id in order]
-            merge_csv(self.csv, [result for result in found if result is not None], order)
+            rows = merge_csv(self.csv, [result for result in found if result is not None], order)
+        return rows
 
     def _order(self) -> Sequence[str]:
         """All run ids by their jobs' places in the sweep, each once."""

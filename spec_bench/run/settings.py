@@ -20,7 +20,7 @@ from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, 
 from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
 from spec_bench.sinks.rows import labels_of
-from spec_bench.sinks.settings import SinkSettings
+from spec_bench.sinks.settings import SinkSettings, sink_settings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.schema import databases_digest
@@ -67,7 +67,7 @@ class RunSettings:
     generation: Generation
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
-    sink: SinkSettings
+    sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
 

@@ -33,12 +33,16 @@ def merge_csv(
     kept = [run_id for run_id in rows if run_id not in set(named)]
     rows.update({result.run_id: row_of(result) for result in results})
     wanted = dict.fromkeys([*kept, *named, *rows])
-    written = [rows[run_id] for run_id in wanted if run_id in rows]
-    write_csv(path, written)
-    return written
+    return write_csv(path, [rows[run_id] for run_id in wanted if run_id in rows])
 
 
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows with every column that a file may have, and what else they have after these."""
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Writes rows with every column that a file may have, and what else they have after these.
+
+    Returns:
+        The rows with all of these columns.
+    """
     names = columns.ordered([*columns.header(), *(name for row in rows for name in row)])
-    files.write_csv(path, rows, names)
+    whole = [{name: row.get(name, "") for name in names} for row in rows]
+    files.write_csv(path, whole, names)
+    return whole

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
 
-from spec_bench.validation import Flag, Text, settings
+from spec_bench.sinks.sink import Sink, sink
+from spec_bench.validation import Flag, Text, check, settings
 
 
 @settings
@@ -23,8 +26,42 @@ class WandbSettings:
 
 @settings
 class SinkSettings:
-    """``sink``; meanings stand in ``conf/sink/default.yaml``."""
+    """``sink``; meanings stand in ``conf/sink/default.yaml``.
+
+    Attributes:
+        more: settings of other packages' sinks, by name, as they were written.
+    """
 
     progress: Flag = True
     table: Flag = True
     wandb: WandbSettings = field(default_factory=WandbSettings)
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
+    """Checks the config group ``sink``; other packages' sinks check their own part when built.
+
+    Raises:
+        ValueError: an unknown sink or setting, or a value that cannot be right.
+    """
+    if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
+        return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")
+    ours = {each.name for each in fields(SinkSettings)} - {"more"}
+    more = {name: told for name, told in config.items() if name not in ours and name in sink}
+    own = {name: told for name, told in config.items() if name not in more}
+    return replace(check(SinkSettings, own, "sink"), more=more)
+
+
+def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
+    """The sinks that are on.
+
+    Args:
+        settings: checked ones.
+        folder: the experiment's.
+
+    Raises:
+        ValueError: settings that cannot be right.
+    """
+    asked = {"wandb": settings.wandb, **settings.more}
+    built = [sink[name](told, folder) for name, told in asked.items()]
+    return [each for each in built if each is not None]

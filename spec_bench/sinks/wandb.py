@@ -13,17 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spec_bench import columns
 from spec_bench.files import digest
-from spec_bench.records import CellResult, Generation
 from spec_bench.sinks.curves import AXES, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.settings import WandbSettings
+from spec_bench.sinks.sink import LoggedCell, sink
 from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
 from spec_bench.validation import check
 
@@ -57,24 +57,12 @@ class Wandb:
         """The note of a run that was not logged."""
         return Note(run_id, self.entity or "", self.project, self.mode)
 
-
-@dataclass(frozen=True)
-class LoggedCell:
-    """What there is to log of a cell.
-
-    Attributes:
-        result: its row.
-        settings: the resolved settings that its run id is the hash of.
-        generations: its records in the order they were decoded; of a failed cell those it had.
-        folder: its own folder, which bears the note of what was logged.
-    """
-
-    result: CellResult
-    settings: Mapping[str, Any]
-    generations: Sequence[Generation] = field(repr=False)
-    folder: Path
+    def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Logs a job; see ``log_job``."""
+        log_job(self, cells, rows)
 
 
+@sink("wandb")
 def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wandb | None:
     """The sink that ``sink.wandb`` describes; None where it is off.
 

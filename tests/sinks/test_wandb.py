@@ -176,7 +176,7 @@ def test_disabled_logs_nothing_and_leaves_no_note(run_job: RunJob, tmp_path: Pat
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("onlin", r"sink\.wandb\.mode is 'onlin'; choose from online, offline, disabled"),
+        ("onlin", r"sink\.wandb\.mode .*'onlin'"),
         ("online", r"sink\.wandb\.mode=online: .*API key.* Offline needs no account"),
     ],
 )
