@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any, ClassVar, Literal
 
 from spec_bench.published import KEYS
@@ -15,6 +16,8 @@ from spec_bench.report.recipes import recipe_name
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
 """Which measured tree stands in a place, see ``tables.grid.Wanted``."""
+IN_TITLES = ("target", "targets", "draft", "task", "temperature")
+"""The names that a table's title may have in braces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class Item:
     Attributes:
         paper: the paper's name.
         number: as the paper counts.
-        title: a caption; a table's may have names of the reference's columns in braces.
+        title: a caption; a table's may have names of ``IN_TITLES`` in braces.
         recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
     """
 
@@ -167,6 +170,9 @@ class Table(Item):
             if source not in {*KEYS, *own}:
                 choices = ", ".join((*KEYS, *sorted(own - {*KEYS})))
                 raise ValueError(f"no labels come from {source!r}; they come from {choices}")
+        for _, name, _, _ in Formatter().parse(self.title):
+            if name is not None and name not in IN_TITLES:
+                raise ValueError(f"no {{{name}}} in titles; there are {', '.join(IN_TITLES)}")
 
 
 @dataclass(frozen=True, kw_only=True)

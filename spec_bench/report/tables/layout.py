@@ -93,10 +93,9 @@ class _Layout:
         lines = []
         for line in self._lines():
             cells = [self._cell(line, value, column) for value in across for column in self.shown]
-            labels = {source: self._label(line, source) for source in self._sources()}
-            block = "/".join(labels[source] for source in self.table.block)
-            texts = tuple(labels[source] for source in self.table.heads.values())
-            lines.append(Line(texts, tuple(cells), block, line.extra))
+            labels = tuple(self._label(line, source) for source in self.table.heads.values())
+            block = "/".join(self._label(line, source) for source in self.table.block)
+            lines.append(Line(labels, tuple(cells), block, line.extra))
         return Grid(
             name=self.table.name,
             title=self._title(),
@@ -150,8 +149,8 @@ class _Layout:
         metric = self._metric(column, row["task"])
         place = (*_values(row, self.places), metric, column.spec)
         number = None if line.extra else self.printed.get(place)
+        row = number or row
         wanted = self._wanted(line, row, column.spec)
-        over = bool(column.over) and wanted is not None
         measured = column.measured or metric
         return Cell(
             printed=_printed(number, column),
@@ -161,7 +160,7 @@ class _Layout:
             column=measured if column.shows == "number" else column.shows,
             scale=column.scale,
             minus=self._wanted(line, row, column.minus) if column.minus else None,
-            over=_baseline(wanted, column.over) if over and wanted else None,
+            over=_baseline(wanted, column.over) if column.over and wanted else None,
             state=column.empty if wanted else "",
         )
 
@@ -173,7 +172,7 @@ class _Layout:
         own, table = line.own, self.table
         pick = own.pick or ("spec" if line.extra and table.pick == "preferred" else table.pick)
         if pick in ("spec", "preferred") and not spec:
-            spec = row["spec"] if "spec" in self.keys else own.spec or self._usual(row["decoder"])
+            spec = row["spec"] or own.spec or self._usual(row["decoder"])
         temperature = float(row["temperature"]) if row["temperature"] else own.temperature
         return Wanted(
             pair=pair,
@@ -202,10 +201,8 @@ class _Layout:
         if not self.table.across:
             return [""]
         values = list(dict.fromkeys(row[self.table.across] for row in self.numbers))
-        return values + ([str(self.asked)] if self._has_own_columns() else [])
-
-    def _has_own_columns(self) -> bool:
-        return self.is_other and self.table.other_pair == "columns"
+        other = self.is_other and self.table.other_pair == "columns"
+        return [*values, *([str(self.asked)] if other else [])]
 
     def _shown(self, column: Column) -> Column | None:
         """A column with its names filled in; None where the table prints no such metric."""
@@ -232,9 +229,6 @@ class _Layout:
         own = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(own, column.metrics[0])
 
-    def _sources(self) -> set[str]:
-        return {*self.table.heads.values(), *self.table.block}
-
     def _label(self, line: _Line, source: str) -> str:
         """What a line has under a heading."""
         text = line.row.get(source, "")
@@ -255,7 +249,7 @@ class _Layout:
         return self.table.title.format(
             target=first["target"],
             targets=" and ".join(targets),
-            draft=next(iter(self.drafts.values()), "") if self.drafts else "",
+            draft=next(iter(self.drafts.values()), ""),
             task=names.task(first["task"]),
             temperature=first["temperature"],
         )
