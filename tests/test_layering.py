@@ -47,13 +47,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": {
         *("core", "engine", "draft", "tree", "verify", "decode"),
         *("tasks", "metrics", "measure", "sinks", "judge", "validation"),
+        "api",  # the package is called as the public function of its name
     },
-    "__init__": set(),
+    "api": {"core", "engine", "decode", "tasks", "sinks", "run", "validation"},
+    "__init__": {"api", "run"},
     "__main__": {"run"},
 }
 ONLY_IN: dict[str, set[str]] = {
-    "hydra": {"run", "train"},
-    "omegaconf": {"run", "train"},
+    "hydra": {"run", "train", "api"},
+    "omegaconf": {"run", "train", "api"},
     "pydantic": {"validation", "run", "train", "judge", "measure", "tasks", "sinks", "report"},
     "accelerate": {"train"},
     "transformers": {"engine", "train"},

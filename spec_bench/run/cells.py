@@ -106,6 +106,20 @@ def build_cells(
     return tuple(unique.values())
 
 
+def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
+    """One cell as a list of cells names it.
+
+    Args:
+        item: ``decoder:spec``, or a mapping.
+        load: gives a decoder's config by name.
+        sampling: some rules do not fit some of them.
+
+    Raises:
+        ValueError: a decoder, spec or combination that does not exist, naming it.
+    """
+    return _make_cell(*_parse_cell(item, load), sampling)
+
+
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked."""
     # What a decoder may say is known where decoders are, beside torch.

@@ -160,8 +160,23 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
     )
     label = pair.name or "+".join(_short(name) for name in names)
-    heads = {kind: name for kind, name in (pair.heads or {}).items() if name is not None}
+    heads = _named_heads(pair.heads or {})
     return Pair(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads)
+
+
+def _named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
+    """Draft heads by kind, those that are there.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    from spec_bench.draft.base import drafter
+
+    kinds = [kind for kind, known in drafter.items() if known.heads] if heads else []
+    for kind in heads:
+        if kind not in kinds:
+            raise ValueError(f"pair.heads has {', '.join(kinds)}, got {kind!r}")
+    return {kind: name for kind, name in heads.items() if name is not None}
 
 
 def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:

@@ -197,7 +197,7 @@ def build_settings(
         ValueError: settings that do not go together, or name what is not there.
     """
     task, engine = build_task(asked.task), asked.engine
-    sampling = _sampling(asked.generation, task.generation)
+    sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
     cells = simulate_cells(cells, asked.simulate, sampling)
@@ -285,7 +285,7 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
     )
 
 
-def _sampling(run: Generation, task: Generation) -> SamplingSettings:
+def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
     """The sampling settings: the run's, where they are null the task's, else the defaults."""
     values: dict[str, Any] = {
         name: next(
