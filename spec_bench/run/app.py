@@ -41,6 +41,7 @@ from spec_bench.run.settings import JobSettings, RunSettings, build_settings, ch
 from spec_bench.run.store import CellStore
 from spec_bench.run.worker import JobError, claim_gpus, enter_folder, lost_worker, offer_devices
 from spec_bench.sinks.console import print_table
+from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import build_sinks
 from spec_bench.sinks.sink import LoggedCell, Sink
 
@@ -188,7 +189,7 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
 
 def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence[Sink]) -> None:
     """CSV always; table and sinks as configured."""
-    labels = settings.labels(settings.cells[0])
+    labels = labels_of(settings.facts(settings.cells[0]))
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
     rows = Experiment(settings.results, settings.name).add(note)

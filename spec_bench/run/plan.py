@@ -7,11 +7,12 @@ long as the longest, a character is a token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from spec_bench import files
+from spec_bench.records import CellFacts
 from spec_bench.run.cells import Cell
 from spec_bench.run.devices import gpu_memory_gib
 from spec_bench.run.identity import run_id
@@ -63,7 +64,7 @@ class PlannedCell:
 
     Attributes:
         run_id: names its folder.
-        labels: as its row would have them.
+        facts: what it is.
         state: what is on disk.
         prompts: how many there are.
         left: how many are not decoded yet.
@@ -73,7 +74,7 @@ class PlannedCell:
     """
 
     run_id: str
-    labels: Mapping[str, Any]
+    facts: CellFacts
     state: State
     prompts: int
     left: int
@@ -110,7 +111,7 @@ def plan_job(
         planned.append(
             PlannedCell(
                 store.folder.name,
-                settings.labels(cell),
+                settings.facts(cell),
                 state,
                 prompts,
                 left,
@@ -182,14 +183,14 @@ def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
 
 def _wanted(settings: JobSettings, cell: Cell, pair: PairSettings) -> Wanted:
     """What identifies a cell's rate."""
-    labels = settings.labels(cell)
+    facts = settings.facts(cell)
     return Wanted(
-        labels["target"],
-        labels["draft"],
+        facts.target,
+        ",".join(facts.draft),
         pair.printed,
-        labels["task"],
-        labels["decoder"],
-        labels["spec"],
+        facts.task,
+        facts.decoder,
+        facts.spec,
         settings.batch_size,
         settings.device.partition(":")[0],
     )

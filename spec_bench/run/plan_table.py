@@ -53,7 +53,7 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
         f"{len(cells)} cells: {counted}",
         f"device hours: at most {_hours(known)}{beyond}",
     ]
-    for pair, memory in {str(cell.labels["pair"]): cell.memory for cell in cells}.items():
+    for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.fits is False:
             lines.append(f"does not fit: {pair}: {_needs(memory)}")
     return lines
@@ -71,7 +71,7 @@ def _needs(memory: Memory) -> str:
 def _row(cell: PlannedCell) -> list[str]:
     fits = {True: "yes", False: "NO", None: _UNKNOWN if cell.memory.gpus != 0 else "-"}
     return [
-        *(str(cell.labels[name]) for name in _COLUMNS),
+        *(str(getattr(cell.facts, name)) for name in _COLUMNS),
         cell.state,
         f"{cell.left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",

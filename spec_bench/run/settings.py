@@ -19,7 +19,6 @@ from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, with_own_name
 from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
-from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import SinkSettings, sink_settings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
@@ -151,10 +150,6 @@ class JobSettings:
             simulated_acceptance=simulated_acceptance(cell.decoder),
             later_turns=self._later_turns(),
         )
-
-    def labels(self, cell: Cell) -> dict[str, Any]:
-        """The facts as the results table has them."""
-        return labels_of(self.facts(cell))
 
     def _later_turns(self) -> str | None:
         """What later turns continue; None where no example has several turns."""
