@@ -14,6 +14,7 @@ allowed. Plain Python: the machine runs where there is no settings library.
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -89,7 +90,10 @@ def read(kind: type[Block], given: Mapping[str, Any], where: str, owner: str) ->
 
 def shown(value: Any, *, quoted: bool = True) -> str:
     """A value for a message: one line, not longer than is useful."""
-    text = repr(value) if quoted else str(value)
+    try:
+        text = repr(value) if quoted else str(value)
+    except ValueError:  # Python prints no whole number of more than 4300 digits
+        text = "a number of thousands of digits"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -138,8 +142,11 @@ def _fit(hint: Any, value: Any) -> Any:
     elif hint is float or hint is int:
         allowed = (int, float) if hint is float else (int,)
         _require(isinstance(value, allowed) and not isinstance(value, bool))
-        # An inequality with nan is false; without bounds infinity is refused too.
-        _require(bounds.least <= value <= bounds.most if bounds else math.isfinite(value))
+        # An inequality with nan is false; infinity, and a whole number beyond it, is no setting.
+        limits = bounds or (
+            Range(-sys.float_info.max, sys.float_info.max) if hint is float else None
+        )
+        _require(limits is None or limits.least <= value <= limits.most)
         return float(value) if hint is float else value
     else:
         _require(isinstance(value, Mapping if get_origin(hint) is Mapping else hint))

@@ -28,6 +28,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from spec_bench.fields import shown
+
 Entry = TypeVar("Entry")
 Thing = TypeVar("Thing")
 
@@ -129,7 +131,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         if isinstance(name, str) and name in self:
             return self[name]
-        raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {name!r}")
+        raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
 
     def forget(self, name: str) -> None:
         """Takes an entry out again; for tests that register something of their own."""

@@ -18,7 +18,7 @@ from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import MOST_NODES
+from spec_bench.fields import MOST_NODES, shown
 from spec_bench.registry import Registry
 from spec_bench.spec import Spec
 
@@ -177,7 +177,9 @@ def within_bounds(key: str, nodes: int) -> None:
         ValueError: naming the key, the number of nodes and the bound.
     """
     if nodes > MOST_NODES:
-        raise ValueError(f"{key} must make a tree of at most {MOST_NODES} nodes, got {nodes}")
+        raise ValueError(
+            f"{key} must make a tree of at most {MOST_NODES} nodes, got {shown(nodes)}"
+        )
 
 
 def _declare(name: str, thing: type[Policy]) -> type[Policy]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import MOST_NODES, Range
+from spec_bench.fields import MOST_NODES, Range, shown
 from spec_bench.spec import Spec
 from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
 
@@ -54,8 +54,8 @@ class NodeList(GrownTree):
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) and self.nodes not in node_lists():
             raise ValueError(
-                f"nodes {self.nodes!r} is no node list; known: {', '.join(node_lists())}, or give "
-                "paths of ranks such as [[0], [1], [0, 0]]"
+                f"nodes {shown(self.nodes)} is no node list; known: {', '.join(node_lists())}, or "
+                "give paths of ranks such as [[0], [1], [0, 0]]"
             )
         within_bounds("nodes", len(self.paths))
         if len(set(self.paths)) < len(self.paths):
@@ -64,7 +64,8 @@ class NodeList(GrownTree):
         for node in self.paths:
             if node[:-1] not in known:
                 raise ValueError(
-                    f"nodes: node {list(node)} has no parent {list(node[:-1])} in the list"
+                    f"nodes: node {shown(list(node))} has no parent {shown(list(node[:-1]))} in "
+                    "the list"
                 )
 
     @classmethod
