@@ -13,6 +13,7 @@ from spec_bench.run.plan import Memory, PlannedCell, job_memory
 from spec_bench.run.plan_table import plan_arguments, totals
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, published_rows
 from spec_bench.run.search_path import recipes_dir
+from tests.cells import facts
 from tests.run.test_command_line import main
 from tests.run.tiny import RunJob, overrides
 
@@ -86,7 +87,7 @@ def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets() -> No
 
 
 def planned(run_id: str, state: str, hours: float | None, memory: Memory) -> PlannedCell:
-    return PlannedCell(run_id, {"pair": "p"}, state, 20, 20, None, hours, memory)  # type: ignore[arg-type]
+    return PlannedCell(run_id, facts(), state, 20, 20, None, hours, memory)  # type: ignore[arg-type]
 
 
 def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit() -> None:
