@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,15 @@ def test_the_package_is_light_until_it_is_asked() -> None:
     code = f"import sys, spec_bench; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_readmes_example_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"<!-- api -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", shown], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.splitlines()[-4:]
+    assert [line.split()[1] for line in table[1:]] == ["ar", "sd", "rsd_s"]
+    assert (tmp_path / "results/default/results.csv").is_file()
