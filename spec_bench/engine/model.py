@@ -224,14 +224,16 @@ class HuggingFaceModel:
         needs_hidden: bool = False,
     ) -> ForwardOutput:
         self.timer.start()
-        # Most modules take all rows at once.
-        size = 1 if self.masks.rows_apart else len(starts)
+        # Most modules take all rows at once; alone, a row reads no further than it writes.
+        apart = self.masks.rows_apart
+        size = 1 if apart else len(starts)
         outputs = []
         for row in range(0, len(starts), size):
             part = slice(row, row + size)
             at = slice(rows.start + row, rows.start + row + size)
-            cache.begin(WritePlan(at, starts[part], tokens.shape[1], visible.shape[2]))
-            with self.masks.over(visible[part]) as mask:
+            reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
+            cache.begin(WritePlan(at, starts[part], tokens.shape[1], reach))
+            with self.masks.over(visible[part, :, :reach]) as mask:
                 outputs.append(
                     self._run(
                         input_ids=tokens[part],
