@@ -26,6 +26,28 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
     return tokens, values > -torch.inf
 
 
+def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
+    """The law that each of several tokens was drawn from, those before it being gone.
+
+    In log space: at a temperature of 0.01 the first token may have all the mass that float32 can
+    tell from 1, and the law of the second is made of what underflows beside it.
+
+    Args:
+        log_q: [B, V] log-probabilities, -inf outside the support.
+        tokens: [B, C] in the order drawn.
+
+    Returns:
+        [B, C, V] probabilities. Where nothing is left to draw from, they mean nothing.
+    """
+    # Not -inf: a softmax of nothing else is NaN.
+    gone = torch.finfo(log_q.dtype).min
+    laws = []
+    for token in tokens.unsqueeze(-1).unbind(1):
+        laws.append(log_q.softmax(dim=-1))
+        log_q = log_q.scatter(-1, token, gone)
+    return torch.stack(laws, dim=1)
+
+
 def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     """Conditions perturbed values on their maximum being ``bound`` (stochastic beam search).
 

@@ -72,7 +72,10 @@ class Tree:
             included: the tree-attention mask.
         q: per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above;
             a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
-            (deterministic siblings).
+            (deterministic siblings) or stand in ``log_q``.
+        log_q: per level, [R, F, V] the log of what the one draft proposes, in place of ``q``. What
+            is left of a sharp law once its likeliest tokens are drawn has no other home: float32
+            holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
         carried: what a policy carries from one level to the next; nobody else reads it.
     """
@@ -89,6 +92,7 @@ class Tree:
         own = torch.eye(nodes, dtype=torch.bool, device=device)
         self.ancestors = own.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
+        self.log_q: list[Tensor | None] = []
 
     @property
     def frontier(self) -> slice:
@@ -101,6 +105,7 @@ class Tree:
         parent: Tensor,
         valid: Tensor,
         q: Tensor | None,
+        log_q: Tensor | None = None,
     ) -> None:
         """Grows the next level.
 
@@ -109,6 +114,7 @@ class Tree:
             parent: [R, n] or [n] parents as positions within the frontier, 0..F-1.
             valid: [R, n]; a child of an absent node is absent too.
             q: [R, F, D, V] or None.
+            log_q: [R, F, V], for siblings drawn without replacement in place of ``q``.
         """
         frontier = self.frontier
         self.grown += 1
@@ -120,3 +126,4 @@ class Tree:
         index = parent.unsqueeze(-1).expand(-1, -1, self.shape.size)
         self.ancestors[:, nodes].logical_or_(self.ancestors.gather(1, index))
         self.q.append(q)
+        self.log_q.append(log_q)

@@ -86,7 +86,7 @@ class StochasticBeam(GrownTree):
             parent, tokens = pad(parent, (0, missing)), pad(tokens, (0, missing))
             phi, psi = (pad(part, (0, missing), value=-torch.inf) for part in (phi, psi))
         tree.carried = (phi, psi)
-        tree.add_level(tokens, parent, psi > -torch.inf, None if deterministic else scores.exp())
+        tree.add_level(tokens, parent, psi > -torch.inf, None, None if deterministic else log_q)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

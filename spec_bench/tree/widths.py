@@ -74,7 +74,7 @@ class Widths(GrownTree):
         tokens, valid = gumbel_top_k(log_q, noise, width)
         missing = (0, width - tokens.shape[-1])  # more children asked for than there are tokens
         tokens, valid = pad(tokens, missing).flatten(1), pad(valid, missing).flatten(1)
-        tree.add_level(tokens, parent, valid, None if deterministic else scores.exp())
+        tree.add_level(tokens, parent, valid, None, None if deterministic else log_q)
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

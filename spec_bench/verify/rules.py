@@ -72,7 +72,8 @@ def recursive_rejection(
 
     Args:
         p: [B, V] the target's distribution.
-        q: [B, 1, V] or [B, C, V]; None for one-hot proposals in rank order.
+        q: [B, 1, V] or [B, C, V]; None for one-hot proposals in rank order. Where each child has
+            its own, without replacement that is what the children before it left.
         tokens: [B, C] children in the order drawn.
         valid: [B, C] which of them exist; absent ones stand last.
         replacement: how the children were drawn.
@@ -83,13 +84,14 @@ def recursive_rejection(
     if q is None:
         return ranked_list(p, None, tokens, valid)
     at_p, at_q, current_q, last = [], [], q[:, 0], tokens.shape[1] - 1
+    own = q.shape[1] > 1
     for child, (token, there) in enumerate(_one_by_one(tokens, valid)):
-        if replacement and q.shape[1] > 1:
+        if own:
             current_q = q[:, child]
         at_p.append(p.gather(-1, token))
         at_q.append(current_q.gather(-1, token))
         p = normalised((p - current_q).clamp_(min=0.0), p, there)
-        if not replacement and child < last:
+        if not own and not replacement and child < last:
             # Absent children stand last: what becomes of q behind one is never looked at.
             current_q = _scaled(current_q.scatter(-1, token, 0.0))
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)

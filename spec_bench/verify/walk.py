@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify.verdict import NodeRule
@@ -69,7 +70,7 @@ def walk(
         order, valid = _candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
-        q = _draft_law(tree, level, rows, place, order.shape[1])
+        q = _draft_law(tree, level, rows, place, tokens)
         acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
         picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
@@ -116,13 +117,17 @@ def _candidates(
     return order, mine.gather(1, order)
 
 
-def _draft_law(tree: Tree, level: int, rows: Tensor, place: Tensor, width: int) -> Tensor | None:
-    """q of the candidates: [R, 1, V] with one draft, [R, C, V] with several, None if one-hot."""
-    q = tree.q[level]
+def _draft_law(
+    tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor
+) -> Tensor | None:
+    """q of the candidates: [R, 1, V] where they share one, [R, C, V] where each has its own."""
+    log_q, q = tree.log_q[level], tree.q[level]
+    if log_q is not None:
+        return laws_without_replacement(log_q[rows, place], tokens)
     if q is None:
         return None
     law = q[rows, place]
-    drafts = law.shape[1]
+    drafts, width = law.shape[1], tokens.shape[1]
     return law if drafts == 1 else law[:, torch.arange(width, device=law.device) % drafts]
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chisquare
 
 from spec_bench.core.draws import SeededDraws
-from spec_bench.core.gumbel import gumbel_top_k, truncated_gumbel
+from spec_bench.core.gumbel import gumbel_top_k, laws_without_replacement, truncated_gumbel
 
 
 def noise_for(log_q: torch.Tensor, seed: int) -> torch.Tensor:
@@ -71,3 +71,23 @@ def test_truncation_keeps_the_order_within_a_parent() -> None:
     phi = torch.randn(30, 8, dtype=torch.float64)
     psi = truncated_gumbel(phi, torch.zeros(30, dtype=torch.float64))
     assert torch.equal(phi.argsort(-1), psi.argsort(-1))
+
+
+def test_the_law_behind_drawn_tokens_is_known_where_float32_has_no_probability() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.7, 1.0, 0.0]]) / 0.01
+    tokens = torch.tensor([[0, 2, 1]])
+    found = laws_without_replacement(logits.log_softmax(dim=-1), tokens)[0].double()
+    left, law = logits.double(), []
+    for token in tokens[0]:
+        law.append(left.softmax(dim=-1))
+        left = left.index_fill(-1, token, -torch.inf)
+    assert torch.allclose(found, torch.cat(law), atol=1e-6)
+    # The second and third tokens were nearly sure to be drawn or to be left.
+    assert found[0, 0] > 0.999
+    assert found[1, 1] > 0.999
+    assert found[2, 1] > 0.999
+
+
+def test_a_law_without_anything_left_is_no_nan() -> None:
+    log_q = torch.tensor([[0.0, -torch.inf, -torch.inf]])
+    assert laws_without_replacement(log_q, torch.tensor([[0, 0, 0]])).isfinite().all()

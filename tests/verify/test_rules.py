@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.verify.rules import k_seq, optimal_rho, ranked_list, recursive_rejection
 
 P = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
@@ -112,3 +113,26 @@ def test_equal_distributions_accept_the_first_child_and_leave_p_where_nothing_is
     assert verdict.acceptance[0, 0] == 1
     assert torch.isfinite(verdict.residual).all()
     assert verdict.residual.sum().item() == pytest.approx(1)
+
+
+def test_each_childs_own_law_gives_the_verdict_that_the_first_childs_gives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.randn(2, 64, 10, generator=generator, dtype=torch.float64).mul(2).softmax(-1)
+    tokens = torch.rand(64, 10, generator=generator).argsort(dim=-1)[:, :3]
+    there = torch.ones(64, 3, dtype=torch.bool)
+    own = laws_without_replacement(q.log(), tokens)
+    each = recursive_rejection(p, own, tokens, there, replacement=False)
+    first = recursive_rejection(p, q.unsqueeze(1), tokens, there, replacement=False)
+    assert torch.allclose(each.acceptance, first.acceptance, atol=1e-12)
+    assert torch.allclose(each.residual, first.residual, atol=1e-12)
+
+
+def test_a_child_whose_probability_underflows_is_accepted_once_it_is_likeliest() -> None:
+    # The draft is sure of token 0 and next of token 1, the target is sure of token 1.
+    log_q = (torch.tensor([[3.0, 2.0, 0.0]]) / 0.01).log_softmax(dim=-1)
+    p = torch.tensor([[0.0, 1.0, 0.0]])
+    tokens = torch.tensor([[0, 1]])
+    own = laws_without_replacement(log_q, tokens)
+    verdict = recursive_rejection(p, own, tokens, THERE, replacement=False)
+    assert verdict.acceptance.tolist() == [[0.0, 1.0]]
+    assert log_q.exp()[0, 1] < 1e-38
