@@ -26,7 +26,7 @@ import yaml  # noqa: E402
 from gpu_random_pair import load_pair, random_requests, write_csv  # noqa: E402
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.build import build_decoder, drafts_used, resolve_spec  # noqa: E402
+from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec  # noqa: E402
 from spec_bench.engine.loading import DTYPES  # noqa: E402
 from spec_bench.engine.model import COMPILE  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
@@ -79,7 +79,7 @@ def decoder_settings(title: str, acceptance: float | None) -> dict[str, Any]:
     settings: dict[str, Any] = resolve_spec(
         yaml.safe_load(path.read_text(encoding="utf-8")), spec or None
     )
-    if acceptance is not None and drafts_used(settings) and "rule" in settings["verifier"]:
+    if acceptance is not None and read_decoder(settings).drafts and "rule" in settings["verifier"]:
         computed = settings["verifier"]
         settings["verifier"] = {
             "rule": "simulated",

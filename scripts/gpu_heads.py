@@ -32,7 +32,7 @@ import torch  # noqa: E402
 
 from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.build import AnyDecoder, build_decoder  # noqa: E402
+from spec_bench.decode.config import AnyDecoder, build_decoder  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.loading import ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.model import HuggingFaceModel  # noqa: E402

@@ -35,7 +35,7 @@ from random_pair_table import (  # noqa: E402
 )
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.build import build_decoder  # noqa: E402
+from spec_bench.decode.config import build_decoder  # noqa: E402
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.model import COMPILE, HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402

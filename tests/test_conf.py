@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import spec_of, validate_decoder
+from spec_bench.decode.config import read_decoder
 from spec_bench.published import FILE, read_published, side_by_side
 from spec_bench.run.cells import Cell, build_cells, load_decoder
 from spec_bench.run.paths import EMBEDDED, config_dir, model_path
@@ -50,8 +50,8 @@ def test_a_decoder_config_is_valid_and_bears_its_file_name(name: str) -> None:
     decoder = OmegaConf.to_container(composed(f"decoder={name}").decoder)
     assert isinstance(decoder, dict)
     assert decoder["name"] == name
-    validate_decoder(decoder)
-    assert spec_of(decoder)
+    read_decoder(decoder)
+    assert read_decoder(decoder).spec
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda path: path.stem)

@@ -261,6 +261,20 @@ def read_decoder(
     return config
 
 
+def build_decoder(
+    given: Mapping[str, Any],
+    target: LanguageModel,
+    drafts: Sequence[LanguageModel],
+    settings: SamplingSettings,
+    rows: int = 1,
+    pool: CachePool | None = None,
+    heads: Heads | None = None,
+) -> AnyDecoder:
+    """Reads settings and builds their decoder; see ``read_decoder`` and ``DecoderConfig.build``."""
+    config = read_decoder(given, settings)
+    return config.build(target, drafts, settings, rows, pool, heads)
+
+
 def read_tree(given: Mapping[str, Any]) -> Policy:
     """The tree of a decoder's settings.
 

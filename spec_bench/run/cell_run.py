@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spec_bench import files
-from spec_bench.decode.build import AnyDecoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.records import Generation, Reason, Request
 from spec_bench.run.cells import Cell

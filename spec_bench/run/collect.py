@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spec_bench.decode.build import AnyDecoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.records import CellResult, Generation, Reason

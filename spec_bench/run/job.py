@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from spec_bench import files
-from spec_bench.decode.build import AnyDecoder, build_decoder
+from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine import processes
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import build_decoder
 from spec_bench.records import Generation, Request
 from tests.decode.test_heads import decoder_of
 from tests.families import decoder_settings, random_requests, tiny_pair

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, validate_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.records import Generation, Request
 from tests.families import ARCHITECTURES, decoder_settings, random_requests, tiny_pair
 
@@ -140,4 +140,4 @@ def test_what_cannot_work_is_refused_by_name(change: dict, message: str) -> None
     for part, values in change.items():
         decoder[part] = {**decoder[part], **values}
     with pytest.raises(ValueError, match=message):
-        validate_decoder(decoder)
+        read_decoder(decoder)

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, resolve_spec, spec_of, validate_decoder
+from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from spec_bench.records import Request
 from tests.families import DECODERS, decoder_settings, tiny_pair
 from tests.said import naming
@@ -27,8 +27,8 @@ from tests.said import naming
 )
 def test_shorthand_round_trips(name: str, spec: str) -> None:
     decoder = decoder_settings(name, spec)
-    validate_decoder(decoder)
-    assert spec_of(decoder) == spec
+    read_decoder(decoder)
+    assert read_decoder(decoder).spec == spec
 
 
 def test_shorthand_does_not_change_the_decoder_it_came_from() -> None:
@@ -53,14 +53,14 @@ def test_a_shorthand_that_does_not_fit_is_refused_with_the_form_it_should_have(
     name: str, spec: str, named: str
 ) -> None:
     with pytest.raises(ValueError, match=named) as caught:
-        validate_decoder(decoder_settings(name, spec))
+        read_decoder(decoder_settings(name, spec))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_decoder_of_the_configs_is_valid_at_any_temperature(name: str) -> None:
     for temperature in (0.0, 1.0):
-        validate_decoder(decoder_settings(name), SamplingSettings(temperature=temperature))
+        read_decoder(decoder_settings(name), SamplingSettings(temperature=temperature))
 
 
 def altered(name: str, block: str, **values: object) -> dict:
@@ -96,7 +96,7 @@ def altered(name: str, block: str, **values: object) -> dict:
 )
 def test_what_does_not_fit_together_is_refused_by_name(decoder: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        validate_decoder(decoder)
+        read_decoder(decoder)
 
 
 def test_a_request_too_long_for_the_context_is_refused_before_decoding() -> None:

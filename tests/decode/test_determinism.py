@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chisquare
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import build_decoder
 from spec_bench.records import Request
 from tests.families import DECODERS, VOCAB, decoder_settings, random_requests, tiny_pair
 

@@ -9,7 +9,7 @@ import torch
 
 from spec_bench.audit.greedy import first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder
+from spec_bench.decode.config import build_decoder
 from tests.families import ARCHITECTURES, DECODERS, decoder_settings, random_requests, tiny_pair
 
 REQUESTS = random_requests(20, 24)

@@ -10,7 +10,7 @@ import torch
 
 from spec_bench.audit.greedy import first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, validate_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
 from tests.decode.test_greedy import REQUESTS, generated
 from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_requests, tiny_pair
@@ -162,7 +162,7 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: st
     for part, values in change.items():
         decoder[part] = values if part == "verifier" else {**decoder[part], **values}
     with pytest.raises(ValueError, match=message):
-        validate_decoder(decoder)
+        read_decoder(decoder)
 
 
 def test_heads_of_another_model_are_refused() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.build import build_decoder, validate_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, TreeScorer
 from tests.families import decoder_settings, random_requests, tiny_pair
@@ -47,6 +47,6 @@ def test_scores_of_every_node_agree_with_tree_attention() -> None:
 
 def test_paths_that_differ_from_call_to_call_are_refused_as_rows() -> None:
     with pytest.raises(ValueError, match=r"fixed paths.*'stochastic_beam'"):
-        validate_decoder({**decoder_settings("rsd_s"), "tree_attention": False})
+        read_decoder({**decoder_settings("rsd_s"), "tree_attention": False})
     with pytest.raises(ValueError, match=naming("true", "false", "'no'")):
-        validate_decoder({**decoder_settings("sd"), "tree_attention": "no"})
+        read_decoder({**decoder_settings("sd"), "tree_attention": "no"})
