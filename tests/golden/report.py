@@ -18,7 +18,8 @@ STATES = {"unmeasured": ("--results", "nothing")}
 STATES["measured"] = ("--results", MEASURED, "--pair", "embedded")
 _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
-_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)  # looks change; what is said does not
+_STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
+_QUOTES = {"&#39;": "&#x27;", "&#34;": "&quot;"}
 _WRITTEN = (".md", ".csv", ".tex")
 
 
@@ -49,8 +50,16 @@ def printed(names: Iterable[str]) -> dict[str, str]:
             found[name] = must(REPORT, "list", second, *STATES[state][:2])
         else:
             text = must(REPORT, "table", first, "--format", second, *STATES[state])
-            found[name] = _STYLE.sub("", text)
+            found[name] = _plain(text) if second == "html" else text
     return found
+
+
+def _plain(text: str) -> str:
+    """HTML without style sheet and blank lines, quotation marks escaped in one of the two ways."""
+    text = _STYLE.sub("", text)
+    for one, other in _QUOTES.items():
+        text = text.replace(one, other)
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def write_all(names: Iterable[str] = ()) -> None:

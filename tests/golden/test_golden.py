@@ -17,9 +17,10 @@ from .workspace import workspace
 TABLES = ("rsd/7", "mcsd/4", "dsbd/1", "redrafter/2")
 FIGURES = ("mcsd/3", "redrafter/6")
 JOBS = (
-    "-m generation=default,greedy seed=0,1 prompts=3,null",
     "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
-    "rsd=exp1 pair=llama2_7b,opt_66b_350m engine=cuda",
+    "pair=vicuna_13b decoder=medusa",
+    "-m generation=default,greedy seed=0,1 prompts=3,null",
+    "dsbd=one_cache experiment=embedded prompts=100",
 )
 
 
