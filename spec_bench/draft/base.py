@@ -75,9 +75,11 @@ class Heads(nn.Module, ABC):
     Attributes:
         kind: of the drafter that uses it.
         shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
+        starts_as_target: whether its last layer can start as the target's.
     """
 
     kind: ClassVar[str]
+    starts_as_target: ClassVar[bool] = False
     shape: Any
 
     @property

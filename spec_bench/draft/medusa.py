@@ -54,6 +54,8 @@ class MedusaHeads(Heads):
         shape: the sizes.
     """
 
+    starts_as_target = True
+
     def __init__(self, shape: MedusaShape) -> None:
         super().__init__()
         self.shape = shape

@@ -35,7 +35,7 @@ class HeadSettings:
     """Which heads; meanings stand in ``conf/head``."""
 
     name: Text
-    kind: Literal["medusa", "redrafter"]
+    kind: Text
     guesses: Count
     blocks: Annotated[Whole, Ge(0)]
     decay: Share
@@ -44,9 +44,16 @@ class HeadSettings:
     init: Literal["target", "random"] = "random"
 
     def __post_init__(self) -> None:
-        if self.kind == "redrafter" and self.init == "target":
+        from spec_bench.draft.base import head_kinds, heads_class  # imports torch
+
+        if self.kind not in head_kinds():
             raise ValueError(
-                "head.init=target is Medusa's: ReDrafter's last layer has another width"
+                f"head.kind must be one of {', '.join(sorted(head_kinds()))}, got {self.kind!r}"
+            )
+        if self.init == "target" and not heads_class(self.kind).starts_as_target:
+            raise ValueError(
+                f"head.init=target: the last layer of {self.kind} has another width than the "
+                "target's"
             )
 
 

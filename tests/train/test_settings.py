@@ -50,7 +50,10 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint() -> Non
         (["data.kind=task", "head.guesses=0"], "head.guesses must be a whole number >= 1, got 0"),
         (["data.kind=task", "head.decay=1.5"], "head.decay must be a number from 0 to 1, got 1.5"),
         (["data.kind=task", "+head.layers=2"], "unknown setting head.layers; head has blocks"),
-        (["data.kind=task", "head=redrafter", "head.init=target"], "head.init=target is Medusa's"),
+        (
+            ["data.kind=task", "head=redrafter", "head.init=target"],
+            "head.init=target: the last layer of redrafter",
+        ),
         (["data.kind=task", "data.validation=1"], "data.validation must be a number from 0 to 0.9"),
         (
             ["data.kind=task", "data.answers.temperatures=[]"],
