@@ -85,7 +85,9 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     cdf = probs.double().cumsum(dim=-1)
     # The product stays below the total, and so before the end: a float64 below 1 is at most
     # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
-    return torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
+    # Only where there is no law at all, of NaN or of zeros, would a search end behind the last.
+    found = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
+    return found.clamp_(max=cdf.shape[-1] - 1)
 
 
 class SeededDraws:

@@ -77,6 +77,7 @@ class Tree:
             is left of a sharp law once its likeliest tokens are drawn has no other home: float32
             holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
+        lawful: [R] whether all logits that the tree was grown from make a law.
         carried: what a policy carries from one level to the next; nobody else reads it.
     """
 
@@ -93,6 +94,7 @@ class Tree:
         self.ancestors = own.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
         self.log_q: list[Tensor | None] = []
+        self.lawful = torch.ones(rows, dtype=torch.bool, device=device)
 
     @property
     def frontier(self) -> slice:

@@ -26,6 +26,18 @@ def argmax_lowest(scores: Tensor) -> Tensor:
     return scores.argmax(dim=-1)
 
 
+def make_a_law(logits: Tensor) -> Tensor:
+    """Whether logits make a distribution: none is NaN or +inf, and not all are -inf.
+
+    Args:
+        logits: [..., V].
+
+    Returns:
+        [...] bool.
+    """
+    return logits.amax(dim=-1).isfinite()
+
+
 def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
     """Log-probabilities of the warped distribution; -inf outside its support.
 

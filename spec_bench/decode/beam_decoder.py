@@ -21,11 +21,12 @@ import torch
 
 from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.warp import SamplingSettings, make_a_law
 from spec_bench.decode.beam_rows import BeamRow
 from spec_bench.decode.beam_step import BeamPlan, Drafted, Outcome, Parents, verify
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
+from spec_bench.decode.rows import check_lawful
 from spec_bench.engine.forest_pass import Forest
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -105,6 +106,8 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         outcomes = verify(
             logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
         )
+        for row, outcome in zip(active, outcomes, strict=True):
+            check_lawful(row.request.prompt_id, *outcome.lawful)
         return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
@@ -159,6 +162,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             log_q = next_token_log_probs(logits, parents.stopped, parents.tokens)
             law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
+            drafted.lawful.append(make_a_law(logits).all(dim=1))
             drafted.laws.append(law)
             drafted.cells.append(cells)
             parents = parents.children(cells, log_q)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import ClassVar
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from spec_bench.core.beams import next_token_log_probs
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_rows import Beam, BeamRow
+from spec_bench.decode.rows import check_lawful
 from spec_bench.records import StepRecord
 
 
@@ -58,6 +60,8 @@ class BeamSearch(BeamDecoder):
         table = torch.cat([best.values, best.indices.double()], dim=1).tolist()
         count, vocab = best.values.shape[1], log_p.shape[-1]
         for index, row in enumerate(active):
+            # A largest value that is no number: NaN counts as the largest.
+            check_lawful(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)
             self._select(index, row, candidates[: max(2, 1 + stops) * self.plan.width], vocab)

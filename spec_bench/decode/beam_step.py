@@ -6,14 +6,14 @@ Letters: R rows, B parents, D draft beams a layer, V vocabulary, L draft layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.draws import Draws
-from spec_bench.core.warp import SamplingSettings
+from spec_bench.core.warp import SamplingSettings, make_a_law
 from spec_bench.decode.beam_rows import Beam
 from spec_bench.verify.beams import (
     LayerVerdict,
@@ -92,10 +92,12 @@ class Drafted:
     Attributes:
         laws: [R, B V] or [R, D V] the draft's beam law over all its parents.
         cells: [R, D].
+        lawful: [R] whether the logits of each layer so far make laws.
     """
 
     laws: list[Tensor]
     cells: list[Tensor]
+    lawful: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Outcome:
         beams: the output beams; their parents are counted within the layer before.
         draft_parents: per draft layer its D parents within the layer before.
         draft_tokens: per draft layer its D tokens.
+        lawful: whether the target's and the draft's logits made laws; where not, the rest means
+            nothing.
     """
 
     layer: int
@@ -117,6 +121,7 @@ class Outcome:
     beams: list[Beam]
     draft_parents: list[list[int]]
     draft_tokens: list[list[int]]
+    lawful: tuple[bool, bool] = (True, True)
 
 
 _FIELDS = ("cells", "there", "likelihood", "length", "stopped")  # of an output beam
@@ -213,7 +218,8 @@ def verify(
         going = going & ~ends
         if layer < depth:
             parents = parents.children(cells, log_p).only(verdict.accepted)
-    return _to_host(ending, torch.stack(layer_widths[1:], dim=1), drafted, vocab)
+    lawful = [make_a_law(logits).all(dim=1), *drafted.lawful]
+    return _to_host(ending, torch.stack(layer_widths[1:], dim=1), drafted, vocab, lawful)
 
 
 def _only_where(laws: Tensor, rows: Tensor) -> Tensor:
@@ -223,15 +229,17 @@ def _only_where(laws: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows[:, None, None], laws, nothing)
 
 
-def _to_host(ending: _Ending, widths: Tensor, drafted: Drafted, vocab: int) -> list[Outcome]:
+def _to_host(
+    ending: _Ending, widths: Tensor, drafted: Drafted, vocab: int, lawful: Sequence[Tensor]
+) -> list[Outcome]:
     """One transfer: everything the host needs, as float64."""
     depth, places = len(drafted.cells), ending.beams.shape[2]
     parts = [ending.layer.unsqueeze(1), ending.full.unsqueeze(1), widths, ending.beams.flatten(1)]
-    parts += drafted.cells
-    sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth)]
+    parts += [*drafted.cells, torch.stack(list(lawful), dim=1)]
+    sizes = [1, 1, depth + 1, *([places] * len(_FIELDS)), *([places // 2] * depth), len(lawful)]
     outcomes = []
     for line in torch.cat([part.double() for part in parts], dim=1).tolist():
-        (layer,), (full,), asked, *rest = _split(line, sizes)
+        (layer,), (full,), asked, *rest, sound = _split(line, sizes)
         fields, drafts = rest[: len(_FIELDS)], rest[len(_FIELDS) :]
         beams = [
             Beam(int(cell) // vocab, int(cell) % vocab, likelihood, int(length), bool(stopped))
@@ -246,6 +254,7 @@ def _to_host(ending: _Ending, widths: Tensor, drafted: Drafted, vocab: int) -> l
                 beams,
                 [[int(cell) // vocab for cell in cells] for cells in drafts],
                 [[int(cell) % vocab for cell in cells] for cells in drafts],
+                (bool(sound[0]), all(sound[1:])),
             )
         )
     return outcomes

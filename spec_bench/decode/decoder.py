@@ -15,9 +15,9 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, raw_log_probs
+from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.rows import Row
+from spec_bench.decode.rows import Row, check_lawful
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -149,8 +149,11 @@ class Decoder(DecodingLoop[Row]):
         emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
         emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))
         log_p = raw_log_probs(logits, result.path, emitted)
-        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p)
+        lawful = torch.stack([make_a_law(logits).all(dim=1), tree.lawful], dim=1)
+        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p, lawful)
         verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
+        for row, line in zip(active, verdict, strict=True):
+            check_lawful(row.request.prompt_id, *line[-2:])
         nodes = tree.shape.size - 1
         return sum(self._commit(i, row, verdict[i], nodes) for i, row in enumerate(active))
 
@@ -166,7 +169,8 @@ class Decoder(DecodingLoop[Row]):
             index: of the row in the caches.
             row: the row.
             verdict: the number accepted, then L + 1 entries each of path, tokens emitted and their
-                log-probabilities, of which the first ``accepted + 1`` mean anything.
+                log-probabilities, of which the first ``accepted + 1`` mean anything, then whether
+                the target's and the draft's logits made laws.
             size: tree nodes verified, the root not counted.
         """
         width, count = self.depth + 1, int(verdict[0]) + 1

@@ -10,6 +10,25 @@ import torch
 from spec_bench.records import Finish, Generation, Request, StepRecord
 
 
+def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
+    """Refuses an iteration whose logits were no numbers: its tokens would mean nothing.
+
+    Args:
+        prompt_id: of the row.
+        target: whether the target's logits made laws.
+        draft: whether the draft's did.
+
+    Raises:
+        ValueError: naming the prompt and the model.
+    """
+    for whose, lawful in (("target", target), ("draft", draft)):
+        if not lawful:
+            raise ValueError(
+                f"prompt {prompt_id!r}: the {whose}'s logits hold NaN, +inf or nothing but -inf, "
+                "so there is no law to decode by"
+            )
+
+
 @dataclass
 class Row:
     """One sequence being decoded.

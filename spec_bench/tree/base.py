@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.core.warp import SamplingSettings, log_probs, make_a_law
 from spec_bench.draft.base import Drafting
 from spec_bench.fields import MOST_NODES, shown
 from spec_bench.registry import Registry
@@ -146,6 +146,7 @@ class GrownTree(Policy):
             logits = (
                 drafting.at_frontier(tree, committed) if level else drafting.at_root(committed)
             ).to(device)
+            tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
             if siblings == "deterministic":
                 logits = logits.to(settings.dtype)
                 scores = logits - logits.amax(dim=-1, keepdim=True)

@@ -177,7 +177,9 @@ def optimal_rho(
     p, q, count = p.double(), q.double(), count.double()
     low, high = torch.ones_like(count), count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
-    ratio, q_total = p / q.clamp(min=number.tiny), q.sum(dim=-1, keepdim=True)
+    # Of no law no index can be made; such a request ends after the walk.
+    ratio = (p / q.clamp(min=number.tiny)).nan_to_num_()
+    q_total = q.sum(dim=-1, keepdim=True)
     empty = p.new_zeros((p.shape[0], points + 2))
     for _ in range(rounds):
         rho = torch.lerp(low, high, step)  # [B, points + 1]
