@@ -19,7 +19,6 @@ FIGURES = ("mcsd/3", "redrafter/6")
 JOBS = (
     "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
     "pair=vicuna_13b decoder=medusa",
-    "-m generation=default,greedy seed=0,1 prompts=3,null",
     "dsbd=one_cache experiment=embedded prompts=100",
 )
 
