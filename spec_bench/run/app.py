@@ -28,18 +28,24 @@ from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import DecoderLoader, load_decoder
-from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.hydra_errors import comes_from_hydra, one_line
+from spec_bench.run.launch import (
+    JobError,
+    claim_gpus,
+    config_folders,
+    enter_folder,
+    lost_worker,
+    offer_devices,
+    register_resolvers,
+)
 from spec_bench.run.pair import with_own_name
 from spec_bench.run.paths import config_dir
 from spec_bench.run.plan import PlannedCell, plan_job
 from spec_bench.run.plan_table import plan_arguments, print_plan
 from spec_bench.run.rates import known_rates
-from spec_bench.run.resources import config_folders, register_resolvers
 from spec_bench.run.search_path import recipe_arguments, recipes_dir, register
 from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
-from spec_bench.run.store import CellStore
-from spec_bench.run.worker import JobError, claim_gpus, enter_folder, lost_worker, offer_devices
+from spec_bench.run.store import CellStore, Experiment, JobNote
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import build_sinks

@@ -16,11 +16,11 @@ from spec_bench.records import CellFacts
 from spec_bench.run.cells import Cell
 from spec_bench.run.devices import gpu_memory_gib
 from spec_bench.run.identity import run_id
+from spec_bench.run.launch import gpus_of_job
 from spec_bench.run.model_size import BYTES, ModelSize, pair_sizes
 from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.prompts import prompt_ids
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate
-from spec_bench.run.resources import gpus_of_job
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
 from spec_bench.tasks import RandomPrompts

@@ -17,7 +17,7 @@ def merge_csv(
     """Rewrites a results file from the union of its rows and ``results``.
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``run.experiment``).
+    no lock: who writes at the same time as others must look again (``run.store``).
 
     Args:
         path: the file; made with its folder if it is missing.

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible_devices
+from spec_bench.run.launch import gpus_of_job
 from spec_bench.run.pair import EngineSettings, PairSettings
-from spec_bench.run.resources import gpus_of_job
 from tests import warm
 from tests.said import naming
 

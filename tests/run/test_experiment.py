@@ -9,9 +9,8 @@ import pytest
 
 from spec_bench.files import read_csv
 from spec_bench.records import CellResult
-from spec_bench.run import experiment
-from spec_bench.run.experiment import Experiment, JobNote
-from spec_bench.run.store import CellStore
+from spec_bench.run import store
+from spec_bench.run.store import CellStore, Experiment, JobNote
 from spec_bench.sinks.csv import merge_csv
 from tests import warm
 from tests.cells import result
@@ -57,7 +56,7 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
             end(tmp_path, 1, "fast")
         merge_csv(path, results, order)
 
-    monkeypatch.setattr(experiment, "merge_csv", slow)
+    monkeypatch.setattr(store, "merge_csv", slow)
     end(tmp_path, 0, "slow")
     assert names(tmp_path) == ["slow", "fast"]
 

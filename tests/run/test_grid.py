@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.run.grid import configurations, expand_grid
+from spec_bench.run.cells import configurations, expand_grid
 
 GRID = {"decoder": "mcsd_wor", "factors": [1, 2], "most": 2, "depths": [1, 2], "order": "any"}
 

@@ -1,7 +1,10 @@
-"""What the launchers' presets ask for, as OmegaConf resolvers: GPUs of a job, workers here.
+"""Where a sweep's jobs run: the GPUs they need, and what a job does in a launcher's process.
 
-``${gpus_of:null}`` is the number of GPUs that the largest job of a sweep needs, or the argument
-where jobs need none. ``${workers_here:}`` is how many jobs this machine runs at once.
+The launchers' presets ask by OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that
+the largest job of a sweep needs, or the argument where jobs need none; ``${workers_here:}`` is how
+many jobs this machine runs at once. A process that a launcher started goes to the user's folder,
+claims GPUs that no other worker uses, and tells its failure to the user's process. The basic
+launcher runs jobs in the user's process and nothing of that concerns it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,18 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from spec_bench.run.devices import gpu_memory_gib, gpus_needed, visible_devices
+from spec_bench.run.devices import (
+    OFFERED,
+    VISIBLE,
+    Claim,
+    gpu_memory_gib,
+    gpus_needed,
+    visible_devices,
+)
 from spec_bench.run.model_size import BYTES, pair_sizes
 from spec_bench.run.pair import EngineSettings, PairSettings, with_own_name
 from spec_bench.validation import check
@@ -89,3 +100,57 @@ def _jobs(root: DictConfig) -> Iterator[DictConfig]:
     )
     for job in BasicSweeper.split_arguments(overrides, None)[0]:
         yield loader.load_sweep_config(root, job)
+
+
+# Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
+# its devices for the whole sweep: whoever waited for them would wait until its end.
+_CLAIMS = {"JoblibLauncher": False, "LocalLauncher": True}
+_claim = Claim()
+
+
+class JobError(Exception):
+    """A job in a worker ended with a status that is not 0; it travels to the user's process.
+
+    Args:
+        status: the exit status.
+        message: one line.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+
+def offer_devices() -> None:
+    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them."""
+    if VISIBLE in os.environ:
+        os.environ.setdefault(OFFERED, os.environ[VISIBLE])
+
+
+def enter_folder() -> None:
+    """Goes to the folder that the user is in."""
+    os.chdir(HydraConfig.get().runtime.cwd)
+
+
+def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
+    """Takes GPUs that no other worker uses, where the launcher gives none to a job.
+
+    Args:
+        pair: the job's, with what it states about its own models.
+        engine: where it runs.
+
+    Raises:
+        ValueError: there are no GPUs for it.
+    """
+    launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
+    if launcher in _CLAIMS and engine.device == "cuda":
+        count = gpus_of_job(pair, engine)
+        os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
+
+
+def lost_worker(error: Exception) -> bool:
+    """Whether a launcher's error says that a process died, and not that our code is wrong.
+
+    joblib, submitit and Ray each raise classes of their own, and none of them needs to be here.
+    """
+    return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}
