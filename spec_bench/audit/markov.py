@@ -38,7 +38,7 @@ class MarkovModel:
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
-        self.vocab_size = logits.shape[-1]
+        self.vocab_size = self.embedded = logits.shape[-1]
         self.parameters = logits.numel()
         self.device = logits.device
         self.timer = ForwardTimer(logits.device)

@@ -199,12 +199,19 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Checks that the longest request and its tree fit the models' context.
 
         Raises:
-            ValueError: naming the request, the length and the limit.
+            ValueError: naming the request, and its length and the limit or the token that no model
+                knows.
         """
         for request in requests:
             if not request.prompt_ids:
                 raise ValueError(
                     f"prompt {request.prompt_id!r} is empty; at least one token needed"
+                )
+            largest = max(request.prompt_ids)
+            if largest >= self.target.vocab_size:
+                raise ValueError(
+                    f"prompt {request.prompt_id!r} holds token {largest}, the models embed tokens "
+                    f"0 to {self.target.vocab_size - 1}"
                 )
             # Positions, unlike slots, grow with a tree's depth and not with its nodes.
             needed = len(request.prompt_ids) + request.max_new_tokens + self.depth

@@ -52,6 +52,7 @@ class LanguageModel(Protocol):
 
     Attributes:
         vocab_size: V, the tokens that exist (padded embedding rows are cut).
+        embedded: rows of the embedding, padded ones too.
         parameters: exact parameter count, shared tensors once.
         max_positions: longest sequence, or None where there is no limit.
         device: where tokens go in and logits come out.
@@ -61,6 +62,7 @@ class LanguageModel(Protocol):
     """
 
     vocab_size: int
+    embedded: int
     parameters: int
     max_positions: int | None
     device: torch.device
@@ -160,6 +162,7 @@ class HuggingFaceModel:
 
     def __post_init__(self) -> None:
         self.parameters = sum(p.numel() for p in self.module.parameters())
+        self.embedded = self.vocab_size
         config = self.module.config.get_text_config()
         self.max_positions = longest_sequence(config)
         self.timer = ForwardTimer(self.device)

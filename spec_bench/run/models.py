@@ -28,18 +28,17 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
 
     Args:
         pair: which.
-        tokens: how many tokens exist; embedding rows beyond them are padding and are cut.
+        tokens: how many tokens the tokenizer has. Embedding rows beyond them are padding and are
+            cut; tokens that a model does not embed (an added padding token, say) do no harm as long
+            as no prompt holds one, which is checked with the prompts.
 
     Raises:
-        ValueError: a model cannot be loaded, or has fewer embedding rows than there are tokens.
+        ValueError: a model cannot be loaded.
     """
     models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
-    for spec, model in zip(pair.specs, models, strict=True):
-        if model.vocab_size < tokens:
-            raise ValueError(
-                f"{spec.path!r} embeds {model.vocab_size} tokens, its tokenizer has {tokens}"
-            )
-        model.vocab_size = tokens
+    count = min(tokens, *(model.embedded for model in models))
+    for model in models:
+        model.vocab_size = count
     return models
 
 
