@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -125,6 +126,16 @@ KINDS: dict[str, Kind] = {
     ),
     "falcon_alibi": Kind("falcon", _PLAIN | {"new_decoder_architecture": False, "alibi": True}),
 }
+
+
+# What the default tests run: one kind for each way of cutting or biasing attention.
+CORE = ("mistral", "gemma3", "gpt_oss", "qwen3", "gpt_neo", "mpt")
+
+
+def core_first(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test over kinds: those outside ``CORE`` are slow ones."""
+    slow = pytest.mark.slow
+    return [name if name in CORE else pytest.param(name, marks=slow) for name in names]
 
 
 def tiny_module(name: str, **settings: Any) -> PreTrainedModel:

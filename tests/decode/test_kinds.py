@@ -12,9 +12,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.records import Generation
 from tests.families import decoder_settings
-from tests.kinds import KINDS, generated, long_requests, tiny_module, tiny_pair_of
+from tests.kinds import CORE, KINDS, generated, long_requests, tiny_module, tiny_pair_of
 
-CORE = ("mistral", "gemma3", "gpt_oss", "qwen3", "gpt_neo", "mpt")
 WINDOWED = [name for name, kind in KINDS.items() if kind.open]
 FEW, MANY = long_requests(4, 12), long_requests(8, 24)
 WARM = SamplingSettings(temperature=1.5, top_p=0.95, probability_dtype="float64")

@@ -14,7 +14,7 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.probe import check_model
-from tests.kinds import KINDS, VOCAB, tiny_module
+from tests.kinds import KINDS, VOCAB, core_first, tiny_module
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -40,7 +40,7 @@ def saved(module: PreTrainedModel, folder: Path) -> ModelSpec:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", core_first(KINDS))
 def test_every_kind_that_is_decoded_right_passes_in_every_precision(
     name: str, dtype: torch.dtype
 ) -> None:
@@ -49,7 +49,7 @@ def test_every_kind_that_is_decoded_right_passes_in_every_precision(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    "name", [name for name, kind in KINDS.items() if kind.open or name == "mpt"]
+    "name", core_first(name for name, kind in KINDS.items() if kind.open or name == "mpt")
 )
 def test_a_window_or_bias_that_is_not_followed_is_caught(name: str, dtype: torch.dtype) -> None:
     model = HuggingFaceModel(tiny_module(name).to(dtype), VOCAB, CPU)
