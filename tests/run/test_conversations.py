@@ -140,11 +140,11 @@ def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["task.later_turns=mine"], "later_turns is 'mine'; choose from fixed, own, none"),
+        (["task.later_turns=mine"], "task.later_turns must be one of fixed, own, none, got 'mine'"),
         (["task.answers=/no/where"], r"task\.answers: there is no file '/no/where'"),
         (
             ["task.answers=x", "task.later_turns=own"],
-            "answers is a file for later_turns=fixed, not own",
+            "task.answers is a file for task.later_turns=fixed, not own",
         ),
     ],
 )
