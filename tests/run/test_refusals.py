@@ -140,7 +140,8 @@ def wrong_overrides(count: int) -> Iterator[list[str]]:
 
 def complaint(capture: pytest.CaptureFixture[str], overrides: list[str]) -> str:
     """What is wrong with how a command line was refused; "" where nothing is."""
-    sys.argv = ["spec_bench", *overrides]
+    # The log is left to pytest, whose handlers Hydra would close.
+    sys.argv = ["spec_bench", *overrides, "hydra/job_logging=none"]
     os.environ["HYDRA_FULL_ERROR"] = "0"
     try:
         app.main()
