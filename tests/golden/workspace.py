@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import os
 import runpy
 import shutil
@@ -17,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results"
 EXPERIMENTS = ("embedded", "quickstart")  # below results; what else lies there is not committed
@@ -62,11 +60,6 @@ def run(module: str, *arguments: str) -> Said:
     full_error = os.environ.pop("HYDRA_FULL_ERROR", None)
     sys.argv = [module, *arguments]
     os.environ["COLUMNS"] = _WIDE
-    # Hydra closes every log handler that there is, and absl's closes the stream that was standard
-    # error when it was imported: a test run's own.
-    handlers: list[Any] = logging._handlerList  # type: ignore[attr-defined]
-    before = handlers[:]
-    handlers.clear()
     status = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -75,7 +68,6 @@ def run(module: str, *arguments: str) -> Said:
         status = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     finally:
         sys.argv = argv
-        handlers[:] = before
         _restore("COLUMNS", columns)
         _restore("HYDRA_FULL_ERROR", full_error)
     return Said(status, out.getvalue(), err.getvalue())
