@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_bench.judge.grade import Grade
-from spec_bench.metrics.intervals import Interval, ratio_interval
+from spec_bench.metrics.intervals import Interval, mean_interval
 
 SCORE = "judge_score"
 Columns = dict[str, float | str | None]
@@ -50,4 +50,4 @@ def _mean(grades: Sequence[Sequence[Grade]], first: bool | None) -> Interval | N
     ratings = [each for each in ratings if each]
     if not ratings:
         return None
-    return ratio_interval([sum(each) for each in ratings], [len(each) for each in ratings])
+    return mean_interval([sum(each) for each in ratings], [len(each) for each in ratings])

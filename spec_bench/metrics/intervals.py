@@ -1,16 +1,24 @@
-"""95% bootstrap intervals over prompts.
+"""95% intervals over prompts, and over repeats of a run where there are several.
 
 Knows nothing of what the numbers mean: a statistic is any function of sums over prompts, so a
 resample of the prompts is a resample of the columns of per-prompt numbers, all columns together
 (paired by prompt). Seed and number of resamples are fixed, so that two cells with the same prompts
 in the same order see the same resamples and a rerun prints the same interval.
+
+Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An Introduction to the
+Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
+which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
+Scores, which are bounded and not smooth in the sums, use percentiles. How often the intervals
+cover is measured by ``scripts/interval_coverage.py``.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import exp, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,8 +27,12 @@ RESAMPLES = 2000
 LEVEL = 0.95
 SEED = 20240214
 _BATCH_VALUES = 2_000_000  # numbers resampled at a time, to bound memory on large test sets
+_STEP = 1e-5  # relative step of the numerical derivatives
+_ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+_FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t stands in
 
-Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Interval:
         return Interval(increasing(self.value), low, high)
 
 
-def bootstrap_sums(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """Percentile bootstrap of a function of sums over prompts.
 
     Args:
@@ -65,17 +77,15 @@ def bootstrap_sums(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """
     from scipy.stats import DegenerateDataWarning, bootstrap  # takes long to import
 
-    data = np.asarray(columns, dtype=np.float64)
+    data = _checked(columns)[:, 0, :]
     prompts = data.shape[-1]
-    if data.ndim != 2 or prompts == 0:
-        raise ValueError(f"an interval needs at least one prompt, got columns {data.shape}")
 
-    def of_samples(*samples: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    def of_samples(*samples: Array, axis: int) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
             return statistic(np.stack([sample.sum(axis=axis) for sample in samples]))
 
     value = float(of_samples(*data[:, None, :], axis=-1)[0])
-    if not np.isfinite(value):
+    if not isfinite(value):
         return None
     if prompts == 1:
         return Interval(value)
@@ -93,24 +103,240 @@ def bootstrap_sums(statistic: Statistic, columns: ArrayLike) -> Interval | None:
             method="percentile",
             rng=np.random.default_rng(SEED),
         ).confidence_interval
-    if not (np.isfinite(ends.low) and np.isfinite(ends.high)):
+    if not (isfinite(ends.low) and isfinite(ends.high)):
         return Interval(value)
     return Interval(value, float(ends.low), float(ends.high))
 
 
-def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval | None:
-    """Interval of a ratio of sums, numerator and denominator paired by prompt."""
-    return bootstrap_sums(lambda sums: sums[0] / sums[1], [numerators, denominators])
+def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
+    """Studentised bootstrap of a smooth function of sums over prompts.
+
+    Each resample is measured in its own standard error (the delta method's), the interval then laid
+    out in the data's own (the jackknife's, which is the safer one for few prompts); neither side
+    reaches less far than Student's t. With repeats the prompts are resampled as blocks, all repeats
+    of one together; what whole repeats differ by adds its own variance, and the quantiles widen by
+    the degrees of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
+
+    Args:
+        statistic: maps sums (columns, batch) to values (batch,); differentiable, best on a scale
+            where its errors are symmetric (the logarithm of a rate).
+        columns: (columns, prompts), or (columns, repeats, prompts) where the same prompts were
+            measured several times.
+
+    Returns:
+        The interval, with empty ends for one prompt measured once or where a resample has no value;
+        None where the statistic has no value at all.
+
+    Raises:
+        ValueError: no prompts, or columns of unequal length.
+    """
+    data = _checked(columns)
+    repeats, prompts = data.shape[1:]
+    blocks = data.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        totals = blocks.sum(axis=1, keepdims=True)
+        value = float(statistic(totals)[0])
+        if not isfinite(value):
+            return None
+        slopes = _gradient(statistic, totals)[:, 0]
+    if prompts == 1 and repeats == 1:
+        return Interval(value)
+    error, below, above = _over_prompts(statistic, value, slopes, blocks)
+    if error is None:
+        return Interval(value)
+    between = _between_repeats(slopes, data)
+    variance = error**2 + between
+    if variance == 0:
+        return Interval(value, value, value)
+    if between > 0:
+        small = between**2 / (repeats - 1)
+        freedom = variance**2 / (small + (error**4 / (prompts - 1) if prompts > 1 else 0))
+        wider = _student_t(freedom)
+        if error > 0:  # the skew of the prompts' quantiles is kept
+            wider /= _student_t(prompts - 1)
+        else:
+            below, above = 1.0, 1.0
+        below, above = below * wider, above * wider
+    return Interval(value, value - below * sqrt(variance), value + above * sqrt(variance))
+
+
+def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:
+    """Interval of a ratio of sums, numerator and denominator paired by prompt.
+
+    Studentised, on the logarithm where every numerator is positive.
+
+    Args:
+        numerators: one per prompt, or (repeats, prompts).
+        denominators: likewise.
+    """
+    columns = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)])
+    if columns.size and (columns > 0).all():
+        return _exponential(studentised_interval(lambda s: np.log(s[0] / s[1]), columns))
+    return studentised_interval(lambda sums: sums[0] / sums[1], columns)
+
+
+def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
+    """Interval of a mean score over prompts, by percentiles.
+
+    Args:
+        values: a score per prompt, or a sum of scores where ``counts`` says of how many.
+        counts: how many scores each prompt has; None: one.
+
+    Raises:
+        ValueError: no prompts.
+    """
+    below = [1.0] * len(values) if counts is None else counts
+    found = percentile_interval(lambda sums: sums[0] / sums[1], [values, below])
+    assert found is not None, "a mean over at least one prompt has a value"
+    return found
 
 
 def rate_ratio_interval(
-    numerators: Sequence[float],
-    denominators: Sequence[float],
-    base_numerators: Sequence[float],
-    base_denominators: Sequence[float],
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    base_numerators: ArrayLike,
+    base_denominators: ArrayLike,
 ) -> Interval | None:
-    """Interval of one ratio of sums over another, all four paired by prompt (a speed-up)."""
-    return bootstrap_sums(
-        lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]),
-        [numerators, denominators, base_numerators, base_denominators],
-    )
+    """Interval of one ratio of sums over another, all four paired by prompt (a speed-up).
+
+    Each is one number per prompt, or (repeats, prompts).
+    """
+    parts = (numerators, denominators, base_numerators, base_denominators)
+    columns = np.stack([np.asarray(part, float) for part in parts])
+    if columns.size and (columns > 0).all():
+
+        def log_ratio(sums: Array) -> Array:
+            return np.log(sums[0] / sums[1]) - np.log(sums[2] / sums[3])
+
+        return _exponential(studentised_interval(log_ratio, columns))
+    return studentised_interval(lambda s: (s[0] / s[1]) / (s[2] / s[3]), columns)
+
+
+def _over_prompts(
+    statistic: Statistic, value: float, slopes: Array, blocks: Array
+) -> tuple[float | None, float, float]:
+    """Standard error over prompts and how many of it the interval reaches down and up.
+
+    The error is None where some resample has no value, 0 where prompts do not differ.
+    """
+    prompts = blocks.shape[1]
+    if prompts == 1:
+        return 0.0, 0.0, 0.0
+    influence = slopes @ blocks
+    linear = float(np.sqrt(_spread(influence - influence.mean()) * prompts / (prompts - 1)))
+    if linear <= 1e-12 * max(1.0, abs(value)):
+        return 0.0, 0.0, 0.0
+    normal = _student_t(prompts - 1)
+    reached: list[Array] = []
+    for weights in _weights(prompts):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values, errors = _resampled(statistic, blocks, weights)
+            if not np.isfinite(values).all():
+                return None, 0.0, 0.0
+            # A resample of one prompt again and again has no error of its own and says nothing.
+            reached.append(((values - value) / errors)[errors > 1e-6 * linear])
+    error = _jackknife(statistic, blocks) or linear
+    if prompts < _FEW_PROMPTS:
+        return error, normal, normal
+    low, high = np.quantile(np.concatenate(reached), _ENDS)
+    return error, max(float(high), normal), max(float(-low), normal)
+
+
+@functools.lru_cache(maxsize=256)
+def _student_t(freedom: float) -> float:
+    """The upper end of the central 95% of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, _ENDS[1]))
+
+
+def _jackknife(statistic: Statistic, blocks: Array) -> float | None:
+    """Standard error from leaving out one prompt at a time; None where that leaves no value."""
+    prompts = blocks.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = blocks.sum(axis=1, keepdims=True) - blocks
+        values = statistic(left * (prompts / (prompts - 1)))
+    if not np.isfinite(values).all():
+        return None
+    return sqrt(_spread(values - values.mean()) * (prompts - 1) / prompts)
+
+
+def _weights(prompts: int) -> Iterator[Array]:
+    """How often each prompt is drawn: (prompts, batch) until all resamples are there."""
+    batch = max(1, _BATCH_VALUES // prompts)
+    if batch >= RESAMPLES:
+        yield _few_weights(prompts)
+        return
+    rng, equal = np.random.default_rng(SEED), np.full(prompts, 1 / prompts)
+    for start in range(0, RESAMPLES, batch):
+        size = min(batch, RESAMPLES - start)
+        yield rng.multinomial(prompts, equal, size=size).T.astype(np.float64)
+
+
+@functools.lru_cache(maxsize=4)
+def _few_weights(prompts: int) -> Array:
+    """All resamples at once; the same for every cell of a table, so kept."""
+    rng, equal = np.random.default_rng(SEED), np.full(prompts, 1 / prompts)
+    return rng.multinomial(prompts, equal, size=RESAMPLES).T.astype(np.float64)
+
+
+def _resampled(statistic: Statistic, blocks: Array, weights: Array) -> tuple[Array, Array]:
+    """Values and standard errors of resamples.
+
+    Args:
+        statistic: of sums.
+        blocks: (columns, prompts).
+        weights: (prompts, batch) how often each prompt was drawn.
+    """
+    prompts = blocks.shape[1]
+    sums = blocks @ weights
+    slopes = _gradient(statistic, sums)
+    variance = np.zeros(sums.shape[1])
+    for i, first in enumerate(blocks):
+        for j in range(i, len(blocks)):
+            spread = (first * blocks[j]) @ weights - sums[i] * sums[j] / prompts
+            variance += slopes[i] * slopes[j] * spread * (1 if i == j else 2)
+    return statistic(sums), np.sqrt(np.maximum(variance, 0.0) * prompts / (prompts - 1))
+
+
+def _between_repeats(slopes: Array, data: Array) -> float:
+    """Variance of the mean that comes from whole repeats; 0 where there is one."""
+    repeats = data.shape[1]
+    if repeats == 1:
+        return 0.0
+    influence = np.einsum("c,crn->r", slopes, data)
+    return float(_spread(influence - influence.mean()) * repeats / (repeats - 1))
+
+
+def _gradient(statistic: Statistic, sums: Array) -> Array:
+    """(columns, batch) derivatives of the statistic by each sum, by central differences."""
+    slopes = np.empty_like(sums)
+    for column in range(len(sums)):
+        step = np.maximum(np.abs(sums[column]) * _STEP, np.finfo(np.float64).tiny ** 0.5)
+        up, down = sums.copy(), sums.copy()
+        up[column] += step
+        down[column] -= step
+        slopes[column] = (statistic(up) - statistic(down)) / (2 * step)
+    return slopes
+
+
+def _spread(centred: Array) -> float:
+    return float((centred**2).sum())
+
+
+def _exponential(interval: Interval | None) -> Interval | None:
+    return None if interval is None else interval.mapped(exp)
+
+
+def _checked(columns: ArrayLike) -> Array:
+    """(columns, repeats, prompts).
+
+    Raises:
+        ValueError: no prompts, or columns of unequal length.
+    """
+    data = np.asarray(columns, dtype=np.float64)
+    if data.ndim == 2:
+        data = data[:, None, :]
+    if data.ndim != 3 or 0 in data.shape:
+        raise ValueError(f"an interval needs at least one prompt, got columns {data.shape}")
+    return data

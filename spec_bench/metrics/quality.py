@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
-from spec_bench.metrics.intervals import Interval, Statistic, bootstrap_sums
+from spec_bench.metrics.intervals import Interval, mean_interval, percentile_interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
 from spec_bench.registry import Registry
@@ -90,7 +90,9 @@ class Bleu(_OneColumn):
         for prediction, golds in zip(predictions, references, strict=True):
             found = counter.sentence_score(prediction, list(golds))
             rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
-        return _interval(_corpus_bleu, np.asarray(rows, dtype=np.float64))
+        found = percentile_interval(_corpus_bleu, np.asarray(rows, dtype=np.float64).T)
+        assert found is not None, "a corpus of at least one prompt has a score"
+        return found
 
     def signature(self, references: References) -> str:
         """Sacrebleu's own signature, with the number of references per prompt."""
@@ -122,8 +124,7 @@ class _MeanMetric(_OneColumn):
             max(self.match(prediction, gold) for gold in (golds or [""]))
             for prediction, golds in zip(predictions, references, strict=True)
         ]
-        rows = np.asarray([best, np.ones(len(best))]).T
-        return _interval(lambda sums: sums[0] / sums[1], rows)
+        return mean_interval(best)
 
 
 @SCORES("rouge2")
@@ -267,12 +268,6 @@ def _check(
             raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
         if not golds and not may_be_empty:
             raise ValueError(f"{name}: prompt {index} has no reference")
-
-
-def _interval(statistic: Statistic, rows: NDArray[np.float64]) -> Interval:
-    found = bootstrap_sums(statistic, rows.T)
-    assert found is not None, "a mean over at least one prompt has a value"
-    return found
 
 
 def _corpus_bleu(sums: NDArray[np.float64]) -> NDArray[np.float64]:

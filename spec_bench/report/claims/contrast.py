@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench import columns
-from spec_bench.metrics.intervals import bootstrap_sums
+from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
@@ -109,7 +109,7 @@ def difference(
     if len(found) < len(strata):
         return None if len(strata) > 1 else _from_rows(contrasts, metric)
     statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
-    interval = bootstrap_sums(statistic, np.concatenate(found, axis=1))
+    interval = studentised_interval(statistic, np.concatenate(found, axis=1))
     if interval is None:
         return None
     return Difference(interval.value, interval.low, interval.high, True, relative)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import bootstrap_sums
+from spec_bench.metrics.intervals import studentised_interval
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
@@ -56,7 +56,7 @@ def recurrence(claim: Claim, scope: Scope) -> Iterator[Check]:
     differences = [left[ACCURACY] - right[ACCURACY] for left, right in pairs]
     if not differences:
         return
-    found = bootstrap_sums(lambda sums: sums[0] / sums[1], [differences, [1.0] * len(pairs)])
+    found = studentised_interval(lambda sums: sums[0] / sums[1], [differences, [1.0] * len(pairs)])
     assert found is not None, "a mean of numbers is a number"
     evidence = f"{found.value:+.3f}"
     if found.low is not None and found.high is not None:
