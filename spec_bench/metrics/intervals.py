@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, isfinite, sqrt
 
 import numpy as np
@@ -170,9 +170,7 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
         denominators: likewise.
     """
     columns = np.stack([np.asarray(numerators, float), np.asarray(denominators, float)])
-    if columns.size and (columns > 0).all():
-        return _exponential(studentised_interval(lambda s: np.log(s[0] / s[1]), columns))
-    return studentised_interval(lambda sums: sums[0] / sums[1], columns)
+    return _on_log_scale(lambda sums: sums[0] / sums[1], columns)
 
 
 def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
@@ -203,13 +201,7 @@ def rate_ratio_interval(
     """
     parts = (numerators, denominators, base_numerators, base_denominators)
     columns = np.stack([np.asarray(part, float) for part in parts])
-    if columns.size and (columns > 0).all():
-
-        def log_ratio(sums: Array) -> Array:
-            return np.log(sums[0] / sums[1]) - np.log(sums[2] / sums[3])
-
-        return _exponential(studentised_interval(log_ratio, columns))
-    return studentised_interval(lambda s: (s[0] / s[1]) / (s[2] / s[3]), columns)
+    return _on_log_scale(lambda sums: (sums[0] / sums[1]) / (sums[2] / sums[3]), columns)
 
 
 def _over_prompts(
@@ -224,8 +216,9 @@ def _over_prompts(
         return 0.0, 0.0, 0.0
     influence = slopes @ blocks
     linear = float(np.sqrt(_spread(influence - influence.mean()) * prompts / (prompts - 1)))
-    if linear <= 1e-12 * max(1.0, abs(value)):
-        return 0.0, 0.0, 0.0
+    left_out = _jackknife(statistic, blocks)
+    if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
+        return (None if left_out is None else 0.0), 0.0, 0.0
     normal = _student_t(prompts - 1)
     reached: list[Array] = []
     for weights in _weights(prompts):
@@ -235,7 +228,7 @@ def _over_prompts(
                 return None, 0.0, 0.0
             # A resample of one prompt again and again has no error of its own and says nothing.
             reached.append(((values - value) / errors)[errors > 1e-6 * linear])
-    error = _jackknife(statistic, blocks) or linear
+    error = left_out or linear
     if prompts < _FEW_PROMPTS:
         return error, normal, normal
     low, high = np.quantile(np.concatenate(reached), _ENDS)
@@ -324,8 +317,15 @@ def _spread(centred: Array) -> float:
     return float((centred**2).sum())
 
 
-def _exponential(interval: Interval | None) -> Interval | None:
-    return None if interval is None else interval.mapped(exp)
+def _on_log_scale(ratio: Statistic, columns: Array) -> Interval | None:
+    """The interval of a ratio, laid out on its logarithm where all that goes in is positive."""
+    if not columns.size or not (columns > 0).all():
+        return studentised_interval(ratio, columns)
+    found = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
+    if found is None:
+        return None
+    totals = columns.reshape(len(columns), -1).sum(axis=1, keepdims=True)
+    return replace(found.mapped(exp), value=float(ratio(totals)[0]))
 
 
 def _checked(columns: ArrayLike) -> Array:

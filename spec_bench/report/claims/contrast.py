@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench import columns
-from spec_bench.metrics.intervals import studentised_interval
+from spec_bench.metrics.intervals import percentile_interval, studentised_interval
 from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
@@ -109,7 +109,10 @@ def difference(
     if len(found) < len(strata):
         return None if len(strata) > 1 else _from_rows(contrasts, metric)
     statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
-    interval = studentised_interval(statistic, np.concatenate(found, axis=1))
+    # A maximum over cells bends where they cross, so it has no standard error to be measured in.
+    picks = any(contrast.picks for contrast in contrasts)
+    interval_of = percentile_interval if picks else studentised_interval
+    interval = interval_of(statistic, np.concatenate(found, axis=1))
     if interval is None:
         return None
     return Difference(interval.value, interval.low, interval.high, True, relative)
