@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench bench-sweep bench-scaling bench-gpu profile audit tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -23,6 +23,7 @@ help:
 	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
+	@echo "make mutants      break rules, formulas and loops on purpose; see tests notice"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
@@ -146,6 +147,10 @@ bench-scaling: $(STAMP)
 
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit
+
+# Deliberate errors of tests/mutants.yaml, one at a time: does a test notice?
+mutants: $(STAMP)
+	$(BIN)/python scripts/mutants.py
 
 tiny-models: $(STAMP)
 	$(BIN)/python scripts/train_family.py

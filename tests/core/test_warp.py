@@ -79,3 +79,21 @@ def test_logits_are_not_written_to() -> None:
 def test_values_out_of_range_are_refused_by_name(settings: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         SamplingSettings(**settings)
+
+
+def test_top_p_is_reached_by_a_mass_that_equals_it() -> None:
+    logits = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64).log()
+    for top_p, kept in ((0.5, 1), (0.75, 2)):
+        chosen = SamplingSettings(top_p=top_p, probability_dtype="float64")
+        assert (log_probs(logits, chosen) > -torch.inf).sum() == kept
+
+
+def test_top_k_keeps_all_that_tie_at_the_k_th_place() -> None:
+    logits = torch.tensor([0.1, 0.3, 0.3, 0.3], dtype=torch.float64).log()
+    chosen = SamplingSettings(top_k=2, probability_dtype="float64")
+    assert log_probs(logits, chosen).exp().tolist() == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_a_draft_temperature_leaves_the_drafts_truncation_as_the_targets() -> None:
+    chosen = SamplingSettings(0.7, 5, 0.9, draft_temperature=0.3, probability_dtype="float64")
+    assert chosen.for_draft() == SamplingSettings(0.3, 5, 0.9, None, "float64")

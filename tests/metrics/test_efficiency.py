@@ -8,12 +8,15 @@ from tests.said import naming
 
 
 def generation(prompt_id="p", accepted=(), depth=3, tokens=None, nodes=3, **seconds):
-    """A generation with one target call for each entry of ``accepted``."""
-    steps = tuple(StepRecord(nodes, depth, a, a + 1) for a in accepted)
+    """A generation with one target call for each entry of ``accepted``, cut at ``tokens``."""
     emitted = sum(a + 1 for a in accepted)
+    count = left = emitted if tokens is None else tokens
+    steps = []
+    for a in accepted:
+        steps.append(StepRecord(nodes, depth, a, min(a + 1, left)))
+        left -= steps[-1].delivered
     times = {"prefill_s": 1.0, "decode_s": 2.0, "draft_s": 0.5, "target_s": 1.0} | seconds
-    count = emitted if tokens is None else tokens
-    return Generation(prompt_id, tuple(range(count)), "length", steps, **times)
+    return Generation(prompt_id, tuple(range(count)), "length", tuple(steps), **times)
 
 
 def value(name, generations, **more):

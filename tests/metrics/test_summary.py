@@ -60,6 +60,15 @@ def test_the_baseline_against_itself_has_speedup_one_exactly():
     assert (row["speedup"], row["speedup_low"], row["speedup_high"]) == (1.0, 1.0, 1.0)
 
 
+def test_the_interval_of_a_speedup_pairs_prompts_by_id_whatever_their_order():
+    cell = [generation(str(i), (3, 1), 1.0 + i) for i in range(9)]
+    baseline = [generation(str(i), (0,) * 6, 3.0 * (1.0 + i)) for i in range(9)]
+    for order in (baseline, baseline[::-1]):
+        row = numbers(cell, baseline=order)
+        assert row["speedup"] == row["speedup_low"] == pytest.approx(3.0)
+        assert row["speedup_high"] == pytest.approx(3.0)
+
+
 def test_what_was_not_measured_is_empty():
     row = numbers()
     for name in ("speedup", "mbsu", "energy_j_per_token", "quality_signature"):

@@ -1,0 +1,87 @@
+"""Decoders on a toy that remembers three tokens: what a Markov chain cannot tell apart."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spec_bench.audit.decoders import block_law
+from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.audit.rules import TOLERANCE
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import read_decoder
+from spec_bench.records import Request
+
+WARM = SamplingSettings(probability_dtype="float64")
+LM = {"kind": "language_model"}
+REPLACED = {"rule": "recursive_rejection", "replacement": True}
+DISTINCT = {"rule": "recursive_rejection", "replacement": False}
+
+
+def widths(*children: int, replacement: bool) -> dict[str, Any]:
+    return {"policy": "widths", "widths": list(children), "replacement": replacement}
+
+
+def decoder(tree: dict[str, Any], verifier: dict[str, Any], drafts: int = 1) -> dict[str, Any]:
+    return {"name": "toy", "drafter": LM | {"drafts": drafts}, "tree": tree, "verifier": verifier}
+
+
+CASES = {
+    "K-SEQ, two paths of three": (
+        2,
+        decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "k_seq"}),
+    ),
+    "chain of three": (2, decoder({"policy": "chain", "depth": 3}, DISTINCT)),
+    "widths 2-1-1, without replacement": (
+        2,
+        decoder(widths(2, 1, 1, replacement=False), DISTINCT),
+    ),
+    "widths 2-1-1, replacement": (2, decoder(widths(2, 1, 1, replacement=True), REPLACED)),
+    "three children from two drafts": (
+        3,
+        decoder(widths(3, replacement=True), REPLACED, drafts=2),
+    ),
+}
+
+
+def toy(settings: dict[str, Any], vocab: int, rows: int = 1) -> tuple[Any, HistoryModel]:
+    target = random_history(vocab, seed=0)
+    count = settings["drafter"]["drafts"]
+    drafts = [
+        HistoryModel(target.logits + random_history(vocab, seed=1000 + index).logits)
+        for index in range(count)
+    ]
+    return read_decoder(settings, WARM).build(target, drafts, WARM, rows), target
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name: str) -> None:
+    vocab, settings = CASES[name]
+    built, target = toy(settings, vocab)
+    got, expected, count = block_law(built, partial(target.law, settings=WARM))
+    assert max(abs(got[tokens] - chance) for tokens, chance in expected.items()) <= TOLERANCE
+    assert count > 8
+
+
+def test_the_toy_tells_apart_what_lies_three_tokens_back() -> None:
+    toys = random_history(2, seed=0)
+    law = toys.law((0, 0, 0), 1, WARM), toys.law((1, 0, 0), 1, WARM)
+    assert law[0] != law[1]
+    assert toys.law((1, 0, 0, 0), 1, WARM) == law[0]
+
+
+def test_several_iterations_in_a_batch_commit_the_tokens_that_were_accepted() -> None:
+    # What is in the cache after commits must be what was delivered: so says the greedy answer.
+    cold = SamplingSettings(temperature=0.0, probability_dtype="float64")
+    target = random_history(3, seed=4)
+    draft = HistoryModel(target.logits + random_history(3, seed=5).logits)
+    requests = [Request(str(i), (i % 3, 1, 2), 12) for i in range(4)]
+    root = {"name": "ar", "drafter": {"kind": "none"}, "tree": {"policy": "root"}}
+    plain = read_decoder(root | {"verifier": DISTINCT}, cold).build(target, [], cold)
+    wanted = [plain.generate([request], seed=0)[0].tokens for request in requests]
+    assert len(set(wanted)) > 1
+    settings = decoder(widths(2, 2, 1, replacement=False), DISTINCT)
+    built = read_decoder(settings, cold).build(target, [draft], cold, 2)
+    assert [answer.tokens for answer in built.generate(requests, seed=0)] == wanted
