@@ -26,9 +26,12 @@ from pathlib import Path
 
 import yaml
 
+from spec_bench.files import RUNS
+
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests/mutants.yaml"
 COPIED = ("spec_bench", "tests", "conf", "experiments", "results", "scripts", "pyproject.toml")
+RAW = (RUNS, "family", "*.pdf")  # below results; no test reads them
 PASSED, FAILED = 0, 1  # pytest's exit statuses; all others mean that the tests did not run
 LIMIT_S = 300
 
@@ -135,8 +138,8 @@ def copy_of_tree(folder: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "runs", "family", "train", "*.pdf")
-            shutil.copytree(source, folder / name, ignore=ignored if name != "spec_bench" else None)
+            ignored = shutil.ignore_patterns("__pycache__", *([] if name == "spec_bench" else RAW))
+            shutil.copytree(source, folder / name, ignore=ignored)
         else:
             shutil.copy(source, folder / name)
     return folder
