@@ -51,3 +51,7 @@ def test_a_rows_draws_do_not_depend_on_its_neighbours() -> None:
 
     alone, together = draw(["x"]), draw(["y", "x", "z"])
     assert alone["x"] == together["x"]
+
+
+def test_seed_and_prompt_do_not_run_into_each_other() -> None:
+    assert row_seed(1, "2x") != row_seed(12, "x")

@@ -49,6 +49,11 @@ def test_order_of_columns_and_rows_does_not_count(wanted: list, got: list) -> No
             [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)],
             [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)],
         ),
+        # The same rows and the same columns, but not each row as often.
+        (
+            [(0, 0), (0, 0), (1, 1), (1, 1), (0, 1), (1, 0)],
+            [(0, 0), (1, 1), (0, 1), (0, 1), (1, 0), (1, 0)],
+        ),
     ],
 )
 def test_other_values_or_other_counts_of_rows_differ(wanted: list, got: list) -> None:
