@@ -32,6 +32,7 @@ Kind = Literal[
     "note",  # what another column's number was made with
 ]
 Holds = Literal["number", "text", "flag"]
+Apart = Literal["", "run", "task", "pair"]
 ENDS = ("_low", "_high")
 _ENDS = ("lower", "upper")
 
@@ -51,6 +52,10 @@ class Column:
         better: which way is better; None where neither is.
         short: in narrow tables, such as the terminal's; "": not shown there.
         holds: what its cells are.
+        apart: whether it tells runs apart, so that cells that differ in it are never compared, nor
+            stand in one table. ``run``: all cells of a table agree in it; ``task``: it belongs to
+            the task, and tables of several tasks may have several; ``pair``: likewise to the pair
+            of models. "": it does not, as the decoder and the seed do not.
     """
 
     name: str
@@ -63,6 +68,7 @@ class Column:
     better: Literal["up", "down"] | None = None
     short: str = ""
     holds: Holds = "number"
+    apart: Apart = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,6 +140,12 @@ def of_kind(*kinds: Kind) -> list[Column]:
 def names_of(*kinds: Kind) -> list[str]:
     """Their names."""
     return [each.name for each in of_kind(*kinds)]
+
+
+def apart_in(names: Iterable[str]) -> list[Column]:
+    """The columns among a file's names that tell runs apart, in the file's order."""
+    there = set(names)
+    return [each for each in COLUMNS if each.apart and each.name in there]
 
 
 def header() -> dict[str, str]:

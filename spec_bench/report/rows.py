@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,17 +16,14 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.columns import scores_in
+from spec_bench.columns import Column, apart_in, column, scores_in
 from spec_bench.records import Generation, parse_reasons
 from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
-_COMPARABLE = (
-    *("pair", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
-    *("max_new_tokens", "later_turns", "prompts"),
-)
+_OF_A_CELL = ("draft", "seed", "tree_attention", "decoder", "spec")  # and what tells runs apart
 
 
 def load_rows(root: Path) -> pd.DataFrame:
@@ -96,10 +93,10 @@ def tree_attention(rows: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in the decoder only.
+    """Cells that differ in the decoder only, and in none of what tells runs apart.
 
     Attributes:
-        title: the task, and of the other settings those that differ between groups.
+        title: the task, and of what tells runs apart that which differs between groups.
         rows: the cells, the baseline first, as the file orders them.
     """
 
@@ -142,19 +139,55 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
     return cast("list[Row]", frame.to_dict("records"))
 
 
+def cell_keys(rows: pd.DataFrame) -> list[str]:
+    """The columns that name a cell: rows that agree in them are one cell measured twice."""
+    return [*(each.name for each in apart_in(rows)), *(key for key in _OF_A_CELL if key in rows)]
+
+
 def groups_of(rows: pd.DataFrame) -> list[Group]:
-    """The rows as groups of comparable cells; a failed cell goes with its task's other cells."""
-    keys = [name for name in _COMPARABLE if name in rows and name != "prompts"]
-    shown = [name for name in keys if name != "task" and rows[name].nunique(dropna=False) > 1]
-    # Temperature and truncation belong to the task unless one task has several.
-    several = rows.groupby("task")[shown].nunique(dropna=False) > 1 if shown else None
+    """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
+
+    Cells of a group agree in every column that tells runs apart. A file without such a column has
+    one unknown value in it.
+    """
+    apart = apart_in(rows)
+    keys = [*(each.name for each in apart), *(key for key in ("seed",) if key in rows)]
+    named = _named(rows, [*apart, *(column(key) for key in keys if key == "seed")])
     groups = []
     for _, part in rows.groupby(keys, sort=False, dropna=False):
         first = part.iloc[0]
-        extra = [name for name in shown if several is not None and several.at[first.task, name]]
-        title = ", ".join([str(first.task), *(f"{name} {_written(first[name])}" for name in extra)])
-        groups.append(Group(title, part))
+        extra = [each for each in named if named[each].at[part.index[0]]]
+        title = [str(first.task), *(said(each, first[each.name]) for each in extra)]
+        groups.append(Group(", ".join(title), part))
     return groups
+
+
+def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
+    """The columns that a heading must name, and for which rows.
+
+    What belongs to the task, such as its temperature, is named where one task has several; what
+    belongs to the pair, where one pair has several.
+    """
+    found = {}
+    for each in apart:
+        within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
+        if each.name == "task" or rows[each.name].nunique(dropna=False) < 2:
+            continue
+        if each.apart == "run" or each.name == "pair":
+            found[each] = pd.Series(True, rows.index)
+            continue
+        codes = pd.Series(pd.factorize(rows[each.name], use_na_sentinel=False)[0], rows.index)
+        several = codes.groupby(within).transform("nunique") > 1
+        if several.any():
+            found[each] = several
+    return found
+
+
+def said(column: Column, value: object) -> str:
+    """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
+    if value is None or pd.isna(value) or value == "":
+        return f"{column.title} not stated"
+    return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
 
 
 def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
@@ -176,7 +209,3 @@ def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured; None where the raw runs are not beside the results."""
     path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None
-
-
-def _written(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -103,7 +103,7 @@ def test_wider_beams_accept_more_and_length_changes_nothing() -> None:
     checks = checks_of(beams())
     grows = [check for check in checks if "grows with the beam width" in check.claim]
     assert [check.where for check in grows] == [
-        f"mt_bench, max_new_tokens {limit}, temperature 0" for limit in (8, 32)
+        f"mt_bench, max new tokens {limit}, temperature 0" for limit in (8, 32)
     ]
     assert grows[0].evidence.startswith("+0.150")  # steps of 0.1 and 0.2
     assert {check.verdict for check in grows} == {"holds"}

@@ -12,13 +12,16 @@ from spec_bench.report.claim import Claim, Range, Side
 from spec_bench.report.claims.records import Records
 from spec_bench.report.heads import grid_of, heads_of
 from spec_bench.report.paper import Axes
-from spec_bench.report.rows import Group, Row, groups_of, score_column, tree_attention
+from spec_bench.report.rows import (
+    Group,
+    Row,
+    cell_keys,
+    groups_of,
+    score_column,
+    tree_attention,
+)
 from spec_bench.spec import parse
 
-_CELL = (
-    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
-    *("max_new_tokens", "tree_attention", "decoder", "spec"),
-)
 _PARTS = ("depth", "width", "nodes", "threshold")
 
 
@@ -156,7 +159,7 @@ def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.Dat
         return rows.iloc[:0]
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
-    return rows.drop_duplicates([name for name in _CELL if name in rows]).sort_index(kind="stable")
+    return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,12 +8,7 @@ import pandas as pd
 
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Figure, load_paper
-from spec_bench.report.rows import tree_attention
-
-_CELL = (
-    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size", "batching"),
-    *("max_new_tokens", "tree_attention"),
-)
+from spec_bench.report.rows import cell_keys, tree_attention
 
 
 def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
@@ -54,8 +49,7 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
         found = found[own | ~known]
     order = found.assign(_prompts=found.get("prompts", pd.Series(0, found.index)))
     order = order.sort_values("_prompts", ascending=False, kind="stable")
-    keys = [name for name in (*_CELL, "decoder", "spec") if name in found]
-    return found.loc[order.drop_duplicates(keys).index.sort_values()]
+    return found.loc[order.drop_duplicates(cell_keys(found)).index.sort_values()]
 
 
 def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:

@@ -7,16 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import ENDS
+from spec_bench.columns import ENDS, apart_in
 from spec_bench.report.figures.drawing import Drawing, Layer, Panel
 from spec_bench.report.figures.style import Look
 from spec_bench.report.figures.texts import fill
 
-# Cells that differ in one of these are no points of one line.
-_APART = (
-    *("pair", "draft", "task", "temperature", "top_k", "top_p", "seed", "batch_size"),
-    "max_new_tokens",
-)
+_OF_A_LINE = ("draft", "seed")  # and what tells runs apart: cells that differ are of two lines
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,8 @@ class Series:
 
     def lines(self) -> list[Series]:
         """The series by its lines: the cells of one differ in nothing but x."""
-        others = [name for name in _APART if name in self.rows and name != self.x]
+        apart = [each.name for each in apart_in(self.rows)]
+        others = [name for name in (*apart, *_OF_A_LINE) if name in self.rows and name != self.x]
         names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
         if not names:
             return [self]

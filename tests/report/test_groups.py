@@ -1,0 +1,73 @@
+"""Which cells are compared: those that agree in every column that tells runs apart."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from spec_bench import columns
+from spec_bench.columns import Column
+from spec_bench.report.rows import groups_of
+from tests.report.rows import EMBEDDED, frame, row
+
+
+def titles(*rows: dict[str, object]) -> list[str]:
+    return [group.title for group in groups_of(frame(*rows))]
+
+
+def both(**values: object) -> list[dict[str, object]]:
+    """A baseline and a chain."""
+    return [row(name, spec, **EMBEDDED, **values) for name, spec in (("ar", "-"), ("sd", "2"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("batch_size", (1, 4), ["xsum, batch size 1", "xsum, batch size 4"]),
+        ("batching", ("static", "continuous"), ["xsum, batching static", "xsum, batching contin"]),
+        ("max_new_tokens", (32, 64), ["xsum, max new tokens 32", "xsum, max new tokens 64"]),
+        ("target", ("mine/a", "mine/b"), ["xsum, target mine/a", "xsum, target mine/b"]),
+    ],
+)
+def test_cells_that_ran_otherwise_are_groups_whose_headings_name_what_differs(
+    name: str, values: tuple[object, object], said: list[str]
+) -> None:
+    first, second = (both() for _ in values)
+    rows = [{**each, name: values[0]} for each in first]
+    rows += [{**each, name: values[1]} for each in second]
+    found = groups_of(frame(*rows))
+    assert [group.title.startswith(text) for group, text in zip(found, said, strict=True)] == [
+        True,
+        True,
+    ]
+    assert [list(group.rows.decoder) for group in found] == [["ar", "sd"]] * 2
+
+
+def test_what_all_cells_agree_in_is_in_no_heading() -> None:
+    assert titles(*both(batch_size=4, batching="static")) == ["xsum"]
+
+
+def test_what_belongs_to_the_task_is_named_only_where_one_task_has_several() -> None:
+    limits = [*both(task="xsum", max_new_tokens=64), *both(task="squad", max_new_tokens=16)]
+    assert titles(*limits) == ["xsum", "squad"]
+    more = [*limits, *both(task="squad", max_new_tokens=32)]
+    assert titles(*more) == ["xsum", "squad, max new tokens 16", "squad, max new tokens 32"]
+
+
+def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there() -> None:
+    older, newer = frame(*both()), frame(*both(batching="static"))
+    found = groups_of(pd.concat([older, newer], ignore_index=True))
+    assert [group.title for group in found] == [
+        "xsum, batching not stated",
+        "xsum, batching static",
+    ]
+    assert [len(group.rows) for group in found] == [2, 2]
+
+
+def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Column("precision", "precision", "of numbers", "setting", holds="text", apart="run")
+    monkeypatch.setattr(columns, "COLUMNS", [*columns.COLUMNS, mine])
+    rows = [*both(precision="float32"), *both(task="squad", precision="bfloat16")]
+    assert titles(*rows) == ["xsum, precision float32", "squad, precision bfloat16"]
+    loose = [{**each, "someones_note": name} for name in "ab" for each in both()]
+    assert titles(*loose) == ["xsum"]
