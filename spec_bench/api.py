@@ -237,8 +237,7 @@ def run(*overrides: str, **settings: Any) -> pd.DataFrame:
     from omegaconf.errors import OmegaConfBaseException
 
     from spec_bench.run.app import run_config
-    from spec_bench.run.hydra_errors import one_line
-    from spec_bench.run.search_path import recipe_arguments, register
+    from spec_bench.run.compose import one_line, recipe_arguments, register
     from spec_bench.sinks.rows import row_of
 
     told = [*overrides, *(f"{key}={_as_override(value)}" for key, value in settings.items())]

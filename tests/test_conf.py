@@ -9,15 +9,16 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.configs import conf_dir, experiments_dir
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.published import FILE, read_published, side_by_side
 from spec_bench.run.cells import Cell, build_cells, load_decoder
-from spec_bench.run.paths import EMBEDDED, config_dir, model_path
-from spec_bench.run.search_path import recipes_dir, register
+from spec_bench.run.compose import register
+from spec_bench.run.model_files import EMBEDDED, model_path
 from spec_bench.tasks import build_task
 
-CONF = config_dir()
+CONF = conf_dir()
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 SINGLE = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer", "spectr"]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
@@ -72,7 +73,7 @@ def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
 
 RECIPES = sorted(
     path
-    for path in recipes_dir().glob("*/*.yaml")
+    for path in experiments_dir().glob("*/*.yaml")
     if path.read_text().startswith("# @package _global_")
 )
 
@@ -97,7 +98,7 @@ def test_every_recipe_composes_into_valid_cells(path: Path) -> None:
 )
 def test_a_recipe_has_the_rows_of_each_of_its_published_tables(recipe: str, tables: range) -> None:
     cells = [(cell.name, cell.spec) for cell in cells_of(recipe)]
-    published = side_by_side(read_published(recipes_dir() / "rsd" / FILE))
+    published = side_by_side(read_published(experiments_dir() / "rsd" / FILE))
     for table in tables:
         rows = [(row["decoder"], row["spec"]) for row in published if int(row["table"]) == table]
         assert cells == rows
@@ -115,7 +116,9 @@ def test_the_monotone_search_is_the_non_increasing_part_of_the_full_one() -> Non
 
 def test_search_covers_every_configuration_that_the_paper_prints() -> None:
     cells = {(cell.name, cell.spec) for cell in cells_of("mcsd=search")}
-    rows = [row for row in read_published(recipes_dir() / "mcsd" / FILE) if row["table"] in "2356"]
+    rows = [
+        row for row in read_published(experiments_dir() / "mcsd" / FILE) if row["table"] in "2356"
+    ]
     printed = {(row["decoder"], row["spec"]) for row in rows if row["decoder"] != "ar"}
     assert len(printed) > 20
     assert printed <= cells

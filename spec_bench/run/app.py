@@ -23,12 +23,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench import files
-from spec_bench.configs import conf_dirs
+from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
 from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.cells import DecoderLoader, load_decoder
-from spec_bench.run.hydra_errors import comes_from_hydra, one_line
+from spec_bench.run.compose import (
+    comes_from_hydra,
+    one_line,
+    recipe_arguments,
+    register,
+)
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
@@ -39,11 +44,8 @@ from spec_bench.run.launch import (
     register_resolvers,
 )
 from spec_bench.run.pair import with_own_name
-from spec_bench.run.paths import config_dir
-from spec_bench.run.plan import PlannedCell, plan_job
-from spec_bench.run.plan_table import plan_arguments, print_plan
+from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
 from spec_bench.run.rates import known_rates
-from spec_bench.run.search_path import recipe_arguments, recipes_dir, register
 from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
 from spec_bench.run.store import CellStore, Experiment, JobNote
 from spec_bench.sinks.console import print_table
@@ -71,9 +73,7 @@ def main() -> None:
     offer_devices()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
-    application = hydra.main(
-        version_base="1.3", config_path=str(config_dir()), config_name="config"
-    )
+    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     try:
         application(_job)()
         if _planned:
@@ -173,7 +173,7 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     # Where a sweep is planned there need not be the device it will run on.
     here = replace(asked, engine=replace(asked.engine, device="cpu"))
     settings = replace(build_settings(here, *_configs()), device=asked.engine.device)
-    measured, published = known_rates(settings.results, recipes_dir())
+    measured, published = known_rates(settings.results, experiments_dir())
     pair = with_own_name(asked.pair, _config_folders())
     return plan_job(settings, pair, asked.engine, measured, published)
 

@@ -23,14 +23,12 @@ from spec_bench.judge.conversation import ANSWERS
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Request
-from spec_bench.run.cell_run import CellRun
 from spec_bench.run.collect import collect
-from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering
 from spec_bench.run.models import heads_of, models_of, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellStore, FollowerStore
+from spec_bench.run.store import CellRun, CellStore, FollowerStore, run_id
 from spec_bench.sinks.console import Progress
 from spec_bench.tasks import Task
 

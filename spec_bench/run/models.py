@@ -13,8 +13,8 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds
+from spec_bench.run.model_files import fingerprint, model_path
 from spec_bench.run.pair import Pair
-from spec_bench.run.paths import fingerprint, model_path
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from spec_bench.configs import read_config
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import DEVICE, ModelSpec
-from spec_bench.run.paths import EMBEDDED, fingerprint, model_path
+from spec_bench.run.model_files import EMBEDDED, ModelSize, fingerprint, model_path, model_size
 from spec_bench.validation import Flag, Ge, Gt, Pattern, Real, Says, Text, Whole, check, settings
 
 _MODELS = ("target", "draft")
@@ -219,3 +219,10 @@ def _short(model: str) -> str:
 def _plain(device_map: Any) -> Any:
     """A device map as JSON knows it."""
     return [list(item) for item in device_map] if isinstance(device_map, tuple) else device_map
+
+
+def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
+    """The sizes of a pair's models, the target first."""
+    stated = [pair.target_parameters, *[pair.draft_parameters] * len(pair.drafts)]
+    names = (pair.target, *pair.drafts)
+    return tuple(model_size(name, own) for name, own in zip(names, stated, strict=True))

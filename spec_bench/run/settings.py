@@ -16,8 +16,8 @@ from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import CellFacts, SqlReference
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
+from spec_bench.run.model_files import model_path
 from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, with_own_name
-from spec_bench.run.paths import model_path
 from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
 from spec_bench.sinks.settings import SinkSettings, sink_settings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from spec_bench.configs import experiments_dir
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.published import FILE, Row, read_published
-from spec_bench.run.search_path import recipes_dir
 from spec_bench.validation import Ge, Le, MinLen, Real, Says, Text, check, settings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def published_block_efficiency(table: str) -> dict[tuple[str, str], float]:
         ValueError: no such paper, or no such table in it.
     """
     paper, _, number = str(table).partition("/")
-    root = recipes_dir()
+    root = experiments_dir()
     printed = {path.parent.name: _efficiencies(path) for path in root.glob(f"*/{FILE}")}
     known = sorted(name for name, rows in printed.items() if rows)
     if paper not in known:

@@ -17,21 +17,43 @@ import fcntl
 import json
 import logging
 import os
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
 from spec_bench import files
+from spec_bench.files import digest
 from spec_bench.judge.cells import read_judged
-from spec_bench.records import CellResult, Generation
-from spec_bench.run.identity import job_id
+from spec_bench.records import CellResult, Generation, Reason, Request
+from spec_bench.run.cells import Cell
 from spec_bench.sinks.csv import merge_csv
 from spec_bench.sinks.rows import restored, stored
 
+if TYPE_CHECKING:
+    from spec_bench.decode.config import AnyDecoder
+    from spec_bench.measure.memory import PeakMemory
+
 log = logging.getLogger(__name__)
+_MESSAGE_LENGTH = 300
+
+
+def run_id(settings: Mapping[str, Any]) -> str:
+    """The id of one cell.
+
+    Args:
+        settings: pair, task, prompts, generation, engine, decoder, energy, warm-up and seed, all
+            resolved; output folder, sinks and names are no part of it.
+    """
+    return digest(settings)
+
+
+def job_id(run_ids: Iterable[str]) -> str:
+    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
+    return digest(sorted(run_ids))
 
 
 class CellStore:
@@ -205,3 +227,49 @@ class Experiment:
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
+
+
+@dataclass
+class CellRun:
+    """One cell while its job runs.
+
+    Attributes:
+        cell: which decoder.
+        store: where its records go.
+        memory: peak memory of its windows.
+        done: generations by prompt id, those of an earlier, killed job included.
+        decoder: None until it is built, and for a cell that was complete before.
+        failure: why the cell was given up; None while it goes on.
+    """
+
+    cell: Cell
+    store: CellStore
+    memory: PeakMemory
+    done: dict[str, Generation] = field(default_factory=dict)
+    decoder: AnyDecoder | None = None
+    failure: Reason | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The hash of the settings that change its numbers."""
+        return self.store.folder.name
+
+    def missing(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests it still has to decode; none once it has failed."""
+        if self.decoder is None:
+            return []
+        return [request for request in requests if request.prompt_id not in self.done]
+
+    def fail(self, error: Exception) -> None:
+        """Gives the cell up; its trace lies beside its records."""
+        files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
+        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
+        trace = str(self.store.trace_path)
+        self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
+        self.decoder = None
+        log.error("%s failed: %s", self.cell.title, self.failure)
+
+
+def job_of(runs: Sequence[CellRun]) -> str:
+    """The id of the job that these cells make up."""
+    return job_id(run.run_id for run in runs)

@@ -18,12 +18,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.files import digest
+from spec_bench.run.compose import register
 from spec_bench.run.models import tokenizer_of
-from spec_bench.run.paths import config_dir
-from spec_bench.run.search_path import register
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, split
@@ -47,7 +47,7 @@ def main() -> None:
     register()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"
-    application = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")
+    application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
     try:
         application(_job)()
     except (HydraException, OmegaConfBaseException) as error:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from spec_bench.configs import conf_dir
 from spec_bench.measure.energy import EnergySettings, build_meter, energy_settings, meter
 from spec_bench.measure.energy.reading import NoMeter
-from spec_bench.run.paths import config_dir
 
-CONFIGS = sorted((config_dir() / "energy").glob("*.yaml"))
+CONFIGS = sorted((conf_dir() / "energy").glob("*.yaml"))
 
 
 def test_each_meter_has_a_config_with_its_defaults() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from spec_bench.configs import conf_dir
 from spec_bench.records import CellResult
 from spec_bench.run.app import run_config
-from spec_bench.run.paths import config_dir
 from tests.run.tiny import RunJob, make_family, make_task, overrides
 
 
@@ -26,7 +26,7 @@ def run_job(family: Path, tmp_path: Path) -> RunJob:
     """Runs a job with these overrides; results go to ``tmp_path / "results"`` unless said."""
 
     def run(*more: str, results: Path | None = None) -> list[CellResult]:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             config = compose(
                 "config", overrides=overrides(family, results or tmp_path / "results", *more)
             )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpus_needed, visible_devices
-from spec_bench.run.launch import gpus_of_job
+from spec_bench.run.launch import OFFERED, VISIBLE, Claim, gpus_needed, gpus_of_job, visible_devices
 from spec_bench.run.pair import EngineSettings, PairSettings
 from tests import warm
 from tests.said import naming

@@ -8,20 +8,18 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from spec_bench.configs import conf_dir
 from spec_bench.run.cells import load_decoder
-from spec_bench.run.identity import job_id, run_id
-from spec_bench.run.paths import config_dir
 from spec_bench.run.settings import build_settings, check_settings
+from spec_bench.run.store import job_id, run_id
 from tests.run.tiny import make_family, make_task, overrides
 
 
 def ids(family: Path, *more: str) -> list[str]:
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=overrides(family, Path("results"), *more))
     plain = OmegaConf.to_container(config, resolve=True)
-    settings = build_settings(
-        check_settings(plain), lambda name: load_decoder([config_dir()], name)
-    )
+    settings = build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
     return [run_id(settings.cell_settings(cell)) for cell in settings.cells]
 
 

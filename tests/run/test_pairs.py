@@ -14,16 +14,15 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from transformers import PreTrainedTokenizerFast
 
-from spec_bench.configs import read_config
+from spec_bench.configs import conf_dir, read_config
 from spec_bench.engine.random_weights import random_module
 from spec_bench.run import models
 from spec_bench.run.pair import EngineSettings, PairSettings, build_pair, with_own_name
-from spec_bench.run.paths import config_dir
 from tests.run.tiny import RunJob, rows_of
 
-FILES = sorted(config_dir().glob("pair/*.yaml"))
+FILES = sorted(conf_dir().glob("pair/*.yaml"))
 HUB = [path for path in FILES if not path.stem.startswith("embedded")]
-REFERENCE = config_dir().parent / "experiments"
+REFERENCE = conf_dir().parent / "experiments"
 ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
     "meta-llama/Llama-2-7b-hf": "llama2_7b",
@@ -53,12 +52,12 @@ ARCHITECTURE_OF = {
 @cache
 def pair_of(name: str, *overrides: str) -> dict[str, Any]:
     if not overrides:
-        return read_config(config_dir() / "pair" / f"{name}.yaml")
+        return read_config(conf_dir() / "pair" / f"{name}.yaml")
     return composed(name, *overrides)
 
 
 def composed(name: str, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"pair={name}", *overrides])
     pair = OmegaConf.to_container(config.pair, resolve=True, throw_on_missing=True)
     assert isinstance(pair, dict)
@@ -67,7 +66,7 @@ def composed(name: str, *overrides: str) -> dict[str, Any]:
 
 def labelled(name: str, *overrides: str) -> str:
     pair = PairSettings(**pair_of(name, *overrides))
-    return build_pair(with_own_name(pair, [config_dir()]), ENGINE).name
+    return build_pair(with_own_name(pair, [conf_dir()]), ENGINE).name
 
 
 @cache
@@ -148,7 +147,7 @@ def test_a_pair_file_of_the_users_own_names_its_models(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
     ours = PairSettings(name="ours", target="a/b", draft="c/d")
-    folders = [tmp_path, config_dir()]
+    folders = [tmp_path, conf_dir()]
     assert with_own_name(ours, folders).name == "ours"
     assert with_own_name(replace(ours, draft="e/f"), folders).name is None
 

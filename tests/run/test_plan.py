@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.run.model_size import ModelSize, model_size
+from spec_bench.configs import experiments_dir
+from spec_bench.run.model_files import ModelSize, model_size
 from spec_bench.run.pair import EngineSettings, PairSettings
-from spec_bench.run.plan import Memory, PlannedCell, job_memory
-from spec_bench.run.plan_table import plan_arguments, totals
+from spec_bench.run.plan import Memory, PlannedCell, job_memory, plan_arguments, totals
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, published_rows
-from spec_bench.run.search_path import recipes_dir
 from tests.cells import facts
 from tests.run.test_command_line import main
 from tests.run.tiny import RunJob, overrides
@@ -61,7 +60,7 @@ def test_the_published_rate_of_llama_2_70b_is_found_by_its_printed_name() -> Non
     names = PairSettings(target="x", draft=None, paper=paper).printed
     assert names == [("LLaMA2-70B", "Llama-2-115M"), ("Llama-2-70B", "Llama-2-115M")]
     wanted = Wanted("meta-llama/Llama-2-70b-hf", "x", names, "xsum", "ar", "-", 1, "cuda")
-    rate = find_rate(wanted, [], published_rows(recipes_dir()))
+    rate = find_rate(wanted, [], published_rows(experiments_dir()))
     assert rate is not None and rate.source == "published"
     assert 8 < rate.tokens_per_s < 10
 

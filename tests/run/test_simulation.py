@@ -10,14 +10,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from spec_bench.configs import conf_dir
 from spec_bench.records import CellResult
 from spec_bench.run.app import run_config
 from spec_bench.run.cells import load_decoder
-from spec_bench.run.identity import run_id
-from spec_bench.run.paths import config_dir
-from spec_bench.run.search_path import register
+from spec_bench.run.compose import register
 from spec_bench.run.settings import JobSettings, build_settings, check_settings
 from spec_bench.run.simulation import published_block_efficiency
+from spec_bench.run.store import run_id
 from tests.run.tiny import rows_of
 from tests.said import naming
 
@@ -32,13 +32,13 @@ PROMPTS = ("task=random", "task.prompt_tokens=8")
 
 def composed(*overrides: str, task: tuple[str, ...] = PROMPTS) -> Any:
     register()
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("config", overrides=[*MODELS, *task, *overrides])
 
 
 def settings(*overrides: str) -> JobSettings:
     plain: Any = OmegaConf.to_container(composed(*overrides), resolve=True)
-    return build_settings(check_settings(plain), lambda name: load_decoder([config_dir()], name))
+    return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
 
 
 def acceptances(*overrides: str) -> list[Any]:

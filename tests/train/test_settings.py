@@ -9,14 +9,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from spec_bench.run.paths import config_dir
-from spec_bench.run.search_path import register
+from spec_bench.configs import conf_dir
+from spec_bench.run.compose import register
 from spec_bench.train.settings import TrainSettings, build_train_settings
 
 
 def settings(*overrides: str) -> TrainSettings:
     register()
-    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return build_train_settings(plain)
