@@ -106,6 +106,10 @@ class Generation:
             1, nothing truncated; None in records from before it was kept.
         latency_s: seconds from the start of the prompt's prefill to its last token, whatever else
             was decoded meanwhile; None in records from before it was kept.
+        repeat: which time the prompt was decoded, from 0; tokens are the same every time.
+        load_average: the machine's 1-minute load (``os.getloadavg``) when the batch had ended; None
+            where the system tells none.
+        clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
     """
 
     prompt_id: str
@@ -121,6 +125,9 @@ class Generation:
     energy_check_j: float | None = None
     energy_note: str = ""
     latency_s: float | None = None
+    repeat: int = 0
+    load_average: float | None = None
+    clock_mhz: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""
