@@ -117,6 +117,16 @@ class Group:
         return None if found.empty else found.iloc[0]
 
 
+def prompts_of(rows: pd.DataFrame) -> str:
+    """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
+    known = rows.prompts.dropna() if "prompts" in rows else pd.Series(dtype=float)
+    if known.empty:
+        return ""
+    least, most = int(known.min()), int(known.max())
+    count = f"{most}" if least == most else f"{least} to {most}"
+    return f"{count} prompt{'' if most == 1 else 's'}"
+
+
 def reason_of(row: Row | pd.Series, column: str) -> str:
     """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))

@@ -420,7 +420,11 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(
     rows = frame(row("ar", speedup=1.0), row("sd", "3", speedup=speedup), row("sd", "2"))
     check = only(check_generally(rows, results), "the fastest beats ar")
     assert check.evidence.startswith(f"sd 3: {speedup[0]:.2f} [")
+    assert check.evidence.endswith("times ar's token rate on 8 prompts")
     assert check.verdict.startswith(verdict)
+    more = pd.concat([rows, frame(row("sd", "4", speedup=0.5))], ignore_index=True)
+    check = only(check_generally(more, results), "the fastest beats ar")
+    assert "best of 2 on 8 prompts; the interval does not know of the choice" in check.evidence
 
 
 def scope(rows: pd.DataFrame) -> Scope:

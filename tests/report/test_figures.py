@@ -10,7 +10,9 @@ import pytest
 from spec_bench.report.figures import draw, drawable
 from spec_bench.report.figures.choose import own_pairs_first, pairs_of, usable
 from spec_bench.report.figures.heat_maps import square
+from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import axes_of, printed_cells
+from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
 from spec_bench.report.paper import find_item, load_paper
 from spec_bench.report.statistics import error_bars
@@ -244,3 +246,11 @@ def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path: Pat
 def test_every_figure_of_a_paper_is_drawn(paper: str) -> None:
     figures = [str(item.number) for item in load_paper(paper).of_kind("figure")]
     assert list(drawable(paper)) == figures
+
+
+def test_a_figure_says_on_how_many_prompts_each_cell_was_measured() -> None:
+    alike = draw_sheet(sheet_of("rsd/4", EXP1))
+    assert alike.get_supxlabel().endswith(" 8 prompts a cell.")
+    some = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=[8, 8, 12, 12, 12])))
+    assert some.get_supxlabel().endswith(" 8 to 12 prompts a cell.")
+    pyplot.close("all")

@@ -84,7 +84,9 @@ def test_failed_and_simulated_cells_are_marked_on_the_page(page: str) -> None:
 def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(page: str) -> None:
     card = page.split('<article class="card"')[1].split("</article>")[0]
     assert "RSD-S 3x2" in card and "1.80×" in card
-    assert "ahead of all 1 others" in card
+    assert "faster than AR, ahead of all 1 others" in card
+    assert "best of 2 speculative cells, 30 prompts each" in card
+    assert "does not know that it is that of a maximum" in card
 
 
 def test_the_page_names_missing_cells_and_their_command(page: str) -> None:

@@ -18,7 +18,7 @@ from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs
 from spec_bench.report.figures.writing import write_texts
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import reason_of
+from spec_bench.report.rows import prompts_of, reason_of
 from spec_bench.report.statistics import error_bars
 
 _NARROW = 0.4  # width of a column of panels where nothing was measured
@@ -199,6 +199,8 @@ def _surround(figure: Any, sheet: Sheet) -> None:
     note = sheet.text(drawing.note, jobs=jobs(sheet.rows))
     if sheet.printed:
         note = f"{note} {sheet.text(drawing.note_printed, stand_in=_stand_in(sheet))}".rstrip()
+    if prompts := prompts_of(sheet.rows):
+        note = f"{note} {prompts[0].upper()}{prompts[1:]} a cell.".lstrip()
     figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
 
 

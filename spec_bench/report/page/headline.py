@@ -1,4 +1,8 @@
-"""The answer first: which decoder is fastest on each pair and task, and how sure that is."""
+"""The answer first: which decoder is fastest on each pair and task, and how sure that is.
+
+Autoregressive decoding competes: where no speculative decoder's interval lies above its speed, the
+answer is to use it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ import pandas as pd
 
 from spec_bench import names
 from spec_bench.columns import column
-from spec_bench.report.rows import Group
+from spec_bench.report.rows import Group, prompts_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
+_MAXIMUM = "the interval does not know that it is that of a maximum"
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Headline:
         value: the number with its unit.
         interval: its 95% interval; "" where it has none.
         sure: how it stands to the runners-up.
+        basis: of how many cells it is the best, and on how many prompts.
     """
 
     pair: str
@@ -34,31 +40,79 @@ class Headline:
     value: str
     interval: str
     sure: str
+    basis: str
 
 
 def headline(group: Group) -> Headline | None:
-    """The best exact speculative decoder by speedup; None where nothing has a number."""
+    """The fastest of the exact speculative decoders and AR; None where nothing has a number."""
     rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
     by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
     if by is None:
         return None
+    rows = rows[rows[by].notna()]
     best = rows.loc[rows[by].idxmax()]
-    low, high = best.get(f"{by}_low"), best.get(f"{by}_high")
-    known = low is not None and not pd.isna(low)
-    unit = "×" if by == "speedup" else ""
-    digits = 1 if by == "token_rate" else 2
+    mark = "" if not exact.empty else f" ({names.MARKS.get(str(best.lossless), best.lossless)})"
+    if slower := _not_faster(group, best, by):
+        decoder, code, value, interval, sure = "AR", "ar", "1.00×", "", slower
+    else:
+        decoder, code = _name(best), str(best.decoder)
+        value, interval = _value(best, by)
+        sure = f"{'faster than AR, ' if by == 'speedup' else ''}{_sure(rows, best, by)}"
     return Headline(
         pair=str(best.pair),
         task=title_of(group),
-        decoder=_name(best),
-        code=str(best.decoder),
-        value=f"{best[by]:.{digits}f}{unit}" + ("" if by == "speedup" else f" {column(by).title}"),
-        interval=f"{low:.{digits}f} to {high:.{digits}f}" if known else "",
-        sure=_sure(rows, best, by)
-        + ("" if not exact.empty else f" ({names.MARKS.get(str(best.lossless), best.lossless)})"),
+        decoder=decoder,
+        code=code,
+        value=value,
+        interval=interval,
+        sure=sure + mark,
+        basis=_basis(rows, by),
     )
+
+
+def _not_faster(group: Group, best: pd.Series, by: str) -> str:
+    """That AR is to be used, and how much of its speed the best other one reaches.
+
+    "" where that one is faster by its interval, or where no speed can be compared.
+    """
+    fastest = f"the fastest speculative decoder, {_name(best)}, reaches"
+    if by == "speedup":
+        low, high = best.get("speedup_low"), best.get("speedup_high")
+        known = _known(low) and _known(high)
+        if known and low > 1:
+            return ""
+        slower = known and high < 1
+        interval = f"[{low:.2f}, {high:.2f}]" if known else "(no interval)"
+        shown = "" if slower else "none is shown to be faster; "
+        return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
+    own = group.row("ar")
+    rate = None if own is None else own.get(by)
+    if by != "token_rate" or not _known(rate) or not rate or best[by] > rate:
+        return ""
+    return (
+        f"Use AR: {fastest} {best[by] / rate:.2f} of its speed (no interval: not measured side by "
+        "side)"
+    )
+
+
+def _value(best: pd.Series, by: str) -> tuple[str, str]:
+    """The number with its unit, and its interval."""
+    digits = 1 if by == "token_rate" else 2
+    unit = "×" if by == "speedup" else f" {column(by).title}"
+    low, high = best.get(f"{by}_low"), best.get(f"{by}_high")
+    interval = f"{low:.{digits}f} to {high:.{digits}f}" if _known(low) and _known(high) else ""
+    return f"{best[by]:.{digits}f}{unit}", interval
+
+
+def _basis(rows: pd.DataFrame, by: str) -> str:
+    """What the answer is the best of: cells, prompts, and what that does to its interval."""
+    several, prompts = len(rows) > 1, prompts_of(rows)
+    cells = f"best of {len(rows)} speculative cells" if several else "the only speculative cell"
+    intervals = several and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
+    parts = [cells, f"{prompts} each" if prompts else "", _MAXIMUM if intervals else ""]
+    return "; ".join(filter(None, [", ".join(filter(None, parts[:2])), parts[2]]))
 
 
 def title_of(group: Group) -> str:
@@ -71,7 +125,7 @@ def title_of(group: Group) -> str:
 def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
     """Which others the interval does not exclude."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
-        return "without an interval"
+        return "without an interval" if by != "block_efficiency" else "no speed was measured"
     others = rows.drop(index=best.name)
     if others.empty:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
@@ -85,3 +139,7 @@ def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
 
 def _name(row: pd.Series) -> str:
     return f"{names.decoder(str(row.decoder)).title} {row.spec}"
+
+
+def _known(value: object) -> bool:
+    return value is not None and not pd.isna(value)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from spec_bench.report.paper import Figure, Item, Paper
-from spec_bench.report.rows import Group
+from spec_bench.report.rows import Group, prompts_of
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import wanted_of
 
@@ -140,8 +140,10 @@ def _first(found: Sequence[Drawing], measured: Measured, folder: Path) -> Iterat
             paths = draw(drawing, measured, folder / str(number), "png")
         except ValueError:
             continue
+        own = measured.rows[measured.rows.pair.isin(drawing.pairs)]
+        prompts = prompts_of(own)
         for path in paths:
-            yield _picture(drawing.title, path)
+            yield _picture(f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}", path)
 
 
 def _picture(title: str, path: Path) -> Picture:

@@ -18,7 +18,7 @@ from spec_bench.report.claims.verdict import (
     Check,
     verdict_of,
 )
-from spec_bench.report.rows import Group, Row, rows_of, score_column
+from spec_bench.report.rows import Group, Row, prompts_of, rows_of, score_column
 
 _NOISE = 0.05  # share of differences that leave their 95% interval although nothing differs
 
@@ -79,5 +79,14 @@ def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
         evidence, verdict = f"{best.decoder} {best.spec}: {best.speedup:.2f}", WITHIN_NOISE
         if not pd.isna(best.speedup_low):
             evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
+            evidence += basis_of(rows[rows.speedup.notna()])
             verdict = verdict_of(best.speedup_low - 1, best.speedup_high - 1)
         yield Check("the fastest beats ar", group.title, evidence, verdict)
+
+
+def basis_of(rows: pd.DataFrame) -> str:
+    """Of how many cells one is the best, on how many prompts; and that its interval ignores it."""
+    prompts = prompts_of(rows)
+    text = f", best of {len(rows)}" if len(rows) > 1 else ""
+    text += f" on {prompts}" if prompts else ""
+    return f"{text}; the interval does not know of the choice" if len(rows) > 1 else text

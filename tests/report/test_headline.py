@@ -1,0 +1,65 @@
+"""The card that answers first: which decoder to use, where AR is one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spec_bench.report.page.headline import Headline, headline
+from spec_bench.report.rows import Group, groups_of
+from tests.report.rows import EMBEDDED, around, frame, row
+
+
+def card(*rows: dict[str, object], **same: object) -> Headline:
+    found = headline(group(*rows, **same))
+    assert found is not None
+    return found
+
+
+def group(*rows: dict[str, object], **same: object) -> Group:
+    (only,) = groups_of(frame(*({**each, **EMBEDDED, **same} for each in rows)))
+    return only
+
+
+AR = row("ar", speedup=(1.0, 1.0, 1.0), token_rate=around(50.0, 1.0))
+
+
+def test_ar_is_the_answer_where_the_fastest_speculative_decoder_is_slower() -> None:
+    slow = (row("rsd_c", "2-2-1", speedup=around(0.71, 0.03)), row("sd", "3", speedup=0.6))
+    found = card(AR, *slow)
+    assert (found.decoder, found.code, found.value, found.interval) == ("AR", "ar", "1.00×", "")
+    assert found.sure == (
+        "Use AR: the fastest speculative decoder, RSD-C 2-2-1, reaches 0.71 [0.68, 0.74] of its "
+        "speed"
+    )
+    assert found.basis.startswith("best of 2 speculative cells, 8 prompts each; the interval does")
+
+
+def test_ar_is_the_answer_where_none_is_shown_to_be_faster() -> None:
+    near = card(AR, row("sd", "3", speedup=around(1.02, 0.05)))
+    assert near.decoder == "AR"
+    assert near.sure.startswith("Use AR: none is shown to be faster; the fastest speculative")
+    assert "SD 3, reaches 1.02 [0.97, 1.07] of its speed" in near.sure
+    unknown = card(AR, row("sd", "3", speedup=1.4))
+    assert unknown.decoder == "AR"
+    assert "reaches 1.40 (no interval)" in unknown.sure
+
+
+def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many() -> None:
+    found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), prompts=1)
+    assert (found.decoder, found.value, found.interval) == ("SD 3", "1.50×", "1.40 to 1.60")
+    assert found.sure == "faster than AR, the only exact one"
+    assert found.basis == "the only speculative cell, 1 prompt each"
+
+
+@pytest.mark.parametrize(("rate", "decoder"), [(40.0, "AR"), (60.0, "SD 3")])
+def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(
+    rate: float, decoder: str
+) -> None:
+    bare = {**AR, "speedup": None, "speedup_low": None, "speedup_high": None}
+    found = card(bare, row("sd", "3", token_rate=around(rate, 1.0)))
+    assert found.decoder == decoder
+    assert ("reaches 0.80 of its speed" in found.sure) == (decoder == "AR")
+
+
+def test_a_group_whose_cells_failed_has_no_card() -> None:
+    assert headline(group(AR, row("sd", "3", status="failed", reason="X"))) is None
