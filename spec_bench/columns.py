@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench import files
+from spec_bench import files, packed
 from spec_bench.registry import Registry
 
 Kind = Literal[
@@ -212,12 +212,14 @@ Written by `python -m spec_bench.columns`; the lines come from `spec_bench/colum
 | folder or file | what it is |
 | --- | --- |
 | `<name>/{files.RESULTS}` | an experiment; a line per cell: pair, task, settings, decoder, seed |
+| `<name>/{files.RECORDS}` | a line per cell and prompt: seconds, joules, every step |
 | `<name>/` | tables, figures and pages made from it, where a report was asked for |
 | `{files.RUNS}/<run_id>/` | what one cell left; not in git |
 | `{files.RUNS}/<run_id>/{files.CONFIG}` | the settings that its run id is the hash of |
 | `{files.RUNS}/<run_id>/{files.PROVENANCE}` | revision, versions, device, command |
 | `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
 | `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
+| `{files.RUNS}/<run_id>/{files.RECORDS}` | its lines of the experiment's records |
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
 
 A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
@@ -229,12 +231,13 @@ is named after the module, such as `rouge_rouge1`, and comes last.
 
 
 def markdown() -> str:
-    """What ``results/README.md`` says: our columns by kind, each with its unit and definition."""
+    """What ``results/README.md`` says: our columns by kind, each with unit and definition."""
     parts, mine = [_PAGE], _read()
     for kind, title in _KINDS.items():
         lines = [_line(each) for each in mine if each.kind == kind]
         head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
+    parts.append(packed.markdown())
     return "\n".join(parts)
 
 

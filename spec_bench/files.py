@@ -1,9 +1,9 @@
 """Where the files of an experiment lie, how they are written, and what a digest is.
 
-``<results>/<name>/results.csv`` is an experiment's table. ``<results>/runs/<run_id>/`` is what one
-cell left: its settings, provenance, records and result. Everything is written beside its place
-first and renamed there, so that a reader, or a rerun after a kill, sees all of a file or none.
-Knows the file system only.
+``<results>/<name>/results.csv`` is an experiment's table, ``records.parquet`` beside it what its
+cells measured prompt by prompt. ``<results>/runs/<run_id>/`` is what one cell left: its settings,
+provenance, records and result. Everything is written beside its place first and renamed there, so
+that a reader, or a rerun after a kill, sees all of a file or none. Knows the file system only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import spec_bench
 
 RUNS = "runs"
 RESULTS = "results.csv"
+RECORDS = "records.parquet"
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"
@@ -45,6 +46,11 @@ def package_folder(name: str) -> Path:
 def results_file(results: Path, name: str) -> Path:
     """An experiment's table."""
     return results / name / RESULTS
+
+
+def records_file(table: Path) -> Path:
+    """What the cells of an experiment's table measured, prompt by prompt."""
+    return table.with_name(RECORDS)
 
 
 def run_folder(results: Path, run_id: str) -> Path:
@@ -89,6 +95,14 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Gives a file that cannot be used another name, beside it; the new one."""
+    aside = path.with_name(f"{path.name}.unreadable")
+    if path.exists():
+        os.replace(path, aside)
+    return aside
 
 
 def write_bytes(path: Path, data: bytes) -> None:

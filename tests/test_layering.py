@@ -19,6 +19,7 @@ GROUND = {
     "fields",
     "columns",
     "names",
+    "packed",
     "files",
     "spec",
     "registry",
@@ -64,6 +65,7 @@ ONLY_IN: dict[str, set[str]] = {
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
     "httpx": {"judge"},
+    "pyarrow": {"packed"},
 }
 NEVER_TORCH = {*GROUND, "validation", "tasks", "metrics", "sinks", "judge", "report"}
 FILES = sorted(PACKAGE.rglob("*.py"))

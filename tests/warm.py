@@ -25,6 +25,8 @@ PRELOADED = [
     "spec_bench.run.app",
     "spec_bench.train.app",
     "transformers.models.llama.modeling_llama",
+    "pandas",
+    "pyarrow.parquet",
     "pytest",
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -16,7 +16,8 @@ from spec_bench.columns import Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.claims import Check, check_generally
-from spec_bench.report.rows import Group, failure_of, groups_of, provenance_of, read_results
+from spec_bench.report.records import origin_of
+from spec_bench.report.rows import Group, failure_of, groups_of, read_results
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 
@@ -97,7 +98,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     first = groups[0].rows.iloc[0]
     facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
-    origin: dict[str, Any] = provenance_of(results, first.run_id) or {}
+    origin: dict[str, Any] = origin_of(results, first.run_id) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         versions = origin["versions"]

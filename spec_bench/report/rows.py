@@ -1,13 +1,12 @@
 """Measured rows: one row per cell, typed, and grouped into what may be compared.
 
-Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``. Raw records are
-read only where they are asked for.
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``; what stands
+behind a row is read by ``report.records``.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import pandas as pd
 
 from spec_bench import files
 from spec_bench.columns import Column, apart_in, column, scores_in
-from spec_bench.records import Generation, parse_reasons
+from spec_bench.records import parse_reasons
 from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]
@@ -198,24 +197,3 @@ def said(column: Column, value: object) -> str:
     if value is None or pd.isna(value) or value == "":
         return f"{column.title} not stated"
     return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"
-
-
-def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
-    """A cell's records by prompt id; None where the raw runs are not beside the results.
-
-    Args:
-        results: the results file, ``<results>/<name>/results.csv``.
-        run_id: the cell's.
-    """
-    path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
-    if not path.is_file():
-        return None
-    with path.open(encoding="utf-8") as stream:
-        found = [Generation.from_json(json.loads(line)) for line in stream if line.endswith("\n")]
-    return {generation.prompt_id: generation for generation in found}
-
-
-def provenance_of(results: Path, run_id: str) -> dict[str, Any] | None:
-    """Where a cell was measured; None where the raw runs are not beside the results."""
-    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
-    return dict(json.loads(path.read_text(encoding="utf-8"))[-1]) if path.is_file() else None

@@ -1,14 +1,16 @@
 """What one cell leaves on disk, and how a rerun finds it again.
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
-prompt, on disk before the next prompt starts), ``result.json`` (whole or not there) and, after a
-failure, ``trace.txt``. Knows nothing about what the numbers mean.
+prompt, on disk before the next prompt starts), ``result.json`` (whole or not there), with it
+``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
+``trace.txt``. Knows nothing about what the numbers mean.
 
 An experiment is the cells that share a name. Every job writes a note of its own,
 ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells; nobody else writes that file. The
 CSV is rebuilt from all notes and the cells' own results, so jobs that end at the same moment on
 different machines need no lock on a shared file, and a process killed at any point leaves a CSV
-that the next job's end, or a rerun, makes whole.
+that the next job's end, or a rerun, makes whole. So is the file of records beside it, from what
+each cell packed when it finished: a job's end reads no generations of other jobs.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import yaml
 
-from spec_bench import files
+from spec_bench import files, packed
 from spec_bench.files import digest
 from spec_bench.judge.cells import read_judged
+from spec_bench.packed import Packed
 from spec_bench.records import CellResult, Generation, Reason, Request
 from spec_bench.run.cells import Cell
 from spec_bench.sinks.csv import merge_csv
@@ -119,8 +122,31 @@ class CellStore:
         return {generation.prompt_id: generation for generation in generations}
 
     def finish(self, result: CellResult, job: str) -> None:
-        """Writes the cell's result, the last thing a cell writes."""
+        """Packs the cell's records and writes its result, the last thing a cell writes."""
+        if (own := self._packed()) is not None:
+            packed.write(self.folder / files.RECORDS, own)
         files.write_json(self.folder / files.RESULT, {**stored(result), "job": job})
+
+    def records(self) -> Packed | None:
+        """The cell's records as an experiment keeps them; None where the cell is not here.
+
+        Writes nothing: another process may be at work on the cell.
+        """
+        path = self.folder / files.RECORDS
+        try:
+            return packed.read(path) if path.exists() else self._packed()
+        except ValueError as error:
+            log.warning("%s; packed again", error)
+            return self._packed()
+
+    def _packed(self) -> Packed | None:
+        """The same from what was written while the cell ran."""
+        path = self.folder / files.PROVENANCE
+        starts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        done = packed.read_lines(self.folder / files.GENERATIONS)
+        if not starts and not done:
+            return None
+        return packed.pack(self.folder.name, done, starts[-1] if starts else None)
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.
@@ -183,7 +209,7 @@ class JobNote:
 
 
 class Experiment:
-    """The cells that share a name, and so a CSV.
+    """The cells that share a name, and so a CSV and a file of records.
 
     Args:
         results: the results folder.
@@ -192,6 +218,7 @@ class Experiment:
 
     def __init__(self, results: Path, name: str) -> None:
         self.csv = files.results_file(results, name)
+        self.records = files.records_file(self.csv)
         self._results = results
         self._notes = files.jobs_folder(results, name)
 
@@ -202,7 +229,7 @@ class Experiment:
         return self.rebuild()
 
     def rebuild(self) -> list[dict[str, Any]]:
-        """Rewrites the CSV until no job has ended since its notes were read; its rows.
+        """Rewrites CSV and records until no job has ended since its notes were read; the rows.
 
         Whoever renames last has then seen every note: a note that comes later brings a rebuild of
         its own. Rows of the file that no note knows stay first, in their order.
@@ -212,7 +239,27 @@ class Experiment:
             order = self._order()
             found = [CellStore(self._results, run_id).result() for run_id in order]
             rows = merge_csv(self.csv, [result for result in found if result is not None], order)
+            self._write_records([str(row["run_id"]) for row in rows])
         return rows
+
+    def _write_records(self, run_ids: Sequence[str]) -> None:
+        """Writes the records of all rows; those of cells that are not here stay as they are."""
+        parts, before = [], None
+        for run_id in run_ids:
+            part = CellStore(self._results, run_id).records()
+            if part is None:
+                before = self._records_before() if before is None else before
+                part = before.cell(run_id)
+            parts.append(part)
+        packed.write(self.records, packed.joined(parts))
+
+    def _records_before(self) -> Packed:
+        """The file as it is; one that cannot be read is set aside."""
+        try:
+            return packed.read(self.records) if self.records.exists() else packed.joined([])
+        except ValueError as error:
+            log.warning("%s; it is now %s", error, files.set_aside(self.records))
+            return packed.joined([])
 
     def _order(self) -> Sequence[str]:
         """All run ids by their jobs' places in the sweep, each once."""

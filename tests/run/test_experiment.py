@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spec_bench import packed
 from spec_bench.files import read_csv
-from spec_bench.records import CellResult
+from spec_bench.records import CellResult, Generation
 from spec_bench.run import store
 from spec_bench.run.store import CellStore, Experiment, JobNote
 from spec_bench.sinks.csv import merge_csv
@@ -22,12 +24,19 @@ def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> 
         made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
+        store.append([Generation(f"{number}", (1, 2), "stop", (), 0.1, 0.2, 0.0, 0.1)])
         store.finish(made, "job")
     Experiment(results, "name").add(JobNote(number, "", run_ids))
 
 
 def names(results: Path) -> list[str]:
     return [row["run_id"] for row in read_csv(results / "name" / "results.csv")]
+
+
+def recorded(results: Path) -> list[tuple[str, list[str]]]:
+    """Run ids of the records with their prompts."""
+    kept = packed.read(results / "name" / "records.parquet")
+    return [(each, [line.prompt_id for line in kept.generations(each)]) for each in kept.run_ids]
 
 
 def many(results: Path, worker: int) -> None:
@@ -43,6 +52,7 @@ def test_jobs_of_four_processes_that_end_together_lose_no_row(tmp_path: Path) ->
         worker.join()
         assert worker.exitcode == 0
     assert names(tmp_path) == [f"cell{number:02}" for number in range(24)]
+    assert recorded(tmp_path) == [(f"cell{number:02}", [f"{number}"]) for number in range(24)]
 
 
 def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_last(
@@ -51,14 +61,15 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
     """The slower one has read the notes; a faster job ends; the slower one then renames."""
     late = [True]
 
-    def slow(path: Path, results: list[CellResult], order: list[str]) -> None:
+    def slow(path: Path, results: list[CellResult], order: list[str]) -> list[dict[str, Any]]:
         if late.pop() if late else False:
             end(tmp_path, 1, "fast")
-        merge_csv(path, results, order)
+        return merge_csv(path, results, order)
 
     monkeypatch.setattr(store, "merge_csv", slow)
     end(tmp_path, 0, "slow")
     assert names(tmp_path) == ["slow", "fast"]
+    assert recorded(tmp_path) == [("slow", ["0"]), ("fast", ["1"])]
 
 
 def test_rows_stand_in_the_order_of_the_sweep_whoever_ends_first(tmp_path: Path) -> None:
@@ -91,3 +102,46 @@ def test_a_result_that_was_made_good_replaces_its_row(tmp_path: Path) -> None:
     end(tmp_path, 0, "a")
     rows = read_csv(tmp_path / "name" / "results.csv")
     assert [(row["run_id"], row["status"]) for row in rows] == [("a", "complete")]
+
+
+def test_a_jobs_end_reads_no_generations_but_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        end(tmp_path, number, f"cell{number}")
+    read: list[str] = []
+    lines = packed.read_lines
+    monkeypatch.setattr(
+        packed, "read_lines", lambda path: read.append(path.parent.name) or lines(path)
+    )
+    end(tmp_path, 3, "cell3")
+    assert read == ["cell3"]
+    assert [run_id for run_id, _ in recorded(tmp_path)] == [f"cell{number}" for number in range(4)]
+
+
+def test_records_of_cells_that_ended_before_there_were_any_are_packed_and_nothing_is_cut(
+    tmp_path: Path,
+) -> None:
+    end(tmp_path, 0, "a")
+    folder = CellStore(tmp_path, "a").folder
+    (folder / "records.parquet").unlink()
+    torn = (folder / "generations.jsonl").read_bytes() + b'{"prompt_id": "1", "tok'
+    (folder / "generations.jsonl").write_bytes(torn)
+    end(tmp_path, 1, "b")
+    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert (folder / "generations.jsonl").read_bytes() == torn
+
+
+def test_records_that_cannot_be_read_are_made_again_or_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    end(tmp_path, 0, "a")
+    mine, kept = CellStore(tmp_path, "a").folder, tmp_path / "name"
+    for folder in (mine, kept):
+        (folder / "records.parquet").write_bytes(b"half")
+    merge_csv(kept / "results.csv", [result("old")])  # its run is not here
+    end(tmp_path, 1, "b")
+    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
+    assert (kept / "records.parquet.unreadable").read_bytes() == b"half"
+    said = [each.getMessage() for each in caplog.records]
+    assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)

@@ -1,4 +1,4 @@
-"""Per-prompt counts behind a cell's numbers, read from its raw records where they are there."""
+"""Per-prompt counts behind a cell's numbers, as far as there are records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
-from spec_bench.report.rows import Row, generations_of
+from spec_bench.report.records import generations_of
+from spec_bench.report.rows import Row
 
 Counts = dict[str, tuple[float, float]]
 

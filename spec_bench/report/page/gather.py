@@ -18,13 +18,14 @@ from spec_bench.report.claims import Check, check_claims, check_generally
 from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.paper import Item, Paper, load_paper, recipes_by_name
+from spec_bench.report.records import origin_of
 from spec_bench.report.rows import Group, groups_of, read_rows
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
 
-_PROVENANCE_FILES = 400  # cells of one experiment share a few machines; reading all tells no more
+_ORIGINS = 400  # cells of one experiment share a few machines; reading all tells no more
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,9 @@ def _progress(
 def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
     """Distinct machines and versions with the number of cells, the most common first."""
     counts: dict[str, int] = {}
-    results = files.results_of(file)
-    for run_id in list(rows.run_id)[:_PROVENANCE_FILES]:
-        path = files.run_folder(results, str(run_id)) / files.PROVENANCE
-        if path.is_file():
-            key = json.dumps(_origin(json.loads(path.read_text(encoding="utf-8"))[-1]))
+    for run_id in list(rows.run_id)[:_ORIGINS]:
+        if found := origin_of(file, str(run_id)):
+            key = json.dumps(_origin(found))
             counts[key] = counts.get(key, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return [(dict(json.loads(key)), count) for key, count in ordered]

@@ -1,0 +1,287 @@
+"""What cells measured prompt by prompt, in one small file that can be committed with their table.
+
+``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
+seconds and joules, and what every target call did. The report makes of it what it makes of the raw
+runs, to the byte. Texts and token ids are not in it. Where each cell was measured is told by the
+file's metadata. The same records give the same bytes. Knows nothing about what numbers mean, and
+loads pyarrow only where a file is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spec_bench import files
+from spec_bench.records import Generation, StepRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION = 1
+UNKNOWN_TOKEN = -1
+_META = b"spec_bench"
+_NOT_KEPT = ("command",)  # paths of the machine it ran on
+_STEP = "step_"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of the file.
+
+    Attributes:
+        name: in the file; what begins with ``step_`` is a list with an entry per target call.
+        holds: ``text``, ``count`` or ``number``.
+        definition: one line.
+        unit: of a number.
+    """
+
+    name: str
+    holds: str
+    definition: str
+    unit: str = ""
+
+
+FIELDS = (
+    Field("run_id", "text", "which line of the table it belongs to"),
+    Field("repeat", "count", "which time the prompt was decoded, from 0"),
+    Field("prompt_id", "text", "which prompt of the task"),
+    Field("finish", "text", "stop: by an end-of-sequence token; length: by the limit"),
+    Field("tokens", "count", "delivered tokens, the end-of-sequence token included"),
+    Field("prefill_s", "number", "the prompt's prefill, target and draft together", "s"),
+    Field("decode_s", "number", "from the end of the prefill to the last token", "s"),
+    Field("draft_s", "number", "of these, inside draft forward passes", "s"),
+    Field("target_s", "number", "of these, inside target forward passes", "s"),
+    Field("latency_s", "number", "from the start of the prefill to the last token", "s"),
+    Field("energy_j", "number", "over the decode window; empty without a meter", "J"),
+    Field("energy_check_j", "number", "the same by the meter's second way", "J"),
+    Field("energy_note", "text", "why there is no energy, or what to mind about it"),
+    Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
+    Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
+    Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
+    Field("step_nodes", "count", "tree nodes verified, the root not counted"),
+    Field("step_depth", "count", "levels of the tree"),
+    Field("step_accepted", "count", "draft tokens accepted"),
+    Field("step_delivered", "count", "tokens delivered, at most accepted + 1"),
+    Field("step_widths", "count", "beams after each layer of the call; empty without beams"),
+)
+
+
+_ABOUT = f"""## Records by prompt
+
+`<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
+pages and verdicts come out the same where `{files.RUNS}` is not there. It holds no text, no token
+ids. Columns that begin with `{_STEP}` are lists with an entry per target call.
+
+```python
+records = pandas.read_parquet("results/NAME/{files.RECORDS}")
+rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / decode_s")
+```
+
+| column | unit | what it is |
+| --- | --- | --- |
+"""
+
+
+def markdown() -> str:
+    """What ``results/README.md`` says of the file."""
+    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in FIELDS]
+    return _ABOUT + "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The lines of some cells.
+
+    Attributes:
+        lines: the columns of ``FIELDS``; the lines of a cell stand together.
+        origins: run id -> where the cell was measured, as ``measure.provenance`` tells it.
+    """
+
+    lines: pa.Table
+    origins: Mapping[str, Mapping[str, Any]]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Run id -> its first line and how many it has."""
+        found, start = {}, 0
+        for run_id, same in groupby(self.lines.column("run_id").to_pylist()):
+            count = sum(1 for _ in same)
+            found[run_id] = (start, count)
+            start += count
+        return found
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Cells that have lines or an origin, those with lines first."""
+        return list(dict.fromkeys([*self._places, *self.origins]))
+
+    def cell(self, run_id: str) -> Packed:
+        """One cell alone; empty where it is not here."""
+        start, count = self._places.get(run_id, (0, 0))
+        own = {run_id: self.origins[run_id]} if run_id in self.origins else {}
+        return Packed(self.lines.slice(start, count), own)
+
+    def generations(self, run_id: str) -> list[Generation]:
+        """A cell's records in their order, none where it is not here.
+
+        Of the tokens only the number was kept: each is ``UNKNOWN_TOKEN``.
+        """
+        return [_generation(line) for line in self.cell(run_id).lines.to_pylist()]
+
+
+def pack(run_id: str, done: Iterable[Generation], origin: Mapping[str, Any] | None) -> Packed:
+    """The lines of one cell.
+
+    Args:
+        run_id: the cell's.
+        done: its records, in the order that they keep.
+        origin: where it was measured.
+    """
+    import pyarrow as pa
+
+    lines = [_line(run_id, each) for each in done]
+    schema = _schema()
+    columns = [
+        pa.array([line[name] for line in lines], schema.field(name).type) for name in schema.names
+    ]
+    kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
+    return Packed(pa.table(columns, schema=schema), {run_id: kept} if kept else {})
+
+
+def read_lines(path: Path) -> list[Generation]:
+    """A cell's own lines in their order, which another process may be adding to.
+
+    Args:
+        path: its ``generations.jsonl``; none where there is none yet.
+
+    Returns:
+        One a repeat and prompt, of several the last; a line without its end is left out.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    lines = data[: data.rfind(b"\n") + 1].decode("utf-8").splitlines()
+    found = (Generation.from_json(json.loads(line)) for line in lines)
+    return list({(each.repeat, each.prompt_id): each for each in found}.values())
+
+
+def joined(parts: Iterable[Packed]) -> Packed:
+    """The lines of several, one after the other."""
+    import pyarrow as pa
+
+    every = list(parts)
+    lines = pa.concat_tables([_schema().empty_table(), *(part.lines for part in every)])
+    return Packed(lines, {k: v for part in every for k, v in part.origins.items()})
+
+
+def write(path: Path, packed: Packed) -> None:
+    """Writes a file as a whole; equal lines and origins give equal bytes."""
+    from pyarrow import parquet
+
+    schema = _schema()
+    numbers = [each.name for each in FIELDS if each.holds == "number"]
+    meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
+    lines = packed.lines.combine_chunks()
+    with (
+        files.replacing(path) as partial,
+        parquet.ParquetWriter(
+            partial,
+            schema,
+            compression="zstd",
+            compression_level=9,
+            use_dictionary=[
+                _leaf(schema, each.name) for each in FIELDS if each.name not in numbers
+            ],
+            # The bytes of a number are alike by their place in it, which is how they are stored.
+            use_byte_stream_split=numbers,
+            write_statistics=False,
+            store_schema=False,
+        ) as writer,
+    ):
+        writer.write_table(lines, row_group_size=max(1, len(lines)))
+        writer.add_key_value_metadata({_META: json.dumps(meta, separators=(",", ":"))})
+
+
+def read(path: Path) -> Packed:
+    """The cells of a file.
+
+    Raises:
+        ValueError: it cannot be read as one, or a later version wrote it.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        meta = json.loads((file.metadata.metadata or {})[_META])
+        if meta["version"] != VERSION:
+            raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
+        lines = file.read(use_threads=False).select(_schema().names).cast(_schema())
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"{str(path)!r} is no file of records: {said}") from error
+    origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
+    return Packed(lines, origins)
+
+
+def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The cells of a job share their origin, so it is written once."""
+    found: dict[str, dict[str, Any]] = {}
+    for run_id, origin in origins.items():
+        key = json.dumps(origin)
+        found.setdefault(key, {"cells": [], "origin": origin})["cells"].append(run_id)
+    return list(found.values())
+
+
+def _line(run_id: str, generation: Generation) -> dict[str, Any]:
+    """A generation as a line."""
+    line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
+    for each in fields(StepRecord):
+        line[f"{_STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+    return line
+
+
+_GENERATION = frozenset(each.name for each in fields(Generation))
+
+
+def _generation(line: Mapping[str, Any]) -> Generation:
+    """Inverts ``_line`` but for the token ids."""
+    names = [each.name for each in fields(StepRecord)]
+    columns = zip(*(line[f"{_STEP}{name}"] for name in names), strict=True)
+    steps = []
+    for values in columns:
+        step = dict(zip(names, values, strict=True))
+        steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
+    own = {name: value for name, value in line.items() if name in _GENERATION}
+    own |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
+    return Generation(**own)
+
+
+def _schema() -> pa.Schema:
+    """The columns with their types."""
+    import pyarrow as pa
+
+    kinds: dict[str, Callable[[], pa.DataType]] = {
+        "text": pa.string,
+        "count": pa.int32,
+        "number": pa.float64,
+    }
+    found = []
+    for each in FIELDS:
+        kind = kinds[each.holds]()
+        for _ in range(each.name.startswith(_STEP) + each.name.endswith("widths")):
+            kind = pa.list_(pa.field("element", kind))
+        found.append(pa.field(each.name, kind))
+    return pa.schema(found)
+
+
+def _leaf(schema: pa.Schema, name: str) -> str:
+    """A column's place in the file's own nesting."""
+    kind, path = schema.field(name).type, name
+    while hasattr(kind, "value_type"):
+        kind, path = kind.value_type, f"{path}.list.element"
+    return path

@@ -1,0 +1,60 @@
+"""What stands behind a row: its cell's records by prompt, and where it was measured.
+
+Both come from the cell's own folder below ``<results>/runs`` where that is there, else from
+``records.parquet`` beside the table, which is what a fresh checkout has. What is made of them is
+the same. Nothing else in the report opens either.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from spec_bench import files, packed
+from spec_bench.packed import Packed
+from spec_bench.records import Generation
+
+
+def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
+    """A cell's records by prompt id, of the first repeat; None where there are none.
+
+    Args:
+        results: the results file, ``<results>/<name>/results.csv``.
+        run_id: the cell's.
+
+    Raises:
+        ValueError: the file of records cannot be read.
+    """
+    path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
+    if path.is_file():
+        found = packed.read_lines(path)
+    else:
+        kept = _kept(results)
+        found = kept.generations(run_id) if kept else []
+    return {each.prompt_id: each for each in found if each.repeat == 0} or None
+
+
+def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
+    """Where a cell was measured, as ``measure.provenance`` tells it; None where nobody knows."""
+    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
+    if path.is_file():
+        return dict(json.loads(path.read_text(encoding="utf-8"))[-1])
+    kept = _kept(results)
+    return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
+
+
+def _kept(results: Path) -> Packed | None:
+    """The records beside a table; None where there are none."""
+    path = files.records_file(results)
+    if not path.is_file():
+        return None
+    state = path.stat()
+    return _read(path, state.st_ino, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, *state: int) -> Packed:
+    """A file of records, read once for all of its cells while it stays the same."""
+    return packed.read(path)

@@ -1,0 +1,81 @@
+"""Records come back from their file as they were, but for the ids of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spec_bench import packed
+from spec_bench.packed import FIELDS, UNKNOWN_TOKEN
+from spec_bench.records import Generation, StepRecord
+from tests.said import naming
+
+CHAIN = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 0, 1))
+BEAMS = (StepRecord(4, 2, 1, 2, widths=(3, 2)), StepRecord(4, 2, 0, 1, widths=(1,)))
+PLAIN = Generation("q/0", (5, 6, 7, 8), "stop", CHAIN, 0.1, 1 / 3, 0.1, 0.2)
+METERED = replace(
+    PLAIN,
+    **{"prompt_id": "ü, \n", "tokens": (1, 2, 3), "finish": "length", "steps": BEAMS},
+    **{"energy_j": 2.5, "energy_check_j": 2.25, "energy_note": "busy", "latency_s": 0.5},
+    **{"log_likelihood": -float("inf"), "load_average": 0.5, "repeat": 1},
+)
+ORIGIN = {"cpu": "a", "torch": {"threads": 1, "devices": []}, "command": ["/home/me/x"]}
+
+
+def without_ids(generation: Generation) -> Generation:
+    return replace(generation, tokens=(UNKNOWN_TOKEN,) * len(generation.tokens))
+
+
+def test_every_field_of_a_generation_and_of_a_step_has_a_column() -> None:
+    names = {each.name for each in FIELDS}
+    steps = {f"step_{each.name}" for each in fields(StepRecord)}
+    own = {each.name for each in fields(Generation)} - {"steps"}
+    assert names - {"run_id"} == own | steps
+
+
+def test_records_come_back_in_their_order(tmp_path: Path) -> None:
+    cells = {"b": [METERED, PLAIN], "a": [PLAIN], "none": []}
+    parts = [packed.pack(run_id, done, ORIGIN) for run_id, done in cells.items()]
+    packed.write(tmp_path / "records.parquet", packed.joined(parts))
+    found = packed.read(tmp_path / "records.parquet")
+    assert found.run_ids == ["b", "a", "none"]
+    for run_id, done in cells.items():
+        assert found.generations(run_id) == [without_ids(each) for each in done]
+    assert found.generations("other") == []
+
+
+def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path: Path) -> None:
+    packed.write(tmp_path / "r", packed.pack("a", [], ORIGIN))
+    kept = packed.read(tmp_path / "r").origins["a"]
+    assert kept == {name: value for name, value in ORIGIN.items() if name != "command"}
+    assert b"/home/me" not in (tmp_path / "r").read_bytes()
+
+
+def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_path: Path) -> None:
+    parts = [packed.pack(name, [PLAIN, METERED], ORIGIN) for name in "ab"]
+    for number, part in enumerate(parts):
+        packed.write(tmp_path / f"{number}", part)
+    packed.write(tmp_path / "once", packed.joined(parts))
+    read = [packed.read(tmp_path / f"{number}") for number in range(2)]
+    packed.write(tmp_path / "read", packed.joined(read))
+    packed.write(tmp_path / "chosen", packed.joined(packed.joined(read).cell(n) for n in "ab"))
+    once = (tmp_path / "once").read_bytes()
+    assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1", b"version https://git-lfs.github.com/spec/v1\n", b"<<<<<<< HEAD\n", "frame"],
+)
+def test_another_file_is_named(content: bytes | str, tmp_path: Path) -> None:
+    path = tmp_path / "records.parquet"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        pd.DataFrame({"run_id": ["a"]}).to_parquet(path)
+    with pytest.raises(ValueError, match=naming(path)) as raised:
+        packed.read(path)
+    assert len(str(raised.value).splitlines()) == 1
