@@ -11,7 +11,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from spec_bench.report.claims import Check
 
-_STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}
+_STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}  # others: plain
 
 
 def print_checks(checks: Sequence[Check]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,67 @@ def record(
             seconds = len(tokens) / rate
             generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
             stream.write(json.dumps(generation.to_json()) + "\n")
+
+
+_PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01
+
+
+def recorded(results: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells with raw records, whose ratios of sums are the numbers that the rows have.
+
+    Prompts differ by a hundredth, in turns up and down: where one cell goes up the next goes down.
+
+    Args:
+        results: ``<folder>/<name>/results.csv``; a row's own column ``file`` comes first.
+        rows: the cells.
+
+    Returns:
+        The cells, each with a run id of its own.
+    """
+    rows = rows.assign(run_id=[f"cell-{place}" for place in range(len(rows))])
+    for place, (_, row) in enumerate(rows.iterrows()):
+        file = Path(str(row.get("file", results)))
+        path = file.parent.parent / "runs" / str(row.run_id) / "generations.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = [_generation(row, prompt, (-1) ** (prompt + place)) for prompt in range(_PROMPTS)]
+        path.write_text("".join(f"{json.dumps(each.to_json())}\n" for each in made))
+    return rows
+
+
+def _generation(row: pd.Series, prompt: int, turn: int) -> Generation:
+    """A prompt of a cell: 20 target calls, 20 tokens."""
+
+    def known(name: str) -> float | None:
+        value = row.get(name)
+        return None if value is None or pd.isna(value) else float(value)
+
+    alpha, width = known("acceptance_rate"), known("beam_width")
+    tau = known("block_efficiency") or (1.0 + alpha if alpha is not None else 2.0)
+    # One token more or less a prompt; none where every call accepts all or nothing.
+    emitted = round(tau * _CALLS) + (turn if tau > 1.0 and alpha != 1.0 else 0)
+    least, more = divmod(emitted - _CALLS, _CALLS)
+    narrow, wide = (0, 0) if width is None else divmod(round(4 * width), 4)
+    widths = (narrow + 1,) * wide + (narrow,) * (4 - wide) if narrow else ()
+    steps = tuple(
+        StepRecord(8, 1 if alpha is not None else 8, least + (call < more), 1, widths)
+        for call in range(_CALLS)
+    )
+    factor = 1 + _SPREAD * turn
+    rate, perplexity = known("token_rate") or 1.0, known("perplexity")
+    latency, energy = known("token_rate_per_request"), known("energy_j_per_token")
+    return Generation(
+        str(prompt),
+        tuple(range(_TOKENS)),
+        "length",
+        steps,
+        0.0,
+        _TOKENS / rate * factor,
+        0.0,
+        0.0,
+        energy_j=None if energy is None else energy * _TOKENS * factor,
+        log_likelihood=None if perplexity is None else -log(perplexity) * _TOKENS * factor,
+        latency_s=None if latency is None else _TOKENS / latency * factor,
+    )
 
 
 def dsbd_fronts(**same: Any) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
-from tests.report.rows import row, write
+from tests.report.rows import record, row, write
 
 
 def measured_table(name: str, folder: Path, pair: str | None = None) -> Grid:
@@ -161,8 +162,34 @@ def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> N
         row("mcsd_wor", "1", **pair, acceptance_rate=(0.70, 0.67, 0.73)),
         row("mcsd_wor", "4", **pair, acceptance_rate=(0.90, 0.86, 0.94)),
     )
-    line = line_of(markdown(measured_table("mcsd/7", tmp_path)), "| LLaMA-68M | LLaMA-13B |")
-    assert "| 0.12 | 0.20 [0.15, 0.25] | +0.08 |" in line
+    grid = measured_table("mcsd/7", tmp_path)
+    line = line_of(markdown(grid), "| LLaMA-68M | LLaMA-13B |")
+    assert "| 0.12 | 0.20 | +0.08 |" in line
+    assert any("no interval where the records by prompt" in note for note in grid.notes)
+
+
+def test_a_difference_of_two_cells_is_paired_by_prompt(tmp_path: Path) -> None:
+    """Both cells move alike from prompt to prompt, so that their difference hardly moves."""
+    pair = {**MCSD, "pair": "llama_13b_68m"}
+    file = tmp_path / "mcsd-acceptance" / "results.csv"
+    write(
+        tmp_path,
+        "mcsd-acceptance",
+        row("mcsd_wor", "1", **pair, acceptance_rate=(0.50, 0.30, 0.70)),
+        row("mcsd_wor", "4", **pair, acceptance_rate=(0.60, 0.40, 0.80)),
+    )
+    one = [7, 3, 7, 3, 7, 3, 7, 3]
+    four = [8, 4, 8, 4, 8, 4, 9, 3]
+    for name, counts in (("mcsd_wor-1", one), ("mcsd_wor-4", four)):
+        record(file, name, [[1] * count + [0] * (10 - count) for count in counts], depth=1)
+    grid = measured_table("mcsd/7", tmp_path)
+    line = line_of(markdown(grid), "| LLaMA-68M | LLaMA-13B |")
+    own = re.search(r"\| 0\.12 \| (0\.\d\d) \[(0\.\d\d), (0\.\d\d)\]", line)
+    assert own is not None
+    value, low, high = map(float, own.groups())
+    assert low <= value <= high
+    assert high - low < 0.1  # as if they were independent: 0.57
+    assert any("paired by prompt" in note for note in grid.notes)
 
 
 def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path: Path) -> None:

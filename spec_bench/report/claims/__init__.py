@@ -1,9 +1,10 @@
 """What the papers find, checked on our own numbers: ``check_claims("rsd", rows, results)``.
 
 A claim ``holds`` where its 95% interval excludes the contrary, ``does not hold`` where it excludes
-the claim, and is ``within noise`` else. A claim that two things are equal holds where the interval
-of their difference includes 0, so its width says how much was seen. No correction is made for the
-number of tests; each says how many there are, and one in twenty may miss by chance.
+the claim, and is ``within noise`` else; without an interval it is ``not decided``. A claim that two
+things are equal holds where the interval of their difference includes 0, so its width says how much
+was seen. No correction is made for the number of tests; each says how many there are, and one in
+twenty may miss by chance.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
 
     Returns:
         One check per claim and task, none where nothing was measured for a claim. A difference
-        is paired by prompt where both cells' records are there, else it comes from the cells' own
-        intervals and is marked ``unpaired``.
+        is paired by prompt where both cells' records are there, else it has no interval.
 
     Raises:
         ValueError: there is no such paper, or its claims cannot be read.

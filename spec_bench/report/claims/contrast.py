@@ -5,7 +5,8 @@ the right side a mean with given weights; the
 difference of several contrasts is their mean. With records it is a bootstrap over prompts, paired
 by prompt and between contrasts, and the best cell is picked anew in each resample, so that the
 interval knows of the picking. The point value stays that of cells picked on the prompts on which
-they are compared, which flatters a side with more cells: such checks say so.
+they are compared, which flatters a side with more cells: such checks say so. Without records there
+is a value but no interval.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import hypot
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from spec_bench.metrics.intervals import percentile_interval, studentised_interv
 from spec_bench.report.claims.records import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
+NO_RECORDS = "no records by prompt to pair the cells"
 # Compared as left / right - 1, the others as left - right: what another machine or text scales.
 RELATIVE = frozenset(
     each.name
@@ -68,7 +69,7 @@ class Difference:
         value: on the prompts as they are.
         low: lower end of the 95% interval; None where there is none.
         high: upper end; None where there is none.
-        paired: whether it is a bootstrap over common prompts.
+        paired: whether it is a bootstrap over common prompts; else it has no interval.
         relative: whether it is a share.
     """
 
@@ -81,9 +82,9 @@ class Difference:
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
         if self.low is None or self.high is None:
-            return f"{self.value:{form}}, no interval"
-        text = f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
-        return text if self.paired else f"{text} (unpaired)"
+            why = "" if self.paired else f": {NO_RECORDS}"
+            return f"{self.value:{form}} (no interval{why})"
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 
 def difference(
@@ -154,48 +155,34 @@ def _mean_difference(
 
 
 def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
-    """The same from the cells' own intervals, which do not know that the prompts are the same.
+    """The value alone: the cells' own intervals are over the same prompts.
 
-    The half width of a mean is the mean of the half widths: the contrasts share their prompts, so
-    nothing is gained by their number.
+    What they say of the difference depends on how far prompts move both cells alike, which only
+    records tell; to take them as independent gives intervals several times too wide.
     """
-    relative, values, halves = metric in RELATIVE, [], []
+    relative, values = metric in RELATIVE, []
     for contrast in contrasts:
-        sides = [_best(contrast.left, metric), _right(contrast, metric)]
-        if sides[0] is None or sides[1] is None:
+        left, right = _best(contrast.left, metric), _right(contrast, metric)
+        if left is None or right is None:
             return None
-        (left, left_half), (right, right_half) = sides[0], sides[1]
-        if relative:
-            values.append(left / right - 1)
-            halves.append(left / right * hypot(left_half / left, right_half / right))
-        else:
-            values.append(left - right)
-            halves.append(hypot(left_half, right_half))
-    value, half = float(np.mean(values)), float(np.mean(halves))
-    if np.isnan(half):
-        return Difference(value, None, None, False, relative)
-    return Difference(value, value - half, value + half, False, relative)
+        values.append(left / right - 1 if relative else left - right)
+    return Difference(float(np.mean(values)), None, None, False, relative)
 
 
-def _right(contrast: Contrast, metric: str) -> tuple[float, float] | None:
-    """Value and half width of the right side; half widths of a weighted mean are not squared."""
+def _right(contrast: Contrast, metric: str) -> float | None:
+    """The right side's value; None where some cell has none."""
     if contrast.weights is None:
         return _best(contrast.right, metric)
     cells = [_best((row,), metric) for row in contrast.right]
     known = [cell for cell in cells if cell is not None]
-    if len(known) < len(cells):
-        return None
-    values, halves = zip(*known, strict=True)
-    return float(np.dot(contrast.weights, values)), float(np.dot(contrast.weights, halves))
+    return None if len(known) < len(cells) else float(np.dot(contrast.weights, known))
 
 
-def _best(side: Sequence[Row], metric: str) -> tuple[float, float] | None:
-    """Value and half width of the best cell; None where some cell has no value."""
+def _best(side: Sequence[Row], metric: str) -> float | None:
+    """The best cell's value; None where some cell has no value."""
     if any(pd.isna(row.get(metric)) for row in side):
         return None
-    best = max(side, key=lambda row: float(row[metric]))
-    half = (best.get(f"{metric}_high", np.nan) - best.get(f"{metric}_low", np.nan)) / 2
-    return float(best[metric]), float(half)
+    return max(float(row[metric]) for row in side)
 
 
 def picked(side: Sequence[Row], metric: str) -> str:

@@ -15,7 +15,7 @@ from spec_bench.report.claims.select import Scope, scores_of
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
-    WITHIN_NOISE,
+    NOT_DECIDED,
     Check,
     verdict_of,
     verdict_of_all,
@@ -119,7 +119,7 @@ def _verdict(about: Finding, gap: Difference) -> str:
     if claim.at_least is not None:
         return verdict_of_at_least(gap.low, gap.high, claim.at_least)
     if claim.expect == "open":
-        return WITHIN_NOISE
+        return NOT_DECIDED
     if claim.expect == "equal":
         return verdict_of_equality(gap.low, gap.high)
     return (verdict_of_less if about.expects_less else verdict_of)(gap.low, gap.high)

@@ -15,7 +15,13 @@ from spec_bench.columns import COLUMNS
 from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
 from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, verdict_of, verdict_of_less
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_DECIDED,
+    verdict_of,
+    verdict_of_less,
+)
 from spec_bench.report.rows import Group
 
 _PICKED = "picked on these prompts (optimistic for the side with more trees)"
@@ -90,11 +96,12 @@ class Evidence:
         return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
 
     def _count(self, verdict: str) -> int | None:
-        """How many of several contrasts on one task are so on their own."""
+        """How many of several contrasts on one task are so on their own, where that is decided."""
         if self.n < 2 or self.tasks > 1:
             return None
         of = verdict_of_less if self.expects_less else verdict_of
-        return [of(gap.low, gap.high) for gap in self._single].count(verdict)
+        found = [of(gap.low, gap.high) for gap in self._single]
+        return None if NOT_DECIDED in found else found.count(verdict)
 
     @property
     def for_it(self) -> int | None:

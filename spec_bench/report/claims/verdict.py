@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
+NOT_DECIDED = "not decided"  # there is a value, but nothing that tells how sure it is
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Check:
         claim: what is said.
         where: the task.
         evidence: the numbers.
-        verdict: ``holds``, ``within noise`` or ``does not hold``.
+        verdict: ``holds``, ``within noise``, ``does not hold`` or ``not decided``.
         sentence: the paper's own words; "" where the check is ours.
         section: where the paper says it; "" where the check is ours.
     """
@@ -32,7 +33,7 @@ class Check:
 def verdict_of(low: float | None, high: float | None) -> str:
     """Of a claim that a difference is positive, from its 95% interval; none decides nothing."""
     if low is None or high is None:
-        return WITHIN_NOISE
+        return NOT_DECIDED
     return HOLDS if low > 0 else DOES_NOT_HOLD if high < 0 else WITHIN_NOISE
 
 
@@ -44,14 +45,14 @@ def verdict_of_less(low: float | None, high: float | None) -> str:
 def verdict_of_equality(low: float | None, high: float | None) -> str:
     """Of a claim that a difference is zero."""
     if low is None or high is None:
-        return WITHIN_NOISE
+        return NOT_DECIDED
     return HOLDS if low <= 0 <= high else DOES_NOT_HOLD
 
 
 def verdict_of_nearness(low: float | None, high: float | None, room: float) -> str:
     """Of a claim that a difference is at most so large, either way."""
     if low is None or high is None:
-        return WITHIN_NOISE
+        return NOT_DECIDED
     if low >= -room and high <= room:
         return HOLDS
     return DOES_NOT_HOLD if low > room or high < -room else WITHIN_NOISE
@@ -60,7 +61,7 @@ def verdict_of_nearness(low: float | None, high: float | None, room: float) -> s
 def verdict_of_at_least(low: float | None, high: float | None, least: float) -> str:
     """Of a claim that a difference is at least so large."""
     if low is None or high is None:
-        return WITHIN_NOISE
+        return NOT_DECIDED
     return verdict_of(low - least, high - least)
 
 
@@ -68,4 +69,6 @@ def verdict_of_all(verdicts: Sequence[str]) -> str:
     """Of a claim that is made of several: all must hold, and one that does not is enough."""
     if DOES_NOT_HOLD in verdicts:
         return DOES_NOT_HOLD
-    return HOLDS if verdicts and set(verdicts) == {HOLDS} else WITHIN_NOISE
+    if NOT_DECIDED in verdicts or not verdicts:
+        return NOT_DECIDED
+    return HOLDS if set(verdicts) == {HOLDS} else WITHIN_NOISE

@@ -17,7 +17,7 @@ from spec_bench.report.page.templating import render
 from spec_bench.report.rows import Group
 from spec_bench.report.tables.render import html_fragment
 
-_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
+_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad", "not decided": "none"}
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 

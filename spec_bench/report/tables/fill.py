@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import hypot
 from typing import Any
 
 import pandas as pd
 
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.records import Records
 from spec_bench.report.pairs import drafter_size
 from spec_bench.report.paper import Column
 from spec_bench.report.rows import Row, failure_of, reason_of
@@ -34,7 +35,7 @@ def fill(grid: Grid, measured: Measured, experiments: Sequence[str]) -> Grid:
     """
     found = {wanted: measured.find(wanted, experiments) for wanted in _all_wanted(grid)}
     lines = [
-        replace(line, cells=tuple(_filled(cell, found) for cell in line.cells))
+        replace(line, cells=tuple(_filled(cell, found, measured.records) for cell in line.cells))
         for line in grid.lines
     ]
     shown = {id(row) for line in lines if not line.extra for row in _rows(line, found)}
@@ -75,7 +76,7 @@ def _rows(line: Line, found: dict[Wanted, Row | None]) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
+def _filled(cell: Cell, found: dict[Wanted, Row | None], records: Records) -> Cell:
     """The cell with its measured value, or with the reason why it has none."""
     if cell.wanted is None:
         return cell
@@ -96,7 +97,7 @@ def _filled(cell: Cell, found: dict[Wanted, Row | None]) -> Cell:
         return replace(cell, ours=Estimate(1.0, 1.0, 1.0, mark=known[0].mark), state="")
     if len(known) == 1:
         return replace(cell, ours=known[0], state="")
-    return replace(cell, ours=_less(*known) if cell.over is None else _over(*known), state="")
+    return replace(cell, ours=_between(cell, there, known, records), state="")
 
 
 def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
@@ -118,26 +119,24 @@ def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
     return Estimate(value * scale, low, high, mark=mark)
 
 
-def _less(one: Estimate, other: Estimate) -> Estimate:
-    """The difference of two cells' values; they draw independently, so half-widths add squared."""
+def _between(
+    cell: Cell, rows: Sequence[Row], known: Sequence[Estimate], records: Records
+) -> Estimate:
+    """The difference or ratio of two cells, paired by prompt; without records no interval."""
+    one, other = known
     assert one.value is not None and other.value is not None
-    value = one.value - other.value
     mark = one.mark or other.mark
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Estimate(value, mark=mark)
-    half = ((one.high - one.low) ** 2 + (other.high - other.low) ** 2) ** 0.5 / 2
-    return Estimate(value, value - half, value + half, mark=mark)
+    gap = difference([[Contrast((rows[0],), (rows[1],))]], cell.column, records)
+    paired = gap is not None and gap.paired and gap.relative == (cell.over is not None)
+    if gap is None or not paired:
+        over = cell.over is not None
+        return Estimate(one.value / other.value if over else one.value - other.value, mark=mark)
 
+    def scaled(number: float) -> float:
+        return 1 + number if gap.relative else number * cell.scale
 
-def _over(one: Estimate, other: Estimate) -> Estimate:
-    """The ratio of two cells' values as if they were independent: relative widths add squared."""
-    assert one.value is not None and other.value
-    value, mark = one.value / other.value, one.mark or other.mark
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return Estimate(value, mark=mark)
-    shares = ((one.high - one.low) / one.value, (other.high - other.low) / other.value)
-    half = value * hypot(*shares) / 2
-    return Estimate(value, value - half, value + half, mark=mark)
+    low, high = (None if end is None else scaled(end) for end in (gap.low, gap.high))
+    return Estimate(scaled(gap.value), low, high, mark=mark)
 
 
 def _mark_best(lines: Sequence[Line], columns: Sequence[Column]) -> list[Line]:

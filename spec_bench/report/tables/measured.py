@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench import files
+from spec_bench.report.claims.records import Records
 from spec_bench.report.pairs import pair_configs
 from spec_bench.report.rows import Row, load_rows
 from spec_bench.report.tables.grid import Wanted
@@ -24,10 +26,12 @@ class Measured:
 
     Attributes:
         rows: as read.
+        records: what the cells left by prompt, where that is there.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self.rows = rows
+        self.records = Records(Path(files.RESULTS))
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
         self._sorted: dict[tuple[object, ...], list[Row]] = {}

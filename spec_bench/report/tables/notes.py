@@ -59,10 +59,22 @@ def notes_for(
     notes += _others(item, rows)
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
-    if any(cell.over for line in grid.lines for cell in line.cells):
-        notes.append("Our ratio of two rates: interval as if they were independent.")
-    if any(cell.minus for line in grid.lines for cell in line.cells):
-        notes.append("Our difference of two rates: interval as if they were independent.")
+    return [*notes, *_compared(grid)]
+
+
+def _compared(grid: Grid) -> list[str]:
+    """How values that compare two cells got their intervals, or why they have none."""
+    cells = [cell for line in grid.lines for cell in line.cells if cell.over or cell.minus]
+    ends = [cell.ours.low for cell in cells if cell.ours is not None]
+    if not ends:
+        return []
+    what = "ratio" if any(cell.over for cell in cells) else "difference"
+    notes = (
+        [] if all(end is None for end in ends) else [f"Our {what} of two rates: paired by prompt."]
+    )
+    if None in ends:
+        why = "the records by prompt that would pair its two cells are not beside the results"
+        notes.append(f"Our {what} of two rates has no interval where {why}.")
     return notes
 
 
