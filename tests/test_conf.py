@@ -38,7 +38,7 @@ def composed(*overrides: str, config: str = "config") -> DictConfig:
 @pytest.mark.parametrize("path", CHOICES, ids=str)
 def test_every_choice_of_every_group_composes(path: Path) -> None:
     application = "train" if str(path.parent) in TRAINING else "config"
-    config = composed(f"{path.parent}={path.stem}", config=application)
+    config = composed(f"{path.parent}='{path.stem}'", config=application)
     assert OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
 
 
@@ -85,7 +85,8 @@ def cells_of(recipe: str) -> list[Cell]:
     assert config["name"] == f"{paper}-{name}".replace("_", "-")
     sampling = SamplingSettings(temperature=1.0)
     load = partial(load_decoder, [CONF])
-    return list(build_cells(config["decoder"], config["spec"], config["cells"], load, sampling))
+    wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
+    return list(build_cells(config["decoder"], config["spec"], wanted, load, sampling))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -27,6 +27,7 @@ from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
 from spec_bench.engine import processes
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
+from spec_bench.run.budgets import LISTS
 from spec_bench.run.cells import DecoderLoader, load_decoder
 from spec_bench.run.compose import (
     comes_from_hydra,
@@ -67,7 +68,10 @@ def main() -> None:
     _in_main = True
     _statuses.clear()
     _planned.clear()
-    sys.argv = recipe_arguments(plan_arguments(sys.argv))
+    try:
+        sys.argv = recipe_arguments(plan_arguments(sys.argv))
+    except ValueError as error:
+        sys.exit(_complain(error))
     register()
     register_resolvers()
     offer_devices()
@@ -182,7 +186,7 @@ def _asked(config: DictConfig) -> RunSettings:
     """The composed config, checked, before anything is read, loaded or written."""
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     for group, choice in choices.items():
-        if OmegaConf.is_list(choice):
+        if OmegaConf.is_list(choice) and group not in LISTS:
             raise ValueError(f"{group} must be one choice, got {list(choice)}")
     return check_settings(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
 

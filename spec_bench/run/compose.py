@@ -25,6 +25,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.configs import conf_dirs, experiments_dirs
+from spec_bench.run.budgets import with_quoted_numbers
 from spec_bench.validation import did_you_mean
 
 
@@ -37,9 +38,17 @@ class MoreConfigs(SearchPathPlugin):
 
 
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
-    """The command line with a plus before recipes that the list of defaults does not name."""
+    """The command line as Hydra understands it.
+
+    Recipes that the list of defaults does not name get a plus, numbers of ``budget`` and ``length``
+    are quoted.
+
+    Raises:
+        ValueError: a budget or length that there is not.
+    """
     papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
-    return [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
+    named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
+    return with_quoted_numbers(named)
 
 
 def register() -> None:

@@ -25,6 +25,7 @@ usage: python -m spec_bench [-m] [KEY=VALUE ...]
   python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task
   python -m spec_bench 'cells=[sd:3,rsd_c:2-2-1,rsd_s:4x3]'  several decoders, interleaved
   python -m spec_bench pair.target=lmsys/vicuna-7b-v1.3 pair.draft=double7/vicuna-68m engine=cuda
+  python -m spec_bench budget=14                             every decoder's trees of 14 nodes
   python -m spec_bench -m task=xsum,dolly seed=0,1           a sweep: every combination is a job
   python -m spec_bench -m rsd=exp1 plan=true                 a paper's recipe: cells, hours, memory
   python -m spec_bench decoder=medusa --cfg job              the whole config, nothing is run

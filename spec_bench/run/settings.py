@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,8 @@ _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
 _MAX_NEW_TOKENS = 128
 _LONGEST_NAME = 200  # bytes; file systems allow 255
+
+Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
 
 
 def _folder_name(name: str) -> str:
@@ -58,7 +60,7 @@ class RunSettings:
     prompts: Annotated[Whole, Ge(1)] | None
     warmup: Annotated[Whole, Ge(0)]
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
-    cells: Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
+    cells: Cells
     plan: Flag
     pair: PairSettings
     task: Annotated[dict[str, Any], BeforeValidator(_checked_task)]
@@ -69,6 +71,7 @@ class RunSettings:
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
+    trees: dict[Text, Cells] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,12 @@ def check_settings(config: Any) -> RunSettings:
         ValueError: one line that names the first wrong key, its value and what is allowed.
     """
     asked = check(RunSettings, config)
+    lists = [asked.cells, *asked.trees.values()]
+    asked = replace(asked, cells=tuple(cell for cells in lists for cell in cells))
     if asked.cells and asked.spec is not None:
-        raise ValueError(f"spec={asked.spec} goes with decoder=..., not with cells=[...]")
+        raise ValueError(
+            f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"
+        )
     check_folder("results", Path(asked.results))
     return asked
 

@@ -1,0 +1,107 @@
+"""``budget=14`` and ``length=3``: lists of trees by their number of nodes or by their depth.
+
+The numbers that papers compare are files, such as ``conf/budget/14.yaml``. Of any other budget the
+trees are enumerated here, by a rule of ours: the chain of that many draft tokens, every K paths of
+L tokens with K L nodes, and every tree of RSD-C with that many nodes in which no level branches
+more than the one above. Hydra reads a bare number as an int, which names no config, so that numbers
+are quoted on the way in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hydra.core.config_store import ConfigStore
+
+from spec_bench.configs import conf_dirs
+
+LISTS = ("budget", "length")  # config groups of which several may be chosen at once
+_ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
+_WORD = re.compile(r"[^\[\],'\"\s]+")
+_MOST = 256
+
+
+def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
+    """The command line as Hydra understands it, every budget that it names a config.
+
+    Args:
+        arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,24]``; others stay as they
+            are.
+
+    Raises:
+        ValueError: a budget below 2 or beyond what is enumerated; a length that no file holds.
+    """
+    return [_quoted(argument) for argument in arguments]
+
+
+def _quoted(argument: str) -> str:
+    found = _ASKED.fullmatch(argument)
+    if found is None:
+        return argument
+    group = found[2]
+
+    def quoted(word: re.Match[str]) -> str:
+        if word[0].isidentifier() and word[0] != "null":
+            return word[0]  # a config of the user's own
+        return f"'{_offered(group, word[0])}'"
+
+    return f"{found[1]}{group}=" + _WORD.sub(quoted, found[3].replace("'", "").replace('"', ""))
+
+
+def _offered(group: str, word: str) -> int:
+    """The number that a word states, once there is a config of it."""
+    if not word.isdecimal():
+        raise ValueError(f"{group} must be a whole number or a list such as [6,14], got {word!r}")
+    _offer(group, int(word))
+    return int(word)
+
+
+def _offer(group: str, number: int) -> None:
+    """Sees to it that there is a config of that number."""
+    known = sorted(int(file.stem) for folder in conf_dirs() for file in folder.glob(f"{group}/*"))
+    if number in known:
+        return
+    if group != "budget":
+        raise ValueError(f"{group} must be one of {', '.join(map(str, known))}, got {number}")
+    if not 2 <= number <= _MOST:
+        raise ValueError(f"budget must be 2 to {_MOST} nodes, got {number}")
+    node = {"trees": {f"{group} {number}": trees_of(number)}}
+    ConfigStore.instance().store(str(number), node, group, package="_global_")
+
+
+def trees_of(nodes: int) -> list[str]:
+    """The cells that have just so many nodes to verify, RSD's decoders in its tables' order.
+
+    Args:
+        nodes: at least 2.
+
+    Returns:
+        ``sd``, ``spectr``, ``rsd_c`` and ``rsd_s`` with their trees, deep ones first.
+    """
+    paths = [f"{k}x{nodes // k}" for k in range(2, nodes) if nodes % k == 0]
+    widths = ["-".join(map(str, each)) for each in _falling(nodes, nodes)]
+    return [
+        f"sd:{nodes}",
+        *(f"spectr:{each}" for each in paths),
+        *(f"rsd_c:{each}" for each in widths if not _is_chain_or_flat(each)),
+        *(f"rsd_s:{each}" for each in paths),
+    ]
+
+
+def _is_chain_or_flat(widths: str) -> bool:
+    """What is SD's tree, or has no second level."""
+    return widths.startswith("1") or "-" not in widths
+
+
+def _falling(nodes: int, widest: int) -> Iterator[tuple[int, ...]]:
+    """Branchings per level, none above the one before, of trees with that many nodes.
+
+    A root of ``b`` children over equal subtrees has ``b (1 + n)`` nodes.
+    """
+    if nodes == 0 or widest == 1:
+        yield (1,) * nodes
+        return
+    for width in range(1, min(nodes, widest) + 1):
+        if nodes % width == 0:
+            yield from ((width, *rest) for rest in _falling(nodes // width - 1, width))
