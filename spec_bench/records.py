@@ -129,6 +129,10 @@ class Generation:
     load_average: float | None = None
     clock_mhz: float | None = None
 
+    def repeats(self, first: Generation) -> bool:
+        """Whether it is ``first`` over again: the same target calls and tokens."""
+        return self.tokens == first.tokens and self.steps == first.steps
+
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""
         return asdict(self)

@@ -10,14 +10,14 @@ and of their intervals (``metric``). A ratio whose denominator is zero has no va
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import exp
 
 import numpy as np
 
 from spec_bench.metrics.intervals import Interval, rate_ratio_interval
-from spec_bench.metrics.metric import CellRecords, Sums, metric
+from spec_bench.metrics.metric import CellRecords, Sums, metric, pooled
 from spec_bench.records import Generation
 
 
@@ -25,6 +25,12 @@ from spec_bench.records import Generation
 def prompts(generations: Sequence[Generation]) -> int:
     """Prompts decoded."""
     return len(generations)
+
+
+@metric("repeats", of_cell=True)
+def repeats(cell: CellRecords) -> int:
+    """How often every prompt was decoded."""
+    return len(cell.repeats)
 
 
 @metric("delivered_tokens")
@@ -177,6 +183,19 @@ def nodes_per_call(generations: Sequence[Generation]) -> float | None:
     return Sums(nodes, tuple(float(len(g.steps)) for g in generations)).value
 
 
+def paired_repeats(
+    cell: CellRecords,
+) -> Iterator[tuple[Sequence[Generation], Sequence[Generation]]]:
+    """The cell's generations and the baseline's, matched by prompt, of each repeat of both.
+
+    Raises:
+        ValueError: the two do not hold the same prompts.
+    """
+    if cell.baseline is not None:
+        for mine, other in zip(cell.repeats, (cell.baseline, *cell.baseline_again), strict=False):
+            yield mine, matched(mine, other)
+
+
 def matched(
     generations: Sequence[Generation], baseline: Sequence[Generation]
 ) -> tuple[Generation, ...]:
@@ -250,11 +269,11 @@ def speedup(cell: CellRecords) -> Interval | None:
     """
     if cell.baseline is None:
         return None
-    ours = tokens_per_decode_s(cell.generations)
-    theirs = tokens_per_decode_s(matched(cell.generations, cell.baseline))
-    return rate_ratio_interval(
-        ours.numerators, ours.denominators, theirs.numerators, theirs.denominators
-    )
+    both = list(paired_repeats(cell))
+    ours = pooled([tokens_per_decode_s(mine) for mine, _ in both])
+    theirs = pooled([tokens_per_decode_s(other) for _, other in both])
+    assert isinstance(ours, Sums) and isinstance(theirs, Sums)
+    return rate_ratio_interval(*ours.blocks(), *theirs.blocks())
 
 
 @metric("perplexity")

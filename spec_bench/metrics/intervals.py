@@ -189,6 +189,35 @@ def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None
     return found
 
 
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median with the order statistics that enclose it, whatever the law of the values.
+
+    The narrowest pair of equal ranks from both ends that covers the median of the law in at least
+    95% of samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
+
+    Args:
+        values: one per prompt, independent of each other.
+
+    Returns:
+        The interval; fewer than six values have no ends.
+
+    Raises:
+        ValueError: no values.
+    """
+    from scipy.special import bdtr
+
+    ranked = np.sort(np.asarray(values, dtype=np.float64))
+    if not ranked.size:
+        raise ValueError("a median needs at least one value")
+    # Leaving out so many at each end misses the median with this probability.
+    missed = 2 * bdtr(np.arange(ranked.size // 2, dtype=np.float64), ranked.size, 0.5)
+    left_out = int((missed <= 1 - LEVEL).sum()) - 1
+    median = float(np.median(ranked))
+    if left_out < 0:
+        return Interval(median)
+    return Interval(median, float(ranked[left_out]), float(ranked[-1 - left_out]))
+
+
 def rate_ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike,

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spec_bench import columns
 from spec_bench.columns import Column
 from spec_bench.metrics.intervals import Interval, ratio_interval
@@ -30,11 +33,14 @@ class Sums:
         numerators: one number a prompt.
         denominators: one number a prompt, in the same order.
         mapped: the increasing function of the ratio that is the number; None: the ratio itself.
+        repeats: how often the prompts were measured; with several, all prompts of the first repeat
+            stand before those of the second.
     """
 
     numerators: tuple[float, ...]
     denominators: tuple[float, ...]
     mapped: Callable[[float], float] | None = field(default=None, compare=False)
+    repeats: int = 1
 
     @property
     def value(self) -> float | None:
@@ -45,6 +51,11 @@ class Sums:
         ratio = sum(self.numerators) / below
         return self.mapped(ratio) if self.mapped else ratio
 
+    def blocks(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Numerators and denominators as (repeats, prompts) each."""
+        above, below = np.asarray(self.numerators, float), np.asarray(self.denominators, float)
+        return above.reshape(self.repeats, -1), below.reshape(self.repeats, -1)
+
 
 @dataclass(frozen=True)
 class CellRecords:
@@ -53,6 +64,9 @@ class CellRecords:
     Attributes:
         generations: the cell's, one a prompt, warm-up excluded.
         baseline: autoregressive generations of the same job and prompts, if there are any.
+        again: the generations of every later repeat, one a prompt in the same order; what they
+            delivered is what the first ones did, only their times are new.
+        baseline_again: likewise the baseline's.
         texts: prompt id -> decoded and post-processed text.
         references: prompt id -> reference texts.
         draft_calls: L, sequential draft calls per iteration; 0 for the autoregressive decoder.
@@ -66,10 +80,42 @@ class CellRecords:
     references: Mapping[str, Sequence[str]] | None = None
     draft_calls: int | None = None
     parameter_ratio: float | None = None
+    again: Sequence[Sequence[Generation]] = ()
+    baseline_again: Sequence[Sequence[Generation]] = ()
+
+    @property
+    def repeats(self) -> tuple[Sequence[Generation], ...]:
+        """The generations of every repeat, the first one's first."""
+        return (self.generations, *self.again)
+
+    @property
+    def windows(self) -> list[Generation]:
+        """Every time that a prompt was decoded."""
+        return [generation for repeat in self.repeats for generation in repeat]
 
 
 Number = Sums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
+
+
+_MEASURED = ("time", "energy")  # kinds of columns that every repeat measures anew
+
+
+def pooled(numbers: Sequence[Number]) -> Number:
+    """One number of several repeats of the same prompts.
+
+    A ratio of sums is over all repeats, a plain number their mean; where a repeat has none there is
+    none, and what is neither is the first repeat's.
+    """
+    sums = [each for each in numbers if isinstance(each, Sums)]
+    if any(each is None for each in numbers):
+        return None
+    if len(sums) == len(numbers):
+        above = tuple(value for each in sums for value in each.numerators)
+        below = tuple(value for each in sums for value in each.denominators)
+        return Sums(above, below, sums[0].mapped, len(sums))
+    plain = [each for each in numbers if isinstance(each, float | int)]
+    return sum(plain) / len(plain) if len(plain) == len(numbers) else numbers[0]
 
 
 @dataclass(frozen=True)
@@ -87,8 +133,12 @@ class Metric:
     of_cell: bool = False
 
     def of(self, cell: CellRecords) -> Number:
-        """The cell's number."""
-        return self.function(cell if self.of_cell else cell.generations)
+        """The cell's number; of seconds and joules over all repeats, of all else the first's."""
+        if self.of_cell:
+            return self.function(cell)
+        if cell.again and self.column.kind in _MEASURED:
+            return pooled([self.function(repeat) for repeat in cell.repeats])
+        return self.function(cell.generations)
 
     def value(self, cell: CellRecords) -> float | int | str | None:
         """The cell's number without its interval."""
@@ -124,6 +174,6 @@ class Intervals:
     def of(self, sums: Sums) -> Interval | None:
         """The ratio with its interval, mapped."""
         if sums not in self._found:
-            self._found[sums] = ratio_interval(sums.numerators, sums.denominators)
+            self._found[sums] = ratio_interval(*sums.blocks())
         found = self._found[sums]
         return found.mapped(sums.mapped) if found and sums.mapped else found

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summarise
+from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellResult, Generation, Reason
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
@@ -81,14 +82,18 @@ def _complete(
 
     Without a baseline it is ``partial``: a rerun that gets one fills in the speedup.
     """
-    generations = _in_order(run, prompts)
+    generations, *again = _in_order(run, prompts)
     reasons = []
-    reference = None if baseline.failure else _in_order(baseline, prompts)
+    reference, more = None, list[list[Generation]]()
+    if not baseline.failure:
+        reference, *more = _in_order(baseline, prompts)
     if reference is None:
         reasons.append(Reason("speedup", "the baseline failed"))
     records = CellRecords(
         generations,
         baseline=reference,
+        again=again,
+        baseline_again=more,
         texts=prompts.texts(generations),
         references=prompts.references,
         draft_calls=decoder.draft_calls,
@@ -109,7 +114,11 @@ def _complete(
         reasons.append(Reason(SCORE, "not judged"))
         model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
         write_answers(run.store.folder, model, settings, prompts, generations)
-    reasons += energy_reasons(metering, generations)
+    if note := stall_note(records):
+        reasons.append(Reason("speedup", note))
+    if others := _unlike_the_first(records):
+        reasons.append(Reason("repeats", others))
+    reasons += energy_reasons(metering, records.windows)
     return CellResult(
         run.run_id,
         settings.facts(run.cell),
@@ -121,9 +130,27 @@ def _complete(
     )
 
 
-def _in_order(run: CellRun, prompts: Prompts) -> list[Generation]:
-    """The generations in the order of the requests, so that resamples pair between cells."""
-    return [run.done[request.prompt_id] for request in prompts.requests]
+def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
+    """The generations in the order of the requests, so that resamples pair between cells.
+
+    One list a repeat; one that another job was killed in is left out.
+    """
+    ids = [request.prompt_id for request in prompts.requests]
+    whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
+    return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+
+
+def _unlike_the_first(records: CellRecords) -> str:
+    """What to mind where a device does not decode the same every time; "" where it did."""
+    again = [each for repeat in records.again for each in repeat]
+    first = [*records.generations] * len(records.again)
+    other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
+    return (
+        f"{other} of {len(again)} later windows delivered other tokens than the first, as this "
+        "device may; counts are of the first"
+        if other
+        else ""
+    )
 
 
 def write_answers(

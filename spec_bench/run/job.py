@@ -1,13 +1,14 @@
 """One job: shared models, interleaved prompts, every cell's records on disk as they come.
 
 For each batch of prompts every cell decodes it before the next batch starts, and the order of the
-cells rotates, so that drift of the machine hits all alike and no decoder always goes first.
+cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
+repeats the job goes over all prompts again, so that the repeats of a prompt lie apart in time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,11 +21,12 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
+from spec_bench.measure.machine import Machine
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
-from spec_bench.records import CellResult, Request
+from spec_bench.records import CellResult, Generation, Request
 from spec_bench.run.collect import collect
-from spec_bench.run.metering import Metering
+from spec_bench.run.metering import Metering, ordinals
 from spec_bench.run.models import heads_of, models_of, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
@@ -52,18 +54,19 @@ def run_job(settings: JobSettings) -> list[CellResult]:
     """
     with ExitStack() as locks:
         runs = _open(settings, locks)
-        pending = [run for run in runs if not run.store.complete()]
+        pending = [run for run in runs if not run.store.complete(settings.repeats)]
         if pending:
             if settings.threads is not None:
                 torch.set_num_threads(settings.threads)
             metering = locks.enter_context(Metering(settings))
+            machine = locks.enter_context(Machine(settings.device, ordinals(settings)))
             tokenizer, tokens = tokenizer_of(settings.pair)
             prompts = Prompts.build(settings, tokenizer)
             models = models_of(settings.pair, tokens)
             _describe(settings, pending)
             _prepare(settings, pending, models, prompts.requests)
             processes.wait_for_all()  # none writes before all have read what there is
-            _decode(settings, pending, prompts, metering)
+            _decode(settings, pending, prompts, metering, machine)
             if processes.rank() == 0:
                 collect(settings, runs, pending, prompts, metering)
         if processes.rank() == 0:
@@ -84,8 +87,8 @@ def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
         run.store.lock()
         locks.callback(run.store.unlock)
     for run in runs:
-        run.done = run.store.load()
-        if run.store.complete():
+        run.done = run.store.load_repeats()
+        if run.store.complete(settings.repeats):
             log.info("%s is complete: %s", run.cell.title, run.store.folder)
     return runs
 
@@ -121,7 +124,8 @@ def _prepare(
             continue
         run.decoder.preflight(requests)
     for run in runs:
-        if run.decoder is not None and run.missing(requests):
+        if any(run.missing(requests, repeat) for repeat in range(settings.repeats)):
+            assert run.decoder is not None
             try:
                 _warm_up(settings, run.decoder, requests)
             except Exception as error:
@@ -154,19 +158,22 @@ def _decode(
     runs: Sequence[CellRun],
     prompts: Prompts,
     metering: Metering,
+    machine: Machine,
 ) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
-    missing = sum(len(run.missing(prompts.requests)) for run in runs)
+    repeats = range(settings.repeats)
+    missing = sum(len(run.missing(prompts.requests, each)) for run in runs for each in repeats)
     shown = settings.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
     try:
         size = _turn(settings)
-        batches = (batch for wave in prompts.waves() for batch in _batches(wave, size))
-        for turn, batch in enumerate(batches):
+        waves = [batch for wave in prompts.waves() for batch in _batches(wave, size)]
+        turns = ((repeat, batch) for repeat in repeats for batch in waves)
+        for turn, (repeat, batch) in enumerate(turns):
             first = turn % len(runs)
             for run in (*runs[first:], *runs[:first]):
-                if todo := run.missing(batch):
-                    _decode_batch(settings, run, prompts, todo, progress, metering)
+                if todo := run.missing(batch, repeat):
+                    _decode_batch(settings, run, prompts, todo, repeat, progress, metering, machine)
     finally:
         progress.close()
 
@@ -176,24 +183,44 @@ def _decode_batch(
     run: CellRun,
     prompts: Prompts,
     batch: Sequence[Request],
+    repeat: int,
     progress: Progress,
     metering: Metering,
+    machine: Machine,
 ) -> None:
     """One batch of one cell, on disk when this returns."""
     assert run.decoder is not None
-    progress.start(run.cell.title, run.done.values())
+    progress.start(run.cell.title, run.done[repeat].values())
     try:
-        requests = prompts.resolved(batch, run.done)
+        requests = prompts.resolved(batch, run.done[repeat])
         run.memory.begin()
         generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.memory.end()
+        state = machine.read()._asdict()
+        generations = [replace(each, repeat=repeat, **state) for each in generations]
+        if repeat and settings.repeatable:
+            check_repeated(generations, run.done[0])
         run.store.append(generations)
     except Exception as error:
         run.fail(error)
         _release_memory(settings.device)
     else:
-        run.done.update({generation.prompt_id: generation for generation in generations})
+        run.done[repeat].update({each.prompt_id: each for each in generations})
     progress.finish(len(batch))
+
+
+def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:
+    """Whether prompts decoded once more had the same target calls and tokens as the first time.
+
+    Raises:
+        ValueError: naming the first prompt that had not.
+    """
+    for each in again:
+        if not each.repeats(first[each.prompt_id]):
+            raise ValueError(
+                f"prompt {each.prompt_id!r}: repeat {each.repeat + 1} delivered other tokens than "
+                "the first with the same seed, so decoding is not deterministic"
+            )
 
 
 def _turn(settings: JobSettings) -> int:

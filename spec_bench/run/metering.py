@@ -118,7 +118,7 @@ def energy_columns(metering: Metering) -> dict[str, float | str | None]:
 
 
 def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
-    """Why the energy is missing, or what to mind about it, with the prompts that it concerns."""
+    """Why the energy is missing, or what to mind about it, with the windows that it concerns."""
     unsaid, every = metering.meter.reason, len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)

@@ -68,7 +68,7 @@ class PlannedCell:
         run_id: names its folder.
         facts: what it is.
         state: what is on disk.
-        prompts: how many there are.
+        prompts: how many there are, each repeat counted.
         left: how many are not decoded yet.
         rate: tokens a second; None where nothing is known.
         device_hours: decoding what is left, at most, times the GPUs; None without a rate.
@@ -107,7 +107,7 @@ def plan_job(
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
-        state, left = state_of(store, prompts)
+        state, left = state_of(store, prompts, settings.repeats)
         rate = find_rate(_wanted(settings, cell, pair), measured, published)
         hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
         planned.append(
@@ -115,7 +115,7 @@ def plan_job(
                 store.folder.name,
                 settings.facts(cell),
                 state,
-                prompts,
+                prompts * settings.repeats,
                 left,
                 rate,
                 0.0 if not left else None if hours is None or gpus is None else hours * gpus,
@@ -125,14 +125,14 @@ def plan_job(
     return planned
 
 
-def state_of(store: CellStore, prompts: int) -> tuple[State, int]:
-    """What a cell's folder holds, and the prompts it lacks; reads only."""
+def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
+    """What a cell's folder holds, and the prompts it lacks in all repeats; reads only."""
     path = store.folder / files.GENERATIONS
     done = path.read_bytes().count(b"\n") if path.exists() else 0
     result = store.result()
-    if result is not None and result.status == "complete":
+    if store.complete(repeats):
         return "complete", 0
-    left = max(0, prompts - done)
+    left = max(0, prompts * repeats - done)
     if result is not None and result.status == "failed":
         return "failed", left
     return ("partial" if done or result is not None else "missing"), left

@@ -72,6 +72,7 @@ class RunSettings:
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
     trees: dict[Text, Cells] = field(default_factory=dict)
+    repeats: Annotated[Whole, Ge(1)] = 1
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class JobSettings:
         task_config: the task as its YAML has it.
         examples: what is asked, in order.
         judge: who grades the answers of a judged task; no part of a cell's settings.
+        repeats: how often every prompt is decoded; likewise no part of a cell's settings.
     """
 
     name: str
@@ -104,6 +106,12 @@ class JobSettings:
     sink: SinkSettings
     cells: tuple[Cell, ...]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    repeats: int = 1
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same seed gives the same tokens every time: on a CPU."""
+        return not self.device.startswith("cuda")
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
@@ -225,6 +233,7 @@ def build_settings(
         sink=asked.sink,
         cells=cells,
         judge=asked.judge,
+        repeats=asked.repeats,
     )
 
 

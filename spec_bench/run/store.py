@@ -1,8 +1,8 @@
 """What one cell leaves on disk, and how a rerun finds it again.
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
-prompt, on disk before the next prompt starts), ``result.json`` (whole or not there), with it
-``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
+prompt and repeat, on disk before the next prompt starts), ``result.json`` (whole or not there),
+with it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
 ``trace.txt``. Knows nothing about what the numbers mean.
 
 An experiment is the cells that share a name. Every job writes a note of its own,
@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import traceback
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
+Repeats = defaultdict[int, dict[str, Generation]]
+"""Generations by repeat, from 0, and prompt id."""
 
 
 def run_id(settings: Mapping[str, Any]) -> str:
@@ -108,18 +111,24 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load(self) -> dict[str, Generation]:
-        """The generations on disk by prompt id; a last line torn by a kill is cut off."""
+        """The generations on disk by prompt id, of the first repeat."""
+        return self.load_repeats()[0]
+
+    def load_repeats(self) -> Repeats:
+        """The generations on disk; a last line torn by a kill is cut off."""
+        found: Repeats = defaultdict(dict)
         path = self.folder / files.GENERATIONS
         if not path.exists():
-            return {}
+            return found
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             with path.open("rb+") as stream:
                 stream.truncate(whole)
         lines = data[:whole].decode("utf-8").splitlines()
-        generations = (Generation.from_json(json.loads(line)) for line in lines)
-        return {generation.prompt_id: generation for generation in generations}
+        for generation in (Generation.from_json(json.loads(line)) for line in lines):
+            found[generation.repeat][generation.prompt_id] = generation
+        return found
 
     def finish(self, result: CellResult, job: str) -> None:
         """Packs the cell's records and writes its result, the last thing a cell writes."""
@@ -165,10 +174,20 @@ class CellStore:
         path = self.folder / files.RESULT
         return json.loads(path.read_text()).get("job") if path.exists() else None
 
-    def complete(self) -> bool:
-        """Whether the cell needs no more work; a failed cell is tried again."""
+    def complete(self, repeats: int = 1) -> bool:
+        """Whether the cell needs no more work; a failed cell is tried again.
+
+        Args:
+            repeats: how often every prompt is to be decoded. They are no part of a cell's settings:
+                more of them extend it.
+        """
         result = self.result()
-        return result is not None and result.status == "complete"
+        return result is not None and result.status == "complete" and repeats_of(result) >= repeats
+
+
+def repeats_of(result: CellResult) -> int:
+    """How often every prompt of a cell was decoded."""
+    return int(result.metrics.get("repeats") or 1)
 
 
 class FollowerStore(CellStore):
@@ -284,7 +303,7 @@ class CellRun:
         cell: which decoder.
         store: where its records go.
         memory: peak memory of its windows.
-        done: generations by prompt id, those of an earlier, killed job included.
+        done: generations by repeat and prompt id, those of an earlier, killed job included.
         decoder: None until it is built, and for a cell that was complete before.
         failure: why the cell was given up; None while it goes on.
     """
@@ -292,7 +311,7 @@ class CellRun:
     cell: Cell
     store: CellStore
     memory: PeakMemory
-    done: dict[str, Generation] = field(default_factory=dict)
+    done: Repeats = field(default_factory=lambda: defaultdict(dict))
     decoder: AnyDecoder | None = None
     failure: Reason | None = None
 
@@ -301,11 +320,11 @@ class CellRun:
         """The hash of the settings that change its numbers."""
         return self.store.folder.name
 
-    def missing(self, requests: Sequence[Request]) -> list[Request]:
-        """The requests it still has to decode; none once it has failed."""
+    def missing(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """The requests it still has to decode in a repeat; none once it has failed."""
         if self.decoder is None:
             return []
-        return [request for request in requests if request.prompt_id not in self.done]
+        return [request for request in requests if request.prompt_id not in self.done[repeat]]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up; its trace lies beside its records."""

@@ -95,8 +95,11 @@ TREES = {
 """Every decoder of ``conf/decoder`` and its tree here."""
 TASKS = ("xsum", "wmt18_deen", "dolly")
 _DECODED = "prompts=5 generation.max_new_tokens=24 warmup=0 sink=quiet results=decoded"
-_FREE = ("_s", "_bytes", "_low", "_high", "_w")  # endings of columns that no run repeats
-_RATES = ("token_rate", "speedup", "host_overhead", "latency", "energy", "run_id", "baseline")
+_FREE = ("_s", "_bytes", "_low", "_high", "_w", "_mhz")  # endings of columns that no run repeats
+_RATES = (
+    *("token_rate", "speedup", "host_overhead", "latency", "energy", "run_id", "baseline"),
+    *("load_average", "stalls"),
+)
 
 
 def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:

@@ -58,6 +58,12 @@ class StandInNvml:
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
         return round(3e3 * self.curves[handle].power_w(time.time()))
 
+    NVML_CLOCK_SM = 1
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
+        assert kind == self.NVML_CLOCK_SM
+        return 1000 + handle
+
     def nvmlDeviceGetFieldValues(self, handle: int, fields: list[int]) -> list[SimpleNamespace]:  # noqa: N802
         assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
         power_mw = round(1e3 * self.curves[handle].power_w(time.time()))

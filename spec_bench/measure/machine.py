@@ -1,0 +1,121 @@
+"""How busy the machine is and how fast it runs, read in well under a tenth of a millisecond."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from spec_bench.measure.energy.devices import Gpu, job_gpus
+from spec_bench.measure.energy.settings import EnergySettings
+from spec_bench.measure.energy.window import UnmeteredError
+
+_CPUS = Path("/proc/cpuinfo")
+_READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
+_CLOCK = b"cpu MHz"
+
+
+class MachineState(NamedTuple):
+    """One reading.
+
+    Attributes:
+        load_average: processes that ran or waited to, mean over the last minute
+            (``os.getloadavg``), this one included; None where the system tells none.
+        clock_mhz: the device's clock; None where nothing tells it.
+    """
+
+    load_average: float | None
+    clock_mhz: float | None
+
+
+class Machine:
+    """Reads a job's machine; as a context manager NVML is open inside where the job is on GPUs.
+
+    Args:
+        device: ``cpu``, ``cuda``, ``cuda:1``.
+        ordinals: the job's GPUs among the visible ones; None: all of them.
+    """
+
+    def __init__(self, device: str, ordinals: Sequence[int] | None = None) -> None:
+        self._cuda = device.startswith("cuda")
+        self._ordinals = ordinals
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Machine:
+        """Opens NVML; without it the clock of a GPU stays unknown."""
+        if self._cuda:
+            self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes NVML."""
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml, self._handles = None, []
+
+    def read(self) -> MachineState:
+        """The state now; at the end of a window, outside what is timed."""
+        try:
+            load: float | None = os.getloadavg()[0]
+        except (AttributeError, OSError):
+            load = None
+        return MachineState(load, self._gpu_mhz() if self._cuda else cpu_mhz())
+
+    def _open(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            return
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            return
+        self._nvml = pynvml
+        try:
+            gpus = [
+                Gpu(index, _uuid(pynvml, index)) for index in range(pynvml.nvmlDeviceGetCount())
+            ]
+            own = job_gpus(gpus, EnergySettings(meter="none"), self._ordinals)
+            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in own]
+        except (pynvml.NVMLError, UnmeteredError):
+            self._handles = []
+
+    def _gpu_mhz(self) -> float | None:
+        """Mean clock of the job's GPUs' multiprocessors."""
+        if not self._handles:
+            return None
+        kind = self._nvml.NVML_CLOCK_SM
+        try:
+            found = [self._nvml.nvmlDeviceGetClockInfo(each, kind) for each in self._handles]
+        except self._nvml.NVMLError:
+            return None
+        return float(sum(found)) / len(found)
+
+
+def cpu_mhz(path: Path = _CPUS) -> float | None:
+    """Mean clock of the first processors that the system lists; None where it tells none.
+
+    Args:
+        path: in the format of Linux' ``/proc/cpuinfo``.
+    """
+    try:
+        with path.open("rb", buffering=0) as stream:
+            text = stream.read(_READ_BYTES) or b""
+    except OSError:
+        return None
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
+    found = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
+    return sum(found) / len(found) if found else None
+
+
+def _uuid(nvml: Any, index: int) -> str:
+    uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
