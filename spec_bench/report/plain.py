@@ -16,8 +16,10 @@ from spec_bench.columns import Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.claims import Check, check_generally
+from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of
 from spec_bench.report.rows import Group, failure_of, groups_of, read_results
+from spec_bench.report.seeds import POOLED, SEEDS, pooled, said_seeds
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 
@@ -36,7 +38,7 @@ def write_report(results: Path, folder: Path) -> None:
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
-    rows = read_results(results)
+    rows = pooled(read_results(results), Records(results))
     groups, checks = groups_of(rows), check_generally(rows, results)
     text = markdown(groups, results) + "\n" + _checks_markdown(checks)
     write_text(folder / "table.md", text)
@@ -107,6 +109,8 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
         ]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
+    several = any(SEEDS in group.rows for group in groups)
+    facts += [POOLED] if several else []
     found = {str(mark) for group in groups for mark in group.rows.lossless}
     facts += [text for mark, text in MEANINGS.items() if mark in found]
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
@@ -118,7 +122,7 @@ def _settings(group: Group) -> str:
     prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
-    return f"{count} prompts, temperature {row.temperature:g}{truncation}, seed {row.seed}"
+    return f"{count} prompts, temperature {row.temperature:g}{truncation}, {said_seeds(row)}"
 
 
 def _checks_markdown(checks: Sequence[Check]) -> str:

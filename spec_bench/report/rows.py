@@ -15,14 +15,14 @@ from typing import Any, cast
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.columns import Column, apart_in, column, scores_in
+from spec_bench.columns import Column, apart_in, scores_in
 from spec_bench.records import parse_reasons
 from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
-_OF_A_CELL = ("draft", "seed", "tree_attention", "decoder", "spec")  # and what tells runs apart
+_OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
 
 def load_rows(root: Path) -> pd.DataFrame:
@@ -149,7 +149,7 @@ def rows_of(frame: pd.DataFrame) -> list[Row]:
 
 
 def cell_keys(rows: pd.DataFrame) -> list[str]:
-    """The columns that name a cell: rows that agree in them are one cell measured twice."""
+    """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
     return [*(each.name for each in apart_in(rows)), *(key for key in _OF_A_CELL if key in rows)]
 
 
@@ -160,10 +160,9 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
     one unknown value in it.
     """
     apart = apart_in(rows)
-    keys = [*(each.name for each in apart), *(key for key in ("seed",) if key in rows)]
-    named = _named(rows, [*apart, *(column(key) for key in keys if key == "seed")])
+    named = _named(rows, apart)
     groups = []
-    for _, part in rows.groupby(keys, sort=False, dropna=False):
+    for _, part in rows.groupby([each.name for each in apart], sort=False, dropna=False):
         first = part.iloc[0]
         extra = [each for each in named if named[each].at[part.index[0]]]
         title = [str(first.task), *(said(each, first[each.name]) for each in extra)]

@@ -16,7 +16,6 @@ from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.engine import checks_of
 from spec_bench.report.claims.functions.scores import exact_scores_of
-from spec_bench.report.claims.records import Records
 from spec_bench.report.claims.select import Scope, of_experiment
 from spec_bench.report.claims.verdict import (
     Check,
@@ -24,6 +23,7 @@ from spec_bench.report.claims.verdict import (
     verdict_of_all,
     verdict_of_equality,
 )
+from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper, paper_names
 from spec_bench.report.rows import Group
 from tests.report import rows as cells_of

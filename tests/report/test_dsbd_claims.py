@@ -15,9 +15,9 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.functions.front import best_of, no_worse
-from spec_bench.report.claims.records import Records
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper
 from spec_bench.report.rows import Group, groups_of, rows_of
 from tests.report import rows as made

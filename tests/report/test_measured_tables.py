@@ -86,7 +86,7 @@ def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path: Path, mark:
     )
 
 
-def test_the_lowest_seed_and_the_recipes_own_experiment_are_preferred(tmp_path: Path) -> None:
+def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_path: Path) -> None:
     write(tmp_path, "quickstart", row("sd", "2", block_efficiency=1.5))
     write(
         tmp_path,
@@ -94,7 +94,7 @@ def test_the_lowest_seed_and_the_recipes_own_experiment_are_preferred(tmp_path: 
         row("sd", "2", seed=3, block_efficiency=1.7),
         row("sd", "2", seed=1, block_efficiency=1.6),
     )
-    assert "| 2 | SD | 2 | 2.166 | 1.600 |" in markdown(measured_table("rsd/1", tmp_path))
+    assert "| 2 | SD | 2 | 2.166 | 1.650 |" in markdown(measured_table("rsd/1", tmp_path))
 
 
 def test_rows_at_another_temperature_are_no_part_of_the_table(tmp_path: Path) -> None:

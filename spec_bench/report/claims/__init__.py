@@ -17,10 +17,11 @@ import yaml
 
 from spec_bench.report.claim import read_claim
 from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.records import Records
 from spec_bench.report.claims.select import Scope, measured
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper
+from spec_bench.report.seeds import pooled
 
 __all__ = ["Check", "check_claims", "check_generally"]
 
@@ -45,7 +46,8 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     found = load_paper(paper)
     if rows.empty:
         return []
-    scope = Scope(measured(rows), Records(results), found.axes)
+    records = Records(results)
+    scope = Scope(measured(pooled(rows, records)), records, found.axes)
     checks = [check for claim in found.claims for check in checks_of(claim, scope)]
     count = f"1 of {len(checks)} tests"
     return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]
@@ -60,5 +62,6 @@ def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
     """
     text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
     claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
-    scope = Scope(rows, Records(results), {})
+    records = Records(results)
+    scope = Scope(pooled(rows, records), records, {})
     return [check for claim in claims for check in checks_of(claim, scope)]

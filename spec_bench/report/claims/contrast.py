@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench import columns
 from spec_bench.metrics.intervals import percentile_interval, studentised_interval
-from spec_bench.report.claims.records import Counts, Records, value_of
+from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
 NO_RECORDS = "no records by prompt to pair the cells"
@@ -112,8 +112,11 @@ def difference(
     statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
     # A maximum over cells bends where they cross, so it has no standard error to be measured in.
     picks = any(contrast.picks for contrast in contrasts)
-    interval_of = percentile_interval if picks else studentised_interval
-    interval = interval_of(statistic, np.concatenate(found, axis=1))
+    table = _together(found)
+    if picks:
+        interval = percentile_interval(statistic, table.sum(axis=1))  # prompts as blocks
+    else:
+        interval = studentised_interval(statistic, table)
     if interval is None:
         return None
     return Difference(interval.value, interval.low, interval.high, True, relative)
@@ -122,19 +125,35 @@ def difference(
 def _table(
     contrasts: Sequence[Contrast], metric: str, records: Records
 ) -> NDArray[np.float64] | None:
-    """[2 per cell, prompts] numerators and denominators of all cells; None without records."""
-    cells: list[Counts] = []
+    """[2 per cell, seeds, prompts] numerators and denominators of all cells; None without records.
+
+    Of the seeds and prompts that all cells have.
+    """
+    cells: list[dict[str, Counts]] = []
     for contrast in contrasts:
         for row in (*contrast.left, *contrast.right):
-            counts = records.counts(row, metric)
+            counts = records.by_seed(row, metric)
             if counts is None:
                 return None
             cells.append(counts)
-    common = [prompt for prompt in cells[0] if all(prompt in counts for counts in cells)]
+    seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
+    runs = [runs[seed] for runs in cells for seed in seeds]
+    common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
     if not common:
         return None
-    columns = [[counts[prompt][end] for prompt in common] for counts in cells for end in (0, 1)]
+    columns = [
+        [[runs[seed][prompt][end] for prompt in common] for seed in seeds]
+        for runs in cells
+        for end in (0, 1)
+    ]
     return np.array(columns, dtype=np.float64)
+
+
+def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Several tasks' prompts side by side; where their numbers of seeds differ, seeds summed."""
+    if len({table.shape[1] for table in tables}) > 1:
+        tables = [table.sum(axis=1, keepdims=True) for table in tables]
+    return np.concatenate(tables, axis=2)
 
 
 def _mean_difference(

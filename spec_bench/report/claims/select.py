@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claim import Claim, Range, Side
-from spec_bench.report.claims.records import Records
+from spec_bench.report.counts import Records
 from spec_bench.report.heads import grid_of, heads_of
 from spec_bench.report.paper import Axes
 from spec_bench.report.rows import (

@@ -14,7 +14,8 @@ from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import Group
+from spec_bench.report.rows import Group, rows_of
+from spec_bench.report.seeds import said_seeds
 from spec_bench.report.tables.render import html_fragment
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad", "not decided": "none"}
@@ -149,9 +150,10 @@ def _missing(data: PageData) -> Iterator[dict[str, object]]:
 
 def _sampling(data: PageData) -> str:
     """The settings that cells were sampled with."""
-    settings = data.rows[["temperature", "top_k", "top_p", "seed", "batch_size"]].drop_duplicates()
+    rows = data.rows.assign(seeds=[said_seeds(row) for row in rows_of(data.rows)])
+    settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(
         f"temperature {row.temperature:g}, top-k {row.top_k:g}, top-p {row.top_p:g}, "
-        f"seed {row.seed}, batch {row.batch_size}"
+        f"{row.seeds}, batch {row.batch_size}"
         for row in settings.itertuples()
     )

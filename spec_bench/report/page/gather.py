@@ -110,8 +110,9 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
     name = file.parent.name
     recipe = recipes_by_name().get(name)
     paper = load_paper(recipe.partition("=")[0]) if recipe else None
+    origins, measured = origins_of(file, rows), Measured(rows)
+    rows = measured.rows
     groups = groups_of(rows)
-    measured = Measured(rows)
     items = [item for item in paper.items if name in item.experiments] if paper else []
     progress = _progress(paper, items, measured)
     commands = []
@@ -130,7 +131,7 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
         progress=progress,
         commands=commands,
         tables=shown_tables(items, measured, results),
-        origins=origins_of(file, rows),
+        origins=origins,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.records import Records
+from spec_bench.report.counts import Records
 from spec_bench.report.pairs import drafter_size
 from spec_bench.report.paper import Column
 from spec_bench.report.rows import Row, failure_of, reason_of

@@ -1,7 +1,7 @@
 """Measured rows, found by what a table asks for.
 
 Where several rows fit, the recipe's own experiment is preferred, then the smallest
-batch, the lowest seed and the most prompts.
+batch and the most prompts. Cells that differ in the seed alone are one row.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import pandas as pd
 
 from spec_bench import files
-from spec_bench.report.claims.records import Records
+from spec_bench.report.counts import Records
 from spec_bench.report.pairs import pair_configs
 from spec_bench.report.rows import Row, load_rows
+from spec_bench.report.seeds import pooled
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.spec import parse
 
@@ -25,13 +26,13 @@ class Measured:
     """Rows by pair, task and decoder.
 
     Attributes:
-        rows: as read.
+        rows: as read, seeds pooled.
         records: what the cells left by prompt, where that is there.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        self.rows = rows
         self.records = Records(Path(files.RESULTS))
+        self.rows = rows = pooled(rows, self.records)
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
         self._sorted: dict[tuple[object, ...], list[Row]] = {}

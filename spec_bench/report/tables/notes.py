@@ -13,6 +13,7 @@ from spec_bench.published import Row as Number
 from spec_bench.report.pairs import pair_configs
 from spec_bench.report.paper import Paper, Table
 from spec_bench.report.rows import Row
+from spec_bench.report.seeds import POOLED, SEEDS
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 
@@ -46,7 +47,7 @@ def notes_for(
     notes = [
         f"Paper: measured on {paper.machine}. Ours: {_origin(rows)}. In brackets: 95% intervals, "
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
-        "Where a cell was measured with several seeds, the lowest is shown.",
+        *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
     if any(column.best for column in grid.columns):
         notes.append(BEST)
@@ -115,7 +116,7 @@ def _origin(rows: Sequence[Row]) -> str:
     """Pairs, prompts and seeds of the rows shown."""
     pairs = sorted({str(row["pair"]) for row in rows})
     prompts = sorted({int(row["prompts"]) for row in rows if not pd.isna(row.get("prompts"))})
-    seeds = sorted({int(row["seed"]) for row in rows})
+    seeds = sorted({int(s) for row in rows for s in str(row.get(SEEDS, row["seed"])).split(",")})
     count = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     files = sorted({str(row["file"]) for row in rows})
     return (

@@ -34,6 +34,17 @@ class Records:
         cell = self._cells[path, run_id]
         return None if cell is None else cell.get(name)
 
+    def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+        """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
+
+        None where some run has no records.
+        """
+        runs = str(row["run_id"]).split(",")
+        seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
+        found = [self.counts({**row, "run_id": run}, name) for run in runs]
+        known = [counts for counts in found if counts is not None]
+        return dict(zip(seeds, known, strict=True)) if len(known) == len(found) else None
+
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
     """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential."""
