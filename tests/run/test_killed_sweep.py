@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench import columns
 from spec_bench.report.__main__ import main as report
 from tests.run.test_command_line import main
 from tests.warm import Command
@@ -20,7 +21,8 @@ SWEEP = (
     *(f"prompts={PROMPTS}", "warmup=0", "generation.max_new_tokens=6"),
     *("sink=quiet", "engine.threads=1"),
 )
-TIMES = ("token rate", "tokens/s", "speedup", "host overhead")
+TIMED = columns.of_kind("time", "energy")
+TIMES = tuple(text for each in TIMED for text in (each.title, each.name.replace("_", " ")))
 
 
 class Tables(HTMLParser):
