@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.published import read_published, side_by_side
-from spec_bench.sinks.curves import AXES, METRICS, curves
+from spec_bench.sinks.curves import AXES, METRICS, curve_of, curves
 from spec_bench.sinks.wandb import Wandb, build_wandb, log_curves
 
 REFERENCE = Path(__file__).resolve().parents[1] / "experiments" / "rsd" / "reference.csv"
@@ -73,7 +73,7 @@ def reference_lines(rows: list[dict[str, str]]) -> list[dict[str, float]]:
     """The best spec of each decoder, over draft length in experiment 1, over budget in 2."""
     lines = []
     for name, axis in EXPERIMENT_AXIS.items():
-        lines += curves([row for row in rows if row["axis"] == name], [axis])
+        lines += curves([row for row in rows if row["axis"] == name], [axis])  # AR's among them
     return lines
 
 
@@ -95,11 +95,11 @@ def build_report(project: str, entity: str, task: str, rows: list[dict[str, str]
         project: whose runs it shows.
         entity: the account; "" in a dry run.
         task: whose table runs it shows.
-        rows: the published ones, for the decoders' names and the text.
+        rows: the published ones, for the decoders' names, the temperature and the text.
     """
     import wandb_workspaces.reports.v2 as wr
 
-    decoders = list(dict.fromkeys(row["decoder"] for row in rows if row["spec"] != "-"))
+    lines = list(dict.fromkeys(f"{row['decoder']}/{curve_of(row)}" for row in rows))
     pair = f"{rows[0]['target']} with {rows[0]['draft']}"
     runs = [
         wr.Runset(entity, project, "measured", filters=_filter("table", task)),
@@ -107,12 +107,13 @@ def build_report(project: str, entity: str, task: str, rows: list[dict[str, str]
     ]
     blocks: list[Any] = [
         wr.P(
-            f"Task {task}. Each line is one decoder with its best tree at that draft length or"
-            f" budget; lines of the run set `paper` are RSD's (arXiv 2402.14160) for {pair}."
+            f"Task {task}. Each line is one decoder at one temperature (T) with its best tree at"
+            " that draft length or budget, a mean over seeds; ar is autoregressive decoding. Lines"
+            f" of the run set `paper` are RSD's (arXiv 2402.14160) for {pair}."
         )
     ]
     for axis in AXES:
-        panels = [_panel(wr, axis, metric, decoders, at) for at, metric in enumerate(METRICS)]
+        panels = [_panel(wr, axis, metric, lines, at) for at, metric in enumerate(METRICS)]
         blocks += [wr.H2(f"By {TITLES[axis].lower()}"), wr.PanelGrid(runsets=runs, panels=panels)]
     table = wr.WeavePanelSummaryTable(table_name="results")
     blocks += [wr.H2("Results"), wr.PanelGrid(runsets=runs[:1], panels=[table])]
@@ -127,12 +128,12 @@ def spec_of(report: Any) -> str:
     return text + "\n"
 
 
-def _panel(wr: Any, axis: str, metric: str, decoders: list[str], at: int) -> Any:
-    """One metric over one axis, a line a decoder."""
+def _panel(wr: Any, axis: str, metric: str, lines: list[str], at: int) -> Any:
+    """One metric over one axis, a line a decoder and temperature."""
     return wr.LinePlot(
         title=TITLES[metric],
         x=wr.Metric(axis),
-        y=[wr.Metric(f"{axis}/{metric}/{decoder}") for decoder in decoders],
+        y=[wr.Metric(f"{axis}/{metric}/{line}") for line in lines],
         title_x=TITLES[axis],
         layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
     )

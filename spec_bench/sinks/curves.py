@@ -1,11 +1,14 @@
 """Rows of results as curves over draft length and over target budget: the best spec at each.
 
+A curve has one temperature; seeds are pooled in it.
+
 Knows flat rows and the papers' shorthand of a tree; nothing about W&B.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from spec_bench import columns
@@ -31,26 +34,63 @@ def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> lis
     """History lines, one a value of an axis.
 
     Args:
-        rows: flat rows with decoder, spec and numbers; failed ones have no numbers.
+        rows: flat rows of one pair and task, with decoder, spec and numbers; failed ones have no
+            numbers.
         axes: which of ``AXES``.
 
     Returns:
-        ``{"draft_length": 3, "draft_length/mbsu/rsd_s": 1.9, ...}`` for each draft length, then
-        the same for each budget. Of several specs of one decoder the best value of each metric
-        is taken, as the figures of RSD (arXiv 2402.14160, Section 5) do.
+        ``{"draft_length": 3, "draft_length/mbsu/rsd_s/T0.3": 1.9, ...}`` for each draft length,
+        then the same for each budget: a curve each decoder and temperature, and where other
+        settings that tell runs apart differ, each of those. Seeds are pooled: a number is the mean
+        over them. Of several specs of one decoder the best value of each metric is taken, as the
+        figures of RSD (arXiv 2402.14160, Section 5) do. Autoregressive decoding, which has no
+        place of its own, competes at each.
     """
-    best: dict[tuple[str, int], dict[str, float]] = {}
-    for row in rows:
-        at = axes_of(str(row.get("spec", "")))
-        for axis, value in zip(AXES, at or (), strict=False):
-            if axis not in axes:
+    lines: dict[tuple[str, int], dict[str, float]] = {}
+    constant: dict[str, float] = {}
+    for (decoder, spec, curve), numbers in _over_seeds(list(rows)).items():
+        places = dict(zip(AXES, axes_of(spec) or (), strict=False))
+        for metric, number in numbers.items():
+            if decoder == "ar":
+                constant[f"{metric}/{decoder}/{curve}"] = number
+        for axis, value in places.items():
+            if axis not in axes or not numbers:
                 continue
-            line = best.setdefault((axis, value), {axis: float(value)})
-            for metric, number in _numbers(row).items():
-                name = f"{axis}/{metric}/{row['decoder']}"
+            line = lines.setdefault((axis, value), {axis: float(value)})
+            for metric, number in numbers.items():
+                name = f"{axis}/{metric}/{decoder}/{curve}"
                 line[name] = max(number, line.get(name, number))
-    order = sorted(best, key=lambda key: (AXES.index(key[0]), key[1]))
-    return [best[key] for key in order if len(best[key]) > 1]
+    for (axis, _), line in lines.items():
+        line |= {f"{axis}/{name}": number for name, number in constant.items()}
+    return [lines[key] for key in sorted(lines, key=lambda key: (AXES.index(key[0]), key[1]))]
+
+
+def curve_of(row: Mapping[str, Any], varying: Sequence[str] = ()) -> str:
+    """Which curve of its decoder a row belongs to: ``T0.3``, ``T1, batch_size 4``."""
+    temperature = row.get("temperature")
+    own = "" if temperature in (None, "") else f"T{float(temperature):g}"
+    return ", ".join(filter(None, [own, *(f"{name} {row.get(name, '')}" for name in varying)]))
+
+
+def _over_seeds(
+    rows: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, str, str], dict[str, float]]:
+    """(decoder, spec, curve) -> the mean of each metric over the seeds that have it."""
+    apart = dict.fromkeys(each.name for row in rows for each in columns.apart_in(row))
+    varying = [
+        name
+        for name in apart
+        if name != "temperature" and len({str(row.get(name, "")) for row in rows}) > 1
+    ]
+    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        cell = (str(row["decoder"]), str(row.get("spec", "")), curve_of(row, varying))
+        own = found.setdefault(cell, {})
+        for metric, number in _numbers(row).items():
+            own.setdefault(metric, []).append(number)
+    return {
+        cell: {metric: fmean(seeds) for metric, seeds in own.items()} for cell, own in found.items()
+    }
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -109,10 +109,10 @@ def test_one_run_carries_the_results_table(run_job: RunJob, tmp_path: Path) -> N
     # Draft length 2 is rsd_s, 3 is sd; the budgets are 4 and 3 nodes.
     lines = [{k: v for k, v in line.items() if "/" in k} for line in run.history.values()]
     tau = {row["decoder"]: float(row["block_efficiency"]) for row in rows}
-    assert lines[0]["draft_length/block_efficiency/rsd_s"] == tau["rsd_s"]
-    assert lines[1]["draft_length/block_efficiency/sd"] == tau["sd"]
-    assert lines[2]["budget/block_efficiency/sd"] == tau["sd"]
-    assert lines[3]["budget/block_efficiency/rsd_s"] == tau["rsd_s"]
+    assert lines[0]["draft_length/block_efficiency/rsd_s/T1"] == tau["rsd_s"]
+    assert lines[1]["draft_length/block_efficiency/sd/T1"] == tau["sd"]
+    assert lines[2]["budget/block_efficiency/sd/T1"] == tau["sd"]
+    assert lines[3]["budget/block_efficiency/rsd_s/T1"] == tau["rsd_s"]
 
 
 def test_a_job_whose_cells_are_complete_is_not_logged_twice(

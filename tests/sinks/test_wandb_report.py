@@ -14,6 +14,7 @@ from tests.sinks.offline_run import offline_runs
 pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "wandb_report.py"
 DECODERS = ["sd", "spectr", "rsd_c", "rsd_s"]
+T = "T0.3"  # the paper's temperature on these tasks
 
 
 def report(*arguments: str) -> int:
@@ -34,7 +35,7 @@ def test_a_dry_run_writes_four_panels_an_axis_and_both_run_sets(tmp_path: Path) 
     lines = [p["config"] for p in panels_of(spec) if p["viewType"] == "Run History Line Plot"]
     drawn = {tuple(config["metrics"]) for config in lines}
     assert drawn == {
-        tuple(f"{axis}/{metric}/{decoder}" for decoder in DECODERS)
+        tuple(f"{axis}/{metric}/{decoder}/{T}" for decoder in ("ar", *DECODERS))
         for axis in ("draft_length", "budget")
         for metric in ("block_efficiency", "mbsu", "token_rate", "accuracy")
     }
@@ -71,7 +72,8 @@ def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: 
                     and row["value"]  # the paper's tables have gaps
                 ]
                 assert published
-                assert logged[value][f"{name}/token_rate/{decoder}"] == max(published)
+                assert logged[value][f"{name}/token_rate/{decoder}/{T}"] == max(published)
+            assert logged[value][f"{name}/block_efficiency/ar/{T}"] == 1.0
 
 
 def test_a_table_that_the_paper_does_not_have_is_said_with_the_choices(tmp_path: Path, capsys):
