@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
-from spec_bench.report.records import generations_of
+from spec_bench.report.records import repeats_of
 from spec_bench.report.rows import Row
 
 Counts = dict[str, tuple[float, float]]
@@ -60,15 +60,17 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
 
 
 def _read(path: Path, run_id: str) -> dict[str, Counts] | None:
-    """What every ratio of sums is made of; scores have no records."""
-    found = generations_of(path, run_id)
-    if not found:
+    """What every ratio of sums is made of, a prompt's repeats summed; scores have no records."""
+    repeats = [list(found.values()) for found in repeats_of(path, run_id)]
+    if not repeats:
         return None
-    records = CellRecords(list(found.values()), draft_calls=0, parameter_ratio=0.0)
+    first, *again = repeats
+    records = CellRecords(first, again=again, draft_calls=0, parameter_ratio=0.0)
     cell: dict[str, Counts] = {}
     for name, each in metric.items():
         number = each.of(records) if each.column.interval else None
         if isinstance(number, Sums):
-            pairs = zip(number.numerators, number.denominators, strict=True)
-            cell[name] = dict(zip(found, pairs, strict=True))
+            above, below = (each.sum(axis=0).tolist() for each in number.blocks())
+            names = (generation.prompt_id for generation in first)
+            cell[name] = dict(zip(names, zip(above, below, strict=True), strict=True))
     return cell

@@ -100,7 +100,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     first = groups[0].rows.iloc[0]
     facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
-    origin: dict[str, Any] = origin_of(results, first.run_id) or {}
+    origin: dict[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
     if origin:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         versions = origin["versions"]

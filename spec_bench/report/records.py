@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from spec_bench.packed import Packed
 from spec_bench.records import Generation
 
 
-def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
-    """A cell's records by prompt id, of the first repeat; None where there are none.
+def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
+    """A cell's records by prompt id, of each repeat that has all prompts of the first.
 
     Args:
         results: the results file, ``<results>/<name>/results.csv``.
         run_id: the cell's.
+
+    Returns:
+        The first repeat's, then the others'; nothing where there are no records.
 
     Raises:
         ValueError: the file of records cannot be read.
@@ -33,7 +37,12 @@ def generations_of(results: Path, run_id: str) -> dict[str, Generation] | None:
     else:
         kept = _kept(results)
         found = kept.generations(run_id) if kept else []
-    return {each.prompt_id: each for each in found if each.repeat == 0} or None
+    repeats: dict[int, dict[str, Generation]] = {}
+    for each in found:
+        repeats.setdefault(each.repeat, {})[each.prompt_id] = each
+    first = repeats.get(0, {})
+    numbers = takewhile(lambda repeat: first.keys() <= repeats.get(repeat, {}).keys(), count())
+    return [{name: repeats[number][name] for name in first} for number in numbers] if first else []
 
 
 def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:

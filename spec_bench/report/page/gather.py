@@ -160,8 +160,9 @@ def _progress(
 def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
     """Distinct machines and versions with the number of cells, the most common first."""
     counts: dict[str, int] = {}
-    for run_id in list(rows.run_id)[:_ORIGINS]:
-        if found := origin_of(file, str(run_id)):
+    runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
+    for run_id in runs[:_ORIGINS]:
+        if found := origin_of(file, run_id):
             key = json.dumps(_origin(found))
             counts[key] = counts.get(key, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])

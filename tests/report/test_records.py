@@ -1,0 +1,91 @@
+"""What stands behind a row is the same from the raw runs as from the file that is committed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spec_bench.report
+from spec_bench import files, packed
+from spec_bench.records import Generation, StepRecord
+from spec_bench.report.__main__ import main
+from spec_bench.report.counts import Records
+from spec_bench.report.records import origin_of, repeats_of
+from spec_bench.run.store import CellStore
+from tests.report.rows import row, write
+from tests.said import naming
+
+SOURCES = sorted(Path(spec_bench.report.__file__).parent.rglob("*.py"))
+ORIGIN = {"cpu": "a processor", "versions": {}, "torch": {"threads": 1, "devices": []}}
+
+
+def window(prompt: str, repeat: int, seconds: float) -> Generation:
+    steps = (StepRecord(2, 2, 1, 2), StepRecord(2, 2, 0, 1))
+    return Generation(prompt, (1, 2, 3), "length", steps, 0.1, seconds, 0.1, 0.2, repeat=repeat)
+
+
+DONE = [
+    *(window("a", 0, 1.0), window("b", 0, 2.0)),
+    *(window("a", 1, 1.5), window("b", 1, 2.5)),
+    window("a", 2, 9.0),  # a job was killed in this repeat
+]
+
+
+@pytest.fixture(params=["runs", "records"])
+def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table with one cell, whose records lie in its folder or beside the table."""
+    table = files.results_file(tmp_path, "mine")
+    write(tmp_path, "mine", row("sd", "2", run_id="cell"))
+    if request.param == "runs":
+        store = CellStore(tmp_path, "cell")
+        store.describe({}, {"cpu": "an earlier one"})
+        store.describe({}, ORIGIN)
+        store.append(DONE)
+    else:
+        packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
+    return table
+
+
+def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results: Path) -> None:
+    first, second = repeats_of(results, "cell")
+    assert [each.decode_s for each in first.values()] == [1.0, 2.0]
+    assert [each.decode_s for each in second.values()] == [1.5, 2.5]
+    known, cell = Records(results), {"run_id": "cell"}
+    assert known.counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
+    assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
+
+
+def test_the_last_start_says_where_a_cell_was_measured(results: Path) -> None:
+    assert origin_of(results, "cell") == ORIGIN
+
+
+def test_a_cell_without_records_has_none(results: Path) -> None:
+    assert repeats_of(results, "other") == []
+    assert origin_of(results, "other") is None
+
+
+def test_records_that_are_written_again_are_read_again(tmp_path: Path) -> None:
+    table = files.results_file(tmp_path, "mine")
+    for seconds in (1.0, 2.0):
+        one = replace(DONE[0], decode_s=seconds)
+        packed.write(files.records_file(table), packed.pack("cell", [one], None))
+        assert repeats_of(table, "cell")[0]["a"].decode_s == seconds
+
+
+def test_records_that_cannot_be_read_are_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "mine", row("sd", "2"))
+    files.write_text(tmp_path / "mine" / files.RECORDS, "<<<<<<< HEAD\n")
+    assert main([str(tmp_path / "mine" / files.RESULTS)]) == 2
+    said = capsys.readouterr().err
+    assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_nothing_else_in_the_report_opens_raw_runs(path: Path) -> None:
+    opened = re.findall(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder", path.read_text("utf-8"))
+    assert not opened or path.relative_to(SOURCES[0].parent) == Path("records.py")
