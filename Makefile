@@ -74,8 +74,8 @@ embedded: $(STAMP)
 	$(RUN) rsd=exp2 experiment=embedded
 	$(RUN) mcsd=acceptance experiment=embedded pair=embedded,embedded_plain
 	$(RUN) mcsd=ablation experiment=embedded
-	$(RUN) mcsd=search_monotone experiment=embedded prompts=12
-	$(RUN) mcsd=search experiment=embedded prompts=5
+	$(RUN) mcsd=search_monotone experiment=embedded prompts=12 confirm.prompts=50
+	$(RUN) mcsd=search experiment=embedded prompts=5 confirm.prompts=50
 	$(RUN) dsbd=fronts experiment=embedded prompts=100
 	$(RUN) dsbd=one_cache experiment=embedded prompts=100
 	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 \

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 Lossless = Literal["exact", "exact_beam", "approximate", "simulated"]
 Finish = Literal["stop", "length"]
 Baseline = Literal["same job", "earlier job"]
+Stage = Literal["", "screen", "confirm"]
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ class CellFacts:
         tree_attention: whether a tree is one forward pass; else its paths are rows.
         simulated_acceptance: the stated acceptance, of all depths or one each; none: the rule's.
         later_turns: whose answers later turns continue; None without later turns.
+        stage: of a search in two: ``screen`` or ``confirm``; "" where there is no search.
     """
 
     pair: str
@@ -186,6 +188,7 @@ class CellFacts:
     tree_attention: bool = True
     simulated_acceptance: tuple[float, ...] = ()
     later_turns: str | None = None
+    stage: Stage = ""
 
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)
@@ -259,3 +262,7 @@ class CellResult:
     def reason(self) -> str:
         """All reasons in one text, as a row has them."""
         return written_reasons(self.reasons)
+
+    def at_stage(self, stage: Stage) -> CellResult:
+        """The result as a row of that stage: a cell is the same whichever job asked for it."""
+        return replace(self, facts=replace(self.facts, stage=stage))

@@ -98,7 +98,8 @@ Number = Sums | Interval | float | int | str | None
 """What a metric returns: a ratio of sums gets its interval, anything else stands as it is."""
 
 
-_MEASURED = ("time", "energy")  # kinds of columns that every repeat measures anew
+MEASURED_ANEW = ("time", "energy")
+"""Kinds of columns whose numbers every repeat of the prompts measures anew."""
 
 
 def pooled(numbers: Sequence[Number]) -> Number:
@@ -136,7 +137,7 @@ class Metric:
         """The cell's number; of seconds and joules over all repeats, of all else the first's."""
         if self.of_cell:
             return self.function(cell)
-        if cell.again and self.column.kind in _MEASURED:
+        if cell.again and self.column.kind in MEASURED_ANEW:
             return pooled([self.function(repeat) for repeat in cell.repeats])
         return self.function(cell.generations)
 

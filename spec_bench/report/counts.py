@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
+from spec_bench.metrics.metric import MEASURED_ANEW
 from spec_bench.report.records import repeats_of
 from spec_bench.report.rows import Row
 
@@ -24,26 +25,48 @@ class Records:
 
     def __init__(self, results: Path) -> None:
         self._results = results
-        self._cells: dict[tuple[str, str], dict[str, Counts] | None] = {}
+        self._cells: dict[tuple[str, str], list[dict[str, Counts]]] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> (numerator, denominator) of a metric; None where there are no records."""
+        """Prompt id -> (numerator, denominator) of a metric, each summed over a prompt's repeats.
+
+        None where there are no records.
+        """
+        repeats = self._by_repeat(row, name)
+        if len(repeats) < 2:
+            return repeats[0] if repeats else None
+        return {
+            prompt: (
+                sum(each[prompt][0] for each in repeats),
+                sum(each[prompt][1] for each in repeats),
+            )
+            for prompt in repeats[0]
+        }
+
+    def _by_repeat(self, row: Row, name: str) -> list[Counts]:
+        """The counts of each repeat that measured the metric anew; none without records."""
         path, run_id = str(row.get("file", self._results)), str(row["run_id"])
         if (path, run_id) not in self._cells:
             self._cells[path, run_id] = _read(Path(path), run_id)
-        cell = self._cells[path, run_id]
-        return None if cell is None else cell.get(name)
+        return [cell[name] for cell in self._cells[path, run_id] if name in cell]
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
+
+        Where its prompts were measured again, ``SEED/REPEAT`` -> those of a later repeat.
 
         None where some run has no records.
         """
         runs = str(row["run_id"]).split(",")
         seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
-        found = [self.counts({**row, "run_id": run}, name) for run in runs]
-        known = [counts for counts in found if counts is not None]
-        return dict(zip(seeds, known, strict=True)) if len(known) == len(found) else None
+        found = [self._by_repeat({**row, "run_id": run}, name) for run in runs]
+        if not all(found):
+            return None
+        return {
+            f"{seed}/{number}" if number else seed: counts
+            for seed, repeats in zip(seeds, found, strict=True)
+            for number, counts in enumerate(repeats)
+        }
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
@@ -59,18 +82,20 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
-def _read(path: Path, run_id: str) -> dict[str, Counts] | None:
-    """What every ratio of sums is made of, a prompt's repeats summed; scores have no records."""
-    repeats = [list(found.values()) for found in repeats_of(path, run_id)]
-    if not repeats:
-        return None
-    first, *again = repeats
-    records = CellRecords(first, again=again, draft_calls=0, parameter_ratio=0.0)
-    cell: dict[str, Counts] = {}
-    for name, each in metric.items():
-        number = each.of(records) if each.column.interval else None
-        if isinstance(number, Sums):
-            above, below = (each.sum(axis=0).tolist() for each in number.blocks())
-            names = (generation.prompt_id for generation in first)
-            cell[name] = dict(zip(names, zip(above, below, strict=True), strict=True))
-    return cell
+def _read(path: Path, run_id: str) -> list[dict[str, Counts]]:
+    """What every ratio of sums is made of, by repeat; scores have no records.
+
+    Later repeats have seconds and joules only: what they delivered is what the first one did.
+    """
+    cells = []
+    for repeat, found in enumerate(repeats_of(path, run_id)):
+        records = CellRecords(list(found.values()), draft_calls=0, parameter_ratio=0.0)
+        cell: dict[str, Counts] = {}
+        for name, each in metric.items():
+            anew = each.column.kind in MEASURED_ANEW or not repeat
+            number = each.of(records) if each.column.interval and anew else None
+            if isinstance(number, Sums):
+                pairs = zip(number.numerators, number.denominators, strict=True)
+                cell[name] = dict(zip(found, pairs, strict=True))
+        cells.append(cell)
+    return cells

@@ -18,7 +18,7 @@ from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of
-from spec_bench.report.rows import Group, failure_of, groups_of, read_results
+from spec_bench.report.rows import Group, failure_of, groups_of, read_results, stall_of
 from spec_bench.report.seeds import POOLED, SEEDS, pooled, said_seeds
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
@@ -70,7 +70,8 @@ def _group_table(group: Group) -> str:
     shown = [c for c in _columns(group) if group.rows[c.name].notna().any()]
     lines = []
     for _, row in group.rows.iterrows():
-        mark = MARKS.get(str(row.lossless))
+        marks = [MARKS.get(str(row.lossless), ""), "stalled" if stall_of(row) else ""]
+        mark = ", ".join(filter(None, marks))
         name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
         cells = [formatted(row, c.name, c.digits) for c in shown]
         if row.status == "failed":
@@ -112,6 +113,12 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     several = any(SEEDS in group.rows for group in groups)
     facts += [POOLED] if several else []
     found = {str(mark) for group in groups for mark in group.rows.lossless}
+    facts += [
+        f"{group.title}: speedup of {row.decoder} {row.spec}: {stall_of(row)}"
+        for group in groups
+        for _, row in group.rows.iterrows()
+        if stall_of(row)
+    ]
     facts += [text for mark, text in MEANINGS.items() if mark in found]
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 

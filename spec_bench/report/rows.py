@@ -132,6 +132,12 @@ def reason_of(row: Row | pd.Series, column: str) -> str:
     return next((each.text for each in reasons if each.column == column), "")
 
 
+def stall_of(row: Row | pd.Series) -> str:
+    """What a row says of stalled windows that decide its speed-up, or ""."""
+    said = reason_of(row, "speedup")
+    return said if said.startswith("stalled: ") else ""
+
+
 def failure_of(row: Row | pd.Series) -> str:
     """Why a cell failed, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text

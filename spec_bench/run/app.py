@@ -35,6 +35,7 @@ from spec_bench.run.compose import (
     recipe_arguments,
     register,
 )
+from spec_bench.run.confirm import confirming, planned_confirmation
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
@@ -151,12 +152,22 @@ def run(asked: RunSettings) -> list[CellResult]:
     settings = build_settings(asked, *_configs())
     for score in settings.task.scores:
         check_score(score)
-        check_references(score, [g for each in settings.examples for g in each.references])
+        examples = (*settings.examples, *settings.fresh)
+        check_references(score, [g for each in examples for g in each.references])
     first = processes.rank() == 0
     sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
-    log.info("%s, %s: %d cells", settings.pair.name, settings.task.name, len(settings.cells))
-    results = run_job_of(settings)
-    if first:
+    results = _run_stage(settings, sinks)
+    if second := confirming(settings, results):
+        results += _run_stage(second, sinks)
+    return results
+
+
+def _run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
+    """Runs one job and hands its results over."""
+    where = (settings.pair.name, settings.task.name, len(settings.cells))
+    log.info("%s, %s: %d cells", *where)
+    results = [result.at_stage(settings.stage) for result in run_job_of(settings)]
+    if processes.rank() == 0:
         _hand_over(settings, results, sinks)
     return results
 
@@ -179,7 +190,13 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     settings = replace(build_settings(here, *_configs()), device=asked.engine.device)
     measured, published = known_rates(settings.results, experiments_dir())
     pair = with_own_name(asked.pair, _config_folders())
-    return plan_job(settings, pair, asked.engine, measured, published)
+    known = (pair, asked.engine, measured, published)
+    planned = plan_job(settings, *known)
+    if any(cell.state in ("missing", "partial") for cell in planned):
+        return [*planned, *planned_confirmation(settings, planned)]
+    found = [CellStore(settings.results, cell.run_id).result() for cell in planned]
+    second = confirming(settings, [result for result in found if result is not None])
+    return [*planned, *(plan_job(second, *known) if second else [])]
 
 
 def _asked(config: DictConfig) -> RunSettings:
@@ -201,7 +218,7 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     """CSV always; table and sinks as configured."""
     labels = labels_of(settings.facts(settings.cells[0]))
     cells = tuple(result.run_id for result in results)
-    note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells)
+    note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells, settings.stage)
     rows = Experiment(settings.results, settings.name).add(note)
     if settings.sink.table:
         print_table(results)

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator
 
+from spec_bench.columns import COLUMNS
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine import processes
 from spec_bench.files import RUNS, digest
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
-from spec_bench.records import CellFacts, SqlReference
+from spec_bench.records import CellFacts, SqlReference, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.model_files import model_path
 from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, with_own_name
@@ -47,6 +48,23 @@ def _checked_task(config: Any) -> Any:
     return config
 
 
+def _ranking(name: str) -> str:
+    """A column by which cells are told apart: more, or less, of it is better."""
+    known = [each.name for each in COLUMNS if each.better and each.interval]
+    if name not in known:
+        raise ValueError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
+    return name
+
+
+@settings
+class ConfirmSettings:
+    """The second stage of a search: the best cells of each decoder again, on other prompts."""
+
+    prompts: Annotated[Whole, Ge(1)]
+    best: Annotated[Whole, Ge(1)] = 5
+    by: Annotated[Text, AfterValidator(_ranking)] = "speedup"
+
+
 @settings
 class RunSettings:
     """What ``conf/config.yaml`` composes to, checked; meanings stand there.
@@ -73,6 +91,7 @@ class RunSettings:
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
     trees: dict[Text, Cells] = field(default_factory=dict)
     repeats: Annotated[Whole, Ge(1)] = 1
+    confirm: ConfirmSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +105,9 @@ class JobSettings:
         examples: what is asked, in order.
         judge: who grades the answers of a judged task; no part of a cell's settings.
         repeats: how often every prompt is decoded; likewise no part of a cell's settings.
+        confirm: what happens to the best cells of a search.
+        fresh: the examples that they are decoded on then.
+        stage: which stage of a search this is.
     """
 
     name: str
@@ -107,6 +129,9 @@ class JobSettings:
     cells: tuple[Cell, ...]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     repeats: int = 1
+    confirm: ConfirmSettings | None = None
+    fresh: tuple[Example, ...] = ()
+    stage: Stage = ""
 
     @property
     def repeatable(self) -> bool:
@@ -160,6 +185,7 @@ class JobSettings:
             tree_attention=bool(cell.decoder.get("tree_attention", True)),
             simulated_acceptance=simulated_acceptance(cell.decoder),
             later_turns=self._later_turns(),
+            stage=self.stage,
         )
 
     def _later_turns(self) -> str | None:
@@ -189,6 +215,8 @@ def check_settings(config: Any) -> RunSettings:
         raise ValueError(
             f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"
         )
+    if asked.confirm and asked.prompts is None:
+        raise ValueError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
     check_folder("results", Path(asked.results))
     return asked
 
@@ -234,7 +262,22 @@ def build_settings(
         cells=cells,
         judge=asked.judge,
         repeats=asked.repeats,
+        confirm=asked.confirm,
+        fresh=fresh_examples(asked, task),
+        stage="screen" if asked.confirm else "",
     )
+
+
+def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Example, ...]:
+    """The examples of a search's second stage: those behind the first one's.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if asked.confirm is None:
+        return ()
+    assert asked.prompts is not None
+    return tuple(task.examples(asked.confirm.prompts, asked.prompts))
 
 
 def check_folder(key: str, folder: Path) -> None:

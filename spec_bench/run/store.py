@@ -32,7 +32,7 @@ from spec_bench import files, packed
 from spec_bench.files import digest
 from spec_bench.judge.cells import read_judged
 from spec_bench.packed import Packed
-from spec_bench.records import CellResult, Generation, Reason, Request
+from spec_bench.records import CellResult, Generation, Reason, Request, Stage
 from spec_bench.run.cells import Cell
 from spec_bench.sinks.csv import merge_csv
 from spec_bench.sinks.rows import restored, stored
@@ -220,11 +220,13 @@ class JobNote:
         number: its place in the sweep, 0 where there is none.
         place: labels that tell jobs of one number apart, so that their order never depends on time.
         cells: the run ids of its cells, in order.
+        stage: which stage of a search it is.
     """
 
     number: int
     place: str
     cells: tuple[str, ...]
+    stage: Stage = ""
 
 
 class Experiment:
@@ -256,8 +258,9 @@ class Experiment:
         state, rows = None, list[dict[str, Any]]()
         while state != (state := self._state()):
             order = self._order()
-            found = [CellStore(self._results, run_id).result() for run_id in order]
-            rows = merge_csv(self.csv, [result for result in found if result is not None], order)
+            known = ((CellStore(self._results, each).result(), order[each]) for each in order)
+            found = [result.at_stage(stage) for result, stage in known if result is not None]
+            rows = merge_csv(self.csv, found, order)
             self._write_records([str(row["run_id"]) for row in rows])
         return rows
 
@@ -280,11 +283,15 @@ class Experiment:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return packed.joined([])
 
-    def _order(self) -> Sequence[str]:
-        """All run ids by their jobs' places in the sweep, each once."""
+    def _order(self) -> dict[str, Stage]:
+        """All run ids by their jobs' places in the sweep, each once, with their stages."""
         notes = [JobNote(**json.loads(path.read_text(encoding="utf-8"))) for path in self._paths()]
         notes.sort(key=lambda note: (note.number, note.place))
-        return list(dict.fromkeys(run_id for note in notes for run_id in note.cells))
+        stages: dict[str, Stage] = {}
+        for note in notes:
+            for name in note.cells:
+                stages[name] = note.stage or stages.get(name, "")
+        return stages
 
     def _state(self) -> dict[str, tuple[int, int]]:
         """What changes whenever a job writes its note, even the same note again."""

@@ -51,6 +51,14 @@ def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_ma
     assert found.basis == "the only speculative cell, 1 prompt each"
 
 
+def test_a_search_is_headlined_by_what_was_confirmed() -> None:
+    screened = (row("sd", "3", speedup=around(2.9, 0.1)), row("sd", "2", speedup=around(2.0, 0.1)))
+    assert headline(group(AR, *screened, stage="screen")) is None
+    found = card(AR, *screened, stage="confirm")
+    assert (found.decoder, found.interval) == ("SD 3", "2.80 to 3.00")
+    assert found.basis.startswith("best of 2 confirmed cells, 8 prompts each; the interval does")
+
+
 @pytest.mark.parametrize(("rate", "decoder"), [(40.0, "AR"), (60.0, "SD 3")])
 def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(
     rate: float, decoder: str

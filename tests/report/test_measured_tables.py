@@ -154,6 +154,24 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path: Path) ->
     assert any("fastest of those measured (2 MCSD trees)" in note for note in grid.notes)
 
 
+def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path: Path) -> None:
+    screen, confirm = {**MCSD, "stage": "screen"}, {**MCSD, "stage": "confirm"}
+    write(
+        tmp_path,
+        "mcsd-search",
+        row("ar", "-", **screen, speedup=1.0, block_efficiency=1.0),
+        row("mcsd_wor", "4-1", **screen, speedup=2.9, block_efficiency=2.1),
+        row("mcsd_wor", "8-2-1", **screen, speedup=2.7, block_efficiency=2.6),
+        row("mcsd_wor", "1", **screen, speedup=9.0, block_efficiency=1.2),
+        row("ar", "-", **confirm, speedup=1.0, block_efficiency=1.0),
+        row("mcsd_wor", "4-1", **confirm, speedup=2.1, block_efficiency=2.1),
+        row("mcsd_wor", "8-2-1", **confirm, speedup=2.2, block_efficiency=2.6),
+    )
+    grid = measured_table("mcsd/2", tmp_path)
+    assert "| MCSD | 0 | 4x2x2x1x1 | 8x2x1 | **3.06** | 2.20 |" in markdown(grid)
+    assert any("few that a search of 3 trees confirmed" in note for note in grid.notes)
+
+
 def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> None:
     pair = {**MCSD, "pair": "llama_13b_68m"}
     write(

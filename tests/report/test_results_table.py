@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown
 from spec_bench.report.rows import groups_of, read_results
 from tests.report.rows import row, write
@@ -51,6 +52,21 @@ def test_perplexity_and_beam_width_are_columns_where_they_were_measured(tmp_path
     header, _, line = header_and_lines(tmp_path, row("dsbd", "4x2", run_id="a", **values))
     assert header[2:] == ["beam width", "perplexity"]
     assert line[2:] == ["3.50 [3.00, 4.00]", "1.40 [1.25, 1.50]"]
+
+
+def test_a_speedup_that_stalls_decide_says_so(tmp_path: Path) -> None:
+    stalled = "stalled: 2 of 90 windows, median says 1.04"
+    rows = (
+        row("ar", "-", run_id="a", speedup=1.0),
+        row("sd", "2", run_id="b", speedup=0.7, reason=f"speedup: {stalled}; later_turns: 1"),
+    )
+    file = write(tmp_path, "mine", *rows) / "mine" / "results.csv"
+    (group,) = groups_of(read_results(file))
+    text = markdown([group], file)
+    assert "| sd (stalled) | 2 |" in text
+    assert f"- xsum: speedup of sd 2: {stalled}" in text
+    ar, sd = results_table(group).lines
+    assert (ar.marks, sd.marks) == ((), ((stalled, True),))
 
 
 def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(

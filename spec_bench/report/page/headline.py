@@ -44,7 +44,12 @@ class Headline:
 
 
 def headline(group: Group) -> Headline | None:
-    """The fastest of the exact speculative decoders and AR; None where nothing has a number."""
+    """The fastest of the exact speculative decoders and AR; None where nothing has a number.
+
+    A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
+    """
+    if "stage" in group.rows and (group.rows.stage == "screen").all():
+        return None
     rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
@@ -109,7 +114,9 @@ def _value(best: pd.Series, by: str) -> tuple[str, str]:
 def _basis(rows: pd.DataFrame, by: str) -> str:
     """What the answer is the best of: cells, prompts, and what that does to its interval."""
     several, prompts = len(rows) > 1, prompts_of(rows)
-    cells = f"best of {len(rows)} speculative cells" if several else "the only speculative cell"
+    confirmed = "stage" in rows and bool((rows.stage == "confirm").all())
+    kind = "confirmed" if confirmed else "speculative"
+    cells = f"best of {len(rows)} {kind} cells" if several else f"the only {kind} cell"
     intervals = several and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
     parts = [cells, f"{prompts} each" if prompts else "", _MAXIMUM if intervals else ""]
     return "; ".join(filter(None, [", ".join(filter(None, parts[:2])), parts[2]]))

@@ -8,7 +8,7 @@ import pandas as pd
 
 from spec_bench import columns, names
 from spec_bench.columns import Column
-from spec_bench.report.rows import Group, Row, failure_of, rows_of
+from spec_bench.report.rows import Group, Row, failure_of, rows_of, stall_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded
@@ -131,6 +131,8 @@ def _line(row: Row, draft: str, cells: tuple[Cell | None, ...]) -> Line:
     marks = [(names.MARKS[lossless], lossless == "exact_beam")] if lossless in names.MARKS else []
     if not row.get("tree_attention", True):
         marks.append(("rows", True))
+    if stalled := stall_of(row):
+        marks.append((stalled, True))
     failed = row["status"] == "failed"
     return Line(
         code=decoder,

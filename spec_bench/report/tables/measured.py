@@ -1,7 +1,7 @@
 """Measured rows, found by what a table asks for.
 
-Where several rows fit, the recipe's own experiment is preferred, then the smallest
-batch and the most prompts. Cells that differ in the seed alone are one row.
+Where several rows fit, the recipe's own experiment is preferred, then what a search confirmed, the
+smallest batch and the most prompts. Cells that differ in the seed alone are one row.
 """
 
 from __future__ import annotations
@@ -97,8 +97,15 @@ class Measured:
         rows = self._fitting(wanted, experiments)
         return next((row for row in rows if str(row["spec"]) == spec), None)
 
+    def is_confirmed(self, wanted: Wanted, experiments: Sequence[str]) -> bool:
+        """Whether the row that is found is of a search's second stage."""
+        row = self.find(wanted, experiments)
+        return row is not None and confirmed(row)
+
     def _fastest(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
         rows = [r for r in self.trees(wanted, experiments).values() if not pd.isna(r["speedup"])]
+        # Where a search was confirmed, its screening only picked whom to confirm.
+        rows = [row for row in rows if confirmed(row)] or rows
         return max(rows, key=lambda row: row["speedup"]) if rows else None
 
     def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
@@ -127,11 +134,17 @@ def _preference(row: Row, experiments: Sequence[str]) -> tuple[float, ...]:
     return (
         row["status"] == "failed",
         row["experiment"] not in experiments,
+        not confirmed(row),
         row["batch_size"],
         row["temperature"],
         row["seed"],
         -_count(row.get("prompts")),
     )
+
+
+def confirmed(row: Row) -> bool:
+    """Whether it is of a search's second stage."""
+    return row.get("stage") == "confirm"
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:

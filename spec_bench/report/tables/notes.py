@@ -22,6 +22,11 @@ BEST = (
     "others of the block and column."
 )
 
+_CONFIRMED = (
+    "Ours: the fastest of the few that a search of {trees} trees confirmed, on prompts that the "
+    "search had not seen. That it is the fastest of these is not part of the interval."
+)
+
 
 def notes_for(
     paper: Paper,
@@ -166,6 +171,8 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     for decoder, note in item.searched.items():
         searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
         counts = {len(measured.trees(each, item.experiments)) for each in searched} - {0}
+        if any(measured.is_confirmed(each, item.experiments) for each in searched):
+            note = _CONFIRMED
         if counts:
             few, many = min(counts), max(counts)
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
