@@ -26,6 +26,7 @@ RECORDS = "records.parquet"
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"
+SCORES = "scores.json"
 RESULT = "result.json"
 TRACE = "trace.txt"
 

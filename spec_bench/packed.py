@@ -28,6 +28,9 @@ UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
 _STEP = "step_"
+_SCORE = "score_"
+Scores = Mapping[str, Mapping[str, float]]
+"""What each prompt's answer scored: name of the score -> prompt id -> number."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ FIELDS = (
 )
 
 
+_SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
 _ABOUT = f"""## Records by prompt
 
 `<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
@@ -90,7 +94,8 @@ rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / d
 
 def markdown() -> str:
     """What ``results/README.md`` says of the file."""
-    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in FIELDS]
+    score = Field(f"{_SCORE}NAME", "number", _SCORED)
+    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in (*FIELDS, score)]
     return _ABOUT + "\n".join(lines) + "\n"
 
 
@@ -99,7 +104,8 @@ class Packed:
     """The lines of some cells.
 
     Attributes:
-        lines: the columns of ``FIELDS``; the lines of a cell stand together.
+        lines: the columns of ``FIELDS``, then ``score_NAME`` for each score that some cell has; the
+            lines of a cell stand together.
         origins: run id -> where the cell was measured, as ``measure.provenance`` tells it.
     """
 
@@ -134,19 +140,35 @@ class Packed:
         """
         return [_generation(line) for line in self.cell(run_id).lines.to_pylist()]
 
+    def scores(self, run_id: str) -> Scores:
+        """What the answers of a cell scored."""
+        own = self.cell(run_id).lines
+        prompts, found = own["prompt_id"].to_pylist(), {}
+        for name in _scores_in(own):
+            values = zip(prompts, own[f"{_SCORE}{name}"].to_pylist(), strict=True)
+            if known := {prompt: value for prompt, value in values if value is not None}:
+                found[name] = known
+        return found
 
-def pack(run_id: str, done: Iterable[Generation], origin: Mapping[str, Any] | None) -> Packed:
+
+def pack(
+    run_id: str,
+    done: Iterable[Generation],
+    origin: Mapping[str, Any] | None,
+    scores: Scores | None = None,
+) -> Packed:
     """The lines of one cell.
 
     Args:
         run_id: the cell's.
         done: its records, in the order that they keep.
         origin: where it was measured.
+        scores: what the answers of the first repeat scored.
     """
     import pyarrow as pa
 
-    lines = [_line(run_id, each) for each in done]
-    schema = _schema()
+    lines = [_line(run_id, each, scores or {}) for each in done]
+    schema = _schema(scores or ())
     columns = [
         pa.array([line[name] for line in lines], schema.field(name).type) for name in schema.names
     ]
@@ -169,23 +191,36 @@ def read_lines(path: Path) -> list[Generation]:
     return list({(each.repeat, each.prompt_id): each for each in found}.values())
 
 
+def read_scores(path: Path) -> Scores:
+    """What a cell's ``scores.json`` says; nothing where there is none."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
 def joined(parts: Iterable[Packed]) -> Packed:
     """The lines of several, one after the other."""
     import pyarrow as pa
 
     every = list(parts)
-    lines = pa.concat_tables([_schema().empty_table(), *(part.lines for part in every)])
+    tables = [_schema().empty_table(), *(part.lines for part in every)]
+    lines = pa.concat_tables(tables, promote_options="default")
     return Packed(lines, {k: v for part in every for k, v in part.origins.items()})
 
 
 def write(path: Path, packed: Packed) -> None:
     """Writes a file as a whole; equal lines and origins give equal bytes."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    schema = _schema()
-    numbers = [each.name for each in FIELDS if each.holds == "number"]
+    # A score that no line has, as where its cells are no longer here, is no column.
+    had = [
+        name
+        for name in _scores_in(packed.lines)
+        if packed.lines[f"{_SCORE}{name}"].null_count < len(packed.lines)
+    ]
+    schema = _schema(had)
+    numbers = [each.name for each in schema if each.type == pa.float64()]
     meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
-    lines = packed.lines.combine_chunks()
+    lines = packed.lines.select(schema.names).combine_chunks()
     with (
         files.replacing(path) as partial,
         parquet.ParquetWriter(
@@ -193,9 +228,7 @@ def write(path: Path, packed: Packed) -> None:
             schema,
             compression="zstd",
             compression_level=9,
-            use_dictionary=[
-                _leaf(schema, each.name) for each in FIELDS if each.name not in numbers
-            ],
+            use_dictionary=[_leaf(schema, name) for name in schema.names if name not in numbers],
             # The bytes of a number are alike by their place in it, which is how they are stored.
             use_byte_stream_split=numbers,
             write_statistics=False,
@@ -220,7 +253,9 @@ def read(path: Path) -> Packed:
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
-        lines = file.read(use_threads=False).select(_schema().names).cast(_schema())
+        lines = file.read(use_threads=False)
+        schema = _schema(_scores_in(lines))
+        lines = lines.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [""])[0]
         raise ValueError(f"{str(path)!r} is no file of records: {said}") from error
@@ -237,11 +272,13 @@ def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
     return list(found.values())
 
 
-def _line(run_id: str, generation: Generation) -> dict[str, Any]:
+def _line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
     """A generation as a line."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
         line[f"{_STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+    for name, own in scores.items():
+        line[f"{_SCORE}{name}"] = None if generation.repeat else own.get(generation.prompt_id)
     return line
 
 
@@ -261,8 +298,13 @@ def _generation(line: Mapping[str, Any]) -> Generation:
     return Generation(**own)
 
 
-def _schema() -> pa.Schema:
-    """The columns with their types."""
+def _scores_in(lines: pa.Table) -> list[str]:
+    """The names of the scores that have a column."""
+    return [name.removeprefix(_SCORE) for name in lines.column_names if name.startswith(_SCORE)]
+
+
+def _schema(scores: Iterable[str] = ()) -> pa.Schema:
+    """The columns with their types, those of the scores by name."""
     import pyarrow as pa
 
     kinds: dict[str, Callable[[], pa.DataType]] = {
@@ -276,6 +318,7 @@ def _schema() -> pa.Schema:
         for _ in range(each.name.startswith(_STEP) + each.name.endswith("widths")):
             kind = pa.list_(pa.field("element", kind))
         found.append(pa.field(each.name, kind))
+    found += [pa.field(f"{_SCORE}{name}", pa.float64()) for name in sorted(scores)]
     return pa.schema(found)
 
 

@@ -47,6 +47,28 @@ def test_records_come_back_in_their_order(tmp_path: Path) -> None:
     assert found.generations("other") == []
 
 
+def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Path) -> None:
+    again = replace(PLAIN, repeat=1)
+    scored = packed.pack("a", [PLAIN, replace(METERED, repeat=0), again], None, {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}})
+    other = packed.pack("b", [PLAIN], None, {"f1": {"q/0": 1.0}})
+    packed.write(tmp_path / "r", packed.joined([packed.pack("c", [PLAIN], None), scored, other]))
+    found = packed.read(tmp_path / "r")
+    assert found.scores("a") == {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}}
+    assert found.scores("b") == {"f1": {"q/0": 1.0}}
+    assert found.scores("c") == {}
+    means = pd.read_parquet(tmp_path / "r").groupby("run_id").score_rouge2.mean()
+    assert means["a"] == 0.25
+    assert [each.repeat for each in found.generations("a")] == [0, 0, 1]
+
+
+def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path: Path) -> None:
+    scored = packed.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
+    both = packed.joined([scored, packed.pack("b", [PLAIN], None)])
+    packed.write(tmp_path / "one", both.cell("b"))
+    packed.write(tmp_path / "other", packed.pack("b", [PLAIN], None))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
 def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path: Path) -> None:
     packed.write(tmp_path / "r", packed.pack("a", [], ORIGIN))
     kept = packed.read(tmp_path / "r").origins["a"]

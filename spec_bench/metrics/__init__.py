@@ -3,7 +3,7 @@
 from spec_bench.metrics.intervals import Interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.metrics.quality import SCORES, check_references, check_score
-from spec_bench.metrics.summary import summarise
+from spec_bench.metrics.summary import summarise, summary_of
 
 __all__ = [
     "SCORES",
@@ -14,4 +14,5 @@ __all__ = [
     "check_score",
     "metric",
     "summarise",
+    "summary_of",
 ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, isfinite, sqrt
 
 import numpy as np
@@ -43,11 +43,13 @@ class Interval:
         value: the statistic on the prompts as they are.
         low: lower end, None where there is no interval (a single prompt).
         high: upper end, None where there is no interval.
+        by_prompt: what it is the mean of, a number a prompt; empty where it is no such mean.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
+    by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     def scaled(self, factor: float) -> Interval:
         """The interval of ``factor`` (positive) times the statistic."""
@@ -186,7 +188,7 @@ def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None
     below = [1.0] * len(values) if counts is None else counts
     found = percentile_interval(lambda sums: sums[0] / sums[1], [values, below])
     assert found is not None, "a mean over at least one prompt has a value"
-    return found
+    return found if counts else replace(found, by_prompt=tuple(values))
 
 
 def median_interval(values: Sequence[float]) -> Interval:

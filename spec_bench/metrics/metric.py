@@ -84,6 +84,11 @@ class CellRecords:
     baseline_again: Sequence[Sequence[Generation]] = ()
 
     @property
+    def ids(self) -> list[str]:
+        """The prompts, in the order of the generations."""
+        return [generation.prompt_id for generation in self.generations]
+
+    @property
     def repeats(self) -> tuple[Sequence[Generation], ...]:
         """The generations of every repeat, the first one's first."""
         return (self.generations, *self.again)

@@ -6,6 +6,7 @@ Knows the registered metrics and the columns; nothing about files, labels or how
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spec_bench import columns
@@ -19,16 +20,31 @@ T = TypeVar("T")
 Row = dict[str, float | str | None]
 
 
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of one cell.
+
+    Attributes:
+        row: a value for each registered metric, those of the scores, and the ends of their
+            intervals; None is an empty cell.
+        scores: of each score that is a mean over prompts, every prompt's own, by prompt id.
+    """
+
+    row: Row
+    scores: dict[str, dict[str, float]]
+
+
 def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
+    """The row of ``summary_of``."""
+    return summary_of(cell, scores).row
+
+
+def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     """The numbers of one cell.
 
     Args:
         cell: its records; texts and references are needed if ``scores`` is not empty.
         scores: names of quality scores: ours, another package's, or modules of ``evaluate``.
-
-    Returns:
-        A value for each registered metric, those of the scores, and the ends of their intervals;
-        None is an empty cell.
 
     Raises:
         ValueError: no generations, an unknown score, or prompt ids that differ between arguments.
@@ -39,7 +55,7 @@ def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
     intervals = Intervals()
     for name, each in metric.items():
         row.update(_values(name, each.of(cell), each.column.interval, intervals))
-    signatures = []
+    signatures, own = [], {}
     for name in scores:
         found, signature = _score(cell, name)
         if name not in SCORES and (taken := sorted(set(found) & set(columns.header()))):
@@ -48,9 +64,11 @@ def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
             # The columns of metric modules all have an interval.
             known = next((each for each in columns.COLUMNS if each.name == column), None)
             row.update(_values(column, interval, known is None or known.interval, intervals))
+            if interval.by_prompt:
+                own[column] = dict(zip(cell.ids, interval.by_prompt, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return row
+    return Summary(row, own)
 
 
 def _values(name: str, number: Number, interval: bool, intervals: Intervals) -> Row:
@@ -69,9 +87,8 @@ def _values(name: str, number: Number, interval: bool, intervals: Intervals) -> 
 
 def _score(cell: CellRecords, name: str) -> tuple[dict[str, Interval], str]:
     """The columns of a score, and its signature."""
-    ids = [generation.prompt_id for generation in cell.generations]
-    answers = _select(cell.texts, ids, "texts")
-    return quality_columns(name, answers, _select(cell.references, ids, "references"))
+    answers = _select(cell.texts, cell.ids, "texts")
+    return quality_columns(name, answers, _select(cell.references, cell.ids, "references"))
 
 
 def _select(by_prompt: Mapping[str, T] | None, ids: Sequence[str], what: str) -> list[T]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench import files, packed
-from spec_bench.packed import Packed
+from spec_bench.packed import Packed, Scores
 from spec_bench.records import Generation
 
 
@@ -43,6 +43,15 @@ def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
     first = repeats.get(0, {})
     numbers = takewhile(lambda repeat: first.keys() <= repeats.get(repeat, {}).keys(), count())
     return [{name: repeats[number][name] for name in first} for number in numbers] if first else []
+
+
+def scores_of(results: Path, run_id: str) -> Scores:
+    """What each answer of a cell scored, where the cell's score is their mean."""
+    folder = files.run_folder(files.results_of(results), run_id)
+    if (folder / files.GENERATIONS).is_file():
+        return packed.read_scores(folder / files.SCORES)
+    kept = _kept(results)
+    return kept.scores(run_id) if kept else {}
 
 
 def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:

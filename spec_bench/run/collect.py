@@ -18,7 +18,7 @@ from spec_bench import files
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
-from spec_bench.metrics import CellRecords, summarise
+from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellResult, Generation, Reason
 from spec_bench.run.cells import BASELINE
@@ -99,7 +99,9 @@ def _complete(
         draft_calls=decoder.draft_calls,
         parameter_ratio=decoder.speed_ratio,
     )
-    metrics = summarise(records, prompts.scores())
+    found = summary_of(records, prompts.scores())
+    run.store.keep_scores(found.scores)
+    metrics = found.row
     metrics["peak_memory_bytes"] = run.memory.peak_bytes
     metrics["cache_bytes"] = max(
         decoder.cache_bytes(len(request.prompt_ids), request.max_new_tokens)

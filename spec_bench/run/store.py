@@ -1,9 +1,9 @@
 """What one cell leaves on disk, and how a rerun finds it again.
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
-prompt and repeat, on disk before the next prompt starts), ``result.json`` (whole or not there),
-with it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
-``trace.txt``. Knows nothing about what the numbers mean.
+prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
+scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the generations as an
+experiment keeps them) and, after a failure, ``trace.txt``. Knows nothing about what numbers mean.
 
 An experiment is the cells that share a name. Every job writes a note of its own,
 ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells; nobody else writes that file. The
@@ -130,6 +130,10 @@ class CellStore:
             found[generation.repeat][generation.prompt_id] = generation
         return found
 
+    def keep_scores(self, scores: packed.Scores) -> None:
+        """Writes what each prompt's answer scored, by score and prompt id."""
+        files.write_json(self.folder / files.SCORES, scores)
+
     def finish(self, result: CellResult, job: str) -> None:
         """Packs the cell's records and writes its result, the last thing a cell writes."""
         if (own := self._packed()) is not None:
@@ -155,7 +159,8 @@ class CellStore:
         done = packed.read_lines(self.folder / files.GENERATIONS)
         if not starts and not done:
             return None
-        return packed.pack(self.folder.name, done, starts[-1] if starts else None)
+        scores = packed.read_scores(self.folder / files.SCORES)
+        return packed.pack(self.folder.name, done, starts[-1] if starts else None, scores)
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.
@@ -206,6 +211,9 @@ class FollowerStore(CellStore):
         """Process 0 writes."""
 
     def append(self, generations: Iterable[Generation]) -> None:
+        """Process 0 writes."""
+
+    def keep_scores(self, scores: packed.Scores) -> None:
         """Process 0 writes."""
 
     def finish(self, result: CellResult, job: str) -> None:

@@ -13,7 +13,7 @@ from spec_bench import files, packed
 from spec_bench.records import Generation, StepRecord
 from spec_bench.report.__main__ import main
 from spec_bench.report.counts import Records
-from spec_bench.report.records import origin_of, repeats_of
+from spec_bench.report.records import origin_of, repeats_of, scores_of
 from spec_bench.run.store import CellStore
 from tests.report.rows import row, write
 from tests.said import naming
@@ -32,6 +32,7 @@ DONE = [
     *(window("a", 1, 1.5), window("b", 1, 2.5)),
     window("a", 2, 9.0),  # a job was killed in this repeat
 ]
+SCORES = {"rouge2": {"a": 0.5, "b": 0.0}}
 
 
 @pytest.fixture(params=["runs", "records"])
@@ -44,8 +45,9 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         store.describe({}, {"cpu": "an earlier one"})
         store.describe({}, ORIGIN)
         store.append(DONE)
+        store.keep_scores(SCORES)
     else:
-        packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
+        packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN, SCORES))
     return table
 
 
@@ -56,6 +58,11 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results: Path
     known, cell = Records(results), {"run_id": "cell"}
     assert known.counts(cell, "token_rate") == {"a": (6.0, 2.5), "b": (6.0, 4.5)}
     assert known.counts(cell, "block_efficiency") == {"a": (3.0, 2.0), "b": (3.0, 2.0)}
+
+
+def test_what_each_answer_scored_is_known(results: Path) -> None:
+    assert scores_of(results, "cell") == SCORES
+    assert scores_of(results, "other") == {}
 
 
 def test_the_last_start_says_where_a_cell_was_measured(results: Path) -> None:
