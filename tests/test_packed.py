@@ -49,7 +49,12 @@ def test_records_come_back_in_their_order(tmp_path: Path) -> None:
 
 def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Path) -> None:
     again = replace(PLAIN, repeat=1)
-    scored = packed.pack("a", [PLAIN, replace(METERED, repeat=0), again], None, {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}})
+    scored = packed.pack(
+        "a",
+        [PLAIN, replace(METERED, repeat=0), again],
+        None,
+        {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}},
+    )
     other = packed.pack("b", [PLAIN], None, {"f1": {"q/0": 1.0}})
     packed.write(tmp_path / "r", packed.joined([packed.pack("c", [PLAIN], None), scored, other]))
     found = packed.read(tmp_path / "r")

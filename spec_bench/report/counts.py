@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
-from spec_bench.report.records import repeats_of
+from spec_bench.report.records import repeats_of, scores_of
 from spec_bench.report.rows import Row
 
 Counts = dict[str, tuple[float, float]]
@@ -70,20 +70,23 @@ class Records:
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential."""
+    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential.
+
+    A score is the ratio itself.
+    """
     calls, share = row.get("draft_calls"), row.get("parameter_ratio")
     cell = CellRecords(
         (),
         draft_calls=None if calls is None or isnan(calls) else int(calls),
         parameter_ratio=None if share is None else float(share),
     )
-    number = metric[name].of(cell)
+    number = metric[name].of(cell) if name in metric else None
     mapped = number.mapped if isinstance(number, Sums) else None
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
 def _read(path: Path, run_id: str) -> list[dict[str, Counts]]:
-    """What every ratio of sums is made of, by repeat; scores have no records.
+    """What every ratio of sums is made of, by repeat, and every score that is a mean over prompts.
 
     Later repeats have seconds and joules only: what they delivered is what the first one did.
     """
@@ -98,4 +101,7 @@ def _read(path: Path, run_id: str) -> list[dict[str, Counts]]:
                 pairs = zip(number.numerators, number.denominators, strict=True)
                 cell[name] = dict(zip(found, pairs, strict=True))
         cells.append(cell)
+    for name, own in scores_of(path, run_id).items():
+        for first in cells[:1]:
+            first[name] = {prompt: (value, 1.0) for prompt, value in own.items()}
     return cells

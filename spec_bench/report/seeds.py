@@ -2,9 +2,9 @@
 
 Where the records by prompt are there, every ratio of sums is that over all seeds and prompts, and
 its interval is the studentised bootstrap with prompts as blocks and seeds as repeats. Where only
-rows are there, or for scores, which have no records, it is the mean over seeds (``mean_of_seeds``).
-Of counts, seconds and bytes it is the mean. Seeds are pooled within one results file, whose cells
-were measured side by side.
+rows are there, or for scores, which are no such ratios, it is the mean over seeds
+(``mean_of_seeds``). Of counts, seconds and bytes it is the mean. Seeds are pooled within one
+results file, whose cells were measured side by side.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pandas as pd
 
 from spec_bench import files
 from spec_bench.columns import ENDS, columns_in
+from spec_bench.metrics import metric
 from spec_bench.metrics.intervals import Interval, rate_ratio_interval, ratio_interval
 from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row, apart_in, cell_keys, rows_of
@@ -179,7 +180,12 @@ def _with_ends(
 def _recorded(
     name: str, rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
 ) -> Interval | None:
-    """A ratio of sums over seeds and prompts; None where some cell has no records of it."""
+    """A ratio of sums over seeds and prompts; None where some cell has no records of it.
+
+    None of a score, too, which is no ratio that a logarithm can be taken of.
+    """
+    if name not in metric:
+        return None
     if name != "speedup":
         sums = _sums([records.counts(row, name) for row in rows])
         found = None if sums is None else ratio_interval(*sums)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spec_bench import columns
-from spec_bench.metrics import SCORES, CellRecords, metric, summarise
+from spec_bench.metrics import SCORES, CellRecords, metric, summarise, summary_of
 from spec_bench.records import Generation, StepRecord
 
 
@@ -103,3 +103,12 @@ def test_a_row_is_plain_json():
 def test_a_cell_without_generations_is_refused():
     with pytest.raises(ValueError, match="without generations"):
         numbers([])
+
+
+def test_each_prompts_own_score_is_told_where_the_score_is_their_mean():
+    golds = {"a": ["the boat came back"], "b": ["a storm"]}
+    texts = {"b": "no storm at all", "a": "The boat came back!"}
+    cell = CellRecords(CELL, texts=texts, references=golds)
+    found = summary_of(cell, ["exact_match", "f1", "bleu"])
+    assert found.scores == {"exact_match": {"a": 1.0, "b": 0.0}, "f1": {"a": 1.0, "b": 0.4}}
+    assert found.row["f1"] == 0.7

@@ -12,6 +12,7 @@ import spec_bench.report
 from spec_bench import files, packed
 from spec_bench.records import Generation, StepRecord
 from spec_bench.report.__main__ import main
+from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of, repeats_of, scores_of
 from spec_bench.run.store import CellStore
@@ -63,6 +64,20 @@ def test_every_whole_repeat_is_read_and_times_are_summed_over_them(results: Path
 def test_what_each_answer_scored_is_known(results: Path) -> None:
     assert scores_of(results, "cell") == SCORES
     assert scores_of(results, "other") == {}
+
+
+def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
+    prompts = [f"{number}" for number in range(12)]
+    done = [window(prompt, 0, 1.0) for prompt in prompts]
+    better = {prompt: 0.3 + 0.05 * number for number, prompt in enumerate(prompts)}
+    scored = {"good": better, "fair": {prompt: value - 0.1 for prompt, value in better.items()}}
+    parts = [packed.pack(name, done, None, {"rouge2": own}) for name, own in scored.items()]
+    table = files.results_file(tmp_path, "mine")
+    packed.write(files.records_file(table), packed.joined(parts))
+    good, fair = (row("dsbd", "2", run_id=name, seed=0) for name in scored)
+    found = difference([[Contrast((good,), (fair,))]], "rouge2", Records(table))
+    assert found and found.paired
+    assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_the_last_start_says_where_a_cell_was_measured(results: Path) -> None:

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench import columns
+from spec_bench.metrics import metric as registered
 from spec_bench.metrics.intervals import percentile_interval, studentised_interval
 from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row
@@ -111,9 +112,10 @@ def difference(
         return None if len(strata) > 1 else _from_rows(contrasts, metric)
     statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
     # A maximum over cells bends where they cross, so it has no standard error to be measured in.
+    # Of scores, which are bounded and often 0, the percentiles are taken in a results file, too.
     picks = any(contrast.picks for contrast in contrasts)
     table = _together(found)
-    if picks:
+    if picks or metric not in registered:
         interval = percentile_interval(statistic, table.sum(axis=1))  # prompts as blocks
     else:
         interval = studentised_interval(statistic, table)
