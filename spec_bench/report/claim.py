@@ -109,6 +109,7 @@ class Claim(_Strict):
         each: one check per value of these, else one on the mean; ``left`` and ``right`` stand for
             decoder and tree.
         every: each comparison must hold on its own, from this value of ``each`` on.
+        majority: more than half of the comparisons must hold, each a value of ``each``.
         metric: a column each; ``score``: the task's own score.
         counted: the columns are counts without an interval.
         against: a part of the left cell's shorthand that stands in for the right side's count.
@@ -141,6 +142,7 @@ class Claim(_Strict):
     axis: str = ""
     each: tuple[str, ...] = ()
     every: float | None = None
+    majority: bool = False
     metric: tuple[str, ...] = ()
     counted: bool = False
     against: str = ""
@@ -174,6 +176,8 @@ class Claim(_Strict):
             raise ValueError("a claim has the paper's sentence and its section, or says ours: true")
         if not self.function and not (self.claim and self.sides and self.metric):
             raise ValueError("a claim without a function needs claim, left and metric")
+        if (self.every is not None or self.majority) and not self.each:
+            raise ValueError("every and majority go with each: of what every or most must hold")
         if (self.compare in ("steps", "ends", "interpolated")) != bool(self.along):
             raise ValueError("along goes with compare: steps, ends or interpolated")
         return self

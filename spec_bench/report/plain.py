@@ -16,6 +16,7 @@ from spec_bench.columns import Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.claims import Check, check_generally
+from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of
 from spec_bench.report.rows import Group, failure_of, groups_of, read_results, stall_of
@@ -43,7 +44,7 @@ def write_report(results: Path, folder: Path) -> None:
     text = markdown(groups, results) + "\n" + _checks_markdown(checks)
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
-    print_checks(checks)
+    print_checks(checks, summary_of(checks, None))
     print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}")
 
 
@@ -136,4 +137,5 @@ def _checks_markdown(checks: Sequence[Check]) -> str:
     """The checks as a Markdown table."""
     heads = ("claim", "on", "evidence", "verdict")
     lines = [(check.claim, check.where, check.evidence, check.verdict) for check in checks]
-    return f"### Checks\n\n{markdown_table(heads, lines, labels=4)}\n"
+    summary = escape_markdown(summary_of(checks, None).sentence)
+    return f"### Checks\n\n{summary}\n\n{markdown_table(heads, lines, labels=4)}\n"

@@ -91,12 +91,14 @@ def run_figure(options: Namespace) -> None:
 def run_checks(options: Namespace) -> None:
     """A paper's claims on the measured rows."""
     from spec_bench.report.claims import check_claims
+    from spec_bench.report.claims.summary import summary_of
 
     paper = load_paper(options.paper)
     rows = load_rows(options.results)
     if rows.empty:
         raise ValueError(f"no results below {str(options.results)!r}")
-    print_checks(check_claims(paper.name, rows, options.results))
+    checks = check_claims(paper.name, rows, options.results)
+    print_checks(checks, summary_of(checks, paper))
 
 
 def run_page(options: Namespace) -> None:

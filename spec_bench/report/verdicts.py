@@ -10,19 +10,55 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from spec_bench.report.claims import Check
+    from spec_bench.report.claims.summary import Summary
 
 _STYLES = {"holds": "green", "within noise": "yellow", "does not hold": "red"}  # others: plain
+OURS = "not said by the paper, checked beside it"
 
 
-def print_checks(checks: Sequence[Check]) -> None:
-    """The checks on the console."""
+def print_checks(checks: Sequence[Check], summary: Summary) -> None:
+    """What the checks come to, then each under the paper's sentence and its section."""
+    console = Console(highlight=False, soft_wrap=False)
+    console.width = max(console.width, 130)
+    console.print(_escaped(summary.sentence))
+    if summary.lines:
+        console.print(_counts(summary))
+    found: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        found.setdefault((check.sentence, check.section), []).append(check)
+    for (sentence, section), own in found.items():
+        if summary.lines:
+            console.print(f"\n[bold]{_escaped(said(sentence, section))}[/bold]")
+        console.print(_table(own))
+
+
+def said(sentence: str, section: str) -> str:
+    """The paper's words with their place."""
+    return f"“{sentence}” ({section})" if sentence else OURS
+
+
+def _counts(summary: Summary) -> Table:
+    """How many checks of each sentence came out how."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("the paper's words")
+    for verdict in summary.verdicts:
+        table.add_column(verdict, justify="right")
+    for line in summary.lines:
+        table.add_row(_escaped(said(line.sentence, line.section)), *line.cells(summary.verdicts))
+    return table
+
+
+def _table(checks: Sequence[Check]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("claim", "on", "evidence", "verdict"):
         table.add_column(title)
     for check in checks:
         style = _STYLES.get(check.verdict, "none")
         verdict = f"[{style}]{check.verdict}[/{style}]"
-        table.add_row(check.claim, check.where, check.evidence.replace("[", r"\["), verdict)
-    console = Console()
-    console.width = max(console.width, 130)
-    console.print(table)
+        texts = (_escaped(text) for text in (check.claim, check.where, check.evidence))
+        table.add_row(*texts, verdict)
+    return table
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

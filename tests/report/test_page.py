@@ -227,7 +227,9 @@ def test_a_claim_stands_below_the_papers_sentence_and_its_section(tmp_path: Path
     checks = page_of(tmp_path).split('<section id="checks">')[1].split("</section>")[0]
     said = "RSD-S strictly outperforms both SD and SpecTr for all performance metrics"
     assert f"“{said}” <span>Section 5.1</span>" in checks
-    below = checks.split(said)[1].split("<tbody>")[0]
+    counts, below = checks.split(said)[1:3]
+    assert '<td class="number">2</td>' in counts.split("</tr>")[0]
+    below = below.split("<tbody>")[0]
     assert "rsd_s &gt; sd in token rate" in below
     assert "best trees" not in below
     assert "Not said by the paper, checked beside it" in checks

@@ -48,7 +48,11 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
         return []
     records = Records(results)
     scope = Scope(measured(pooled(rows, records)), records, found.axes)
-    checks = [check for claim in found.claims for check in checks_of(claim, scope)]
+    checks = [
+        replace(check, number=number)
+        for number, claim in enumerate(found.claims)
+        for check in checks_of(claim, scope)
+    ]
     count = f"1 of {len(checks)} tests"
     return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]
 

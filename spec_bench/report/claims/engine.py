@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
-from spec_bench.columns import header
+import pandas as pd
+
+from spec_bench.columns import apart_in, header
 from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, Difference, difference
@@ -15,6 +18,7 @@ from spec_bench.report.claims.select import Scope, scores_of
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
+    NOT_COMPARABLE,
     NOT_DECIDED,
     Check,
     verdict_of,
@@ -22,9 +26,10 @@ from spec_bench.report.claims.verdict import (
     verdict_of_at_least,
     verdict_of_equality,
     verdict_of_less,
+    verdict_of_majority,
     verdict_of_nearness,
 )
-from spec_bench.report.rows import Group
+from spec_bench.report.rows import Group, said
 
 Sides = tuple[Side, Side]
 
@@ -48,6 +53,7 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
         for metric in claim.metric:
             for groups in by_pair.values():
                 yield from _on_tasks(claim, scope, groups, sides, metric)
+                yield from _not_comparable(claim, scope, groups, sides, metric)
 
 
 def _refuse_unknown(claim: Claim, scope: Scope) -> None:
@@ -82,7 +88,7 @@ def _on_tasks(
     strata: dict[tuple[object, ...], list[tuple[Group, Case]]] = {}
     for group in groups:
         found = cases(scope, claim, group, sides)
-        if claim.every is not None and found:
+        if (claim.every is not None or claim.majority) and found:
             yield from _every(claim, scope, group, sides, metric, found)
             continue
         for case in found:
@@ -92,11 +98,66 @@ def _on_tasks(
             for column in scores_of(group, metric):
                 about = Finding(claim, scope, group, sides, column, label, case.contrasts)
                 yield from _on(replace(about, left_out=case.left_out or None), [case.contrasts])
-        if claim.pooled and len(known) > 1:
-            group, case = known[0]
+        for setting, own in _tasks(claim, groups, known).items() if claim.pooled else ():
+            group, case = own[0]
             about = Finding(claim, scope, group, sides, metric, label, case.contrasts)
-            every = [case.contrasts for _, case in known]
-            yield from _on(replace(about, tasks=len(known)), every)
+            every = [case.contrasts for _, case in own]
+            yield from _on(replace(about, tasks=len(own), setting=setting), every)
+
+
+def _tasks(
+    claim: Claim, groups: Sequence[Group], known: Sequence[tuple[Group, Case]]
+) -> dict[str, list[tuple[Group, Case]]]:
+    """What is pooled: several tasks, each once, of runs that no setting of a run tells apart.
+
+    By the settings that tell them from the others, as text; "" where there are no others.
+    """
+    apart = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
+    columns = [column for column in apart if column.name not in claim.across]
+    values = {id(group): [group.rows.iloc[0][c.name] for c in columns] for group in groups}
+    texts = [
+        {id(group): said(column, values[id(group)][place]) for group in groups}
+        for place, column in enumerate(columns)
+    ]
+    varying = [each for each in texts if len(set(each.values())) > 1]
+    found: dict[str, list[tuple[Group, Case]]] = {}
+    for group, case in known:
+        found.setdefault(", ".join(each[id(group)] for each in varying), []).append((group, case))
+    return {setting: own for setting, own in found.items() if 1 < len(own) == _different(own)}
+
+
+def _different(known: Sequence[tuple[Group, Case]]) -> int:
+    return len({str(group.rows.task.iloc[0]) for group, _ in known})
+
+
+def _not_comparable(
+    claim: Claim, scope: Scope, groups: Sequence[Group], sides: Sides, metric: str
+) -> Iterator[Check]:
+    """Tasks on which both sides were measured, but never on the same: which columns differ."""
+    tasks: dict[str, list[Group]] = {}
+    for group in groups:
+        tasks.setdefault(str(group.rows.task.iloc[0]), []).append(group)
+    for task, own in tasks.items():
+        if len(own) < 2 or any(cases(scope, claim, group, sides) for group in own):
+            continue
+        together = Group(task, pd.concat([group.rows for group in own]))
+        for case in cases(scope, claim, together, sides)[:1]:
+            about = Finding(claim, scope, together, sides, metric, case.label, case.contrasts)
+            found = about.check(NOT_COMPARABLE)
+            yield replace(found, evidence=f"{NOT_COMPARABLE}: {_differing(claim, case)}")
+
+
+def _differing(claim: Claim, case: Case) -> str:
+    """The columns that tell the cells of a case apart, with their values."""
+    rows = [row for each in case.contrasts for row in (*each.left, *each.right)]
+    texts = []
+    for column in apart_in(rows[0]):
+        values = dict.fromkeys(said(column, row.get(column.name)) for row in rows)
+        if len(values) > 1 and column.name not in claim.across:
+            first, *others = values
+            rest = (other.removeprefix(column.title).strip() for other in others)
+            texts.append(" and ".join([first, *rest]))
+    return "; ".join(texts)
 
 
 def _on(about: Finding, strata: Sequence[Sequence[Contrast]]) -> Iterator[Check]:
@@ -128,16 +189,19 @@ def _verdict(about: Finding, gap: Difference) -> str:
 def _every(
     claim: Claim, scope: Scope, group: Group, sides: Sides, metric: str, found: Sequence[Case]
 ) -> Iterator[Check]:
-    """Each case on its own; those from a value on must all hold."""
+    """Each case on its own; those from a value on must all hold, or most of them."""
     gaps = {
         case.label[0]: gap
         for case in found
         if (gap := difference([case.contrasts], metric, scope.records)) is not None
     }
-    judged = [gap for place, gap in gaps.items() if place >= claim.every]
+    least = -inf if claim.every is None else claim.every
+    judged = [gap for place, gap in gaps.items() if place >= least]
     if judged:
         about = Finding(claim, scope, group, sides, metric, (), found[0].contrasts, by_place=gaps)
-        yield about.check(verdict_of_all([_verdict(about, gap) for gap in judged]))
+        verdicts = [_verdict(about, gap) for gap in judged]
+        about = replace(about, judged=tuple(verdicts))
+        yield about.check((verdict_of_majority if claim.majority else verdict_of_all)(verdicts))
 
 
 def _rising(about: Finding) -> Iterator[Check]:

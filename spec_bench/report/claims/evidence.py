@@ -50,6 +50,8 @@ class Evidence:
         tasks: how many tasks are pooled.
         gap: the mean difference; None for counts.
         by_place: differences by place, where each is judged.
+        judged: the verdicts on those that are judged.
+        setting: what tells pooled runs from others of the same tasks; "" where there are no others.
     """
 
     claim: Claim
@@ -63,6 +65,8 @@ class Evidence:
     tasks: int = 1
     gap: Difference | None = None
     by_place: Mapping[Any, Difference] | None = None
+    judged: tuple[str, ...] = ()
+    setting: str = ""
 
     def of(self, contrast: Contrast) -> Difference | None:
         """The difference of one contrast alone."""
@@ -102,6 +106,11 @@ class Evidence:
         of = verdict_of_less if self.expects_less else verdict_of
         found = [of(gap.low, gap.high) for gap in self._single]
         return None if NOT_DECIDED in found else found.count(verdict)
+
+    @property
+    def won(self) -> str | None:
+        """At how many of the judged places the claim holds; None where places are not judged."""
+        return f"{self.judged.count(HOLDS)} of {len(self.judged)}" if self.judged else None
 
     @property
     def for_it(self) -> int | None:

@@ -30,7 +30,7 @@ class Finding(Evidence):
         place = self.claim.where or "{title}"
         if self.tasks > 1:
             place = self.claim.pooled if isinstance(self.claim.pooled, str) else _POOLED
-        where = "".join(self._filled([place]))
+        where = ", ".join(filter(None, ["".join(self._filled([place])), self.setting]))
         evidence = "".join(self._filled(self.claim.evidence or _COMPARED))
         text = "".join(self._filled([self.claim.claim]))
         return Check(text, where, evidence, verdict, self.claim.sentence, self.claim.section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import pandas as pd
@@ -77,13 +78,15 @@ class Scope:
 
         Args:
             row: a cell.
-            key: a column, ``depth``, ``width``, ``nodes``, ``threshold``, an axis, or ``left``
-                for decoder and tree.
+            key: a column, ``depth``, ``width``, ``nodes``, ``paths``, ``threshold``, an axis, or
+                ``left`` for decoder and tree.
         """
         if key in self.axes:
             return self.axes[key].get((str(row["decoder"]), str(row["spec"])))
         if key == "left":
             return name_of(row)
+        if key == "paths":
+            return prod(parse(row["spec"]).widths or ()) or None
         if key in _PARTS:
             spec = parse(row["spec"])
             return None if spec.form == "name" else getattr(spec, key)

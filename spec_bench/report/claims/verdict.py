@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
 NOT_DECIDED = "not decided"  # there is a value, but nothing that tells how sure it is
+NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
+VERDICTS = (HOLDS, WITHIN_NOISE, DOES_NOT_HOLD, NOT_DECIDED, NOT_COMPARABLE)
 
 
 @dataclass(frozen=True)
 class Check:
     """One claim on one task, or on all tasks' prompts together.
 
+    A verdict is one of ``VERDICTS``.
+
     Attributes:
         claim: what is said.
         where: the task.
         evidence: the numbers.
-        verdict: ``holds``, ``within noise``, ``does not hold`` or ``not decided``.
+        verdict: what the evidence says of it.
         sentence: the paper's own words; "" where the check is ours.
         section: where the paper says it; "" where the check is ours.
+        number: place of the claim among its paper's, from 0.
     """
 
     claim: str
@@ -28,6 +33,7 @@ class Check:
     verdict: str
     sentence: str = ""
     section: str = ""
+    number: int = -1
 
 
 def verdict_of(low: float | None, high: float | None) -> str:
@@ -72,3 +78,13 @@ def verdict_of_all(verdicts: Sequence[str]) -> str:
     if NOT_DECIDED in verdicts or not verdicts:
         return NOT_DECIDED
     return HOLDS if set(verdicts) == {HOLDS} else WITHIN_NOISE
+
+
+def verdict_of_majority(verdicts: Sequence[str]) -> str:
+    """Of a claim that most of several hold: more than half do, or so many do not that it cannot."""
+    half = len(verdicts) / 2
+    if verdicts.count(HOLDS) > half:
+        return HOLDS
+    if verdicts and verdicts.count(DOES_NOT_HOLD) >= half:
+        return DOES_NOT_HOLD
+    return NOT_DECIDED if NOT_DECIDED in verdicts or not verdicts else WITHIN_NOISE

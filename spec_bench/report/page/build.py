@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 from spec_bench import names
 from spec_bench.report.claims import Check
+from spec_bench.report.claims.summary import summary_of
+from spec_bench.report.claims.verdict import VERDICTS
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
@@ -18,7 +20,8 @@ from spec_bench.report.rows import Group, rows_of
 from spec_bench.report.seeds import said_seeds
 from spec_bench.report.tables.render import html_fragment
 
-_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad", "not decided": "none"}
+_VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
+_OTHER_VERDICT = "none"
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
 
@@ -61,7 +64,8 @@ def build_page(data: PageData) -> str:
         results=[(Place.of(group), results_table(group)) for group in data.groups],
         tables=list(_tables(data)),
         claims=_claims(data.checks, bool(data.paper)),
-        verdicts=_VERDICTS,
+        summary=_summary(data),
+        verdicts=dict.fromkeys(VERDICTS, _OTHER_VERDICT) | _VERDICTS,
         missing=list(_missing(data)),
         sampling=_sampling(data),
         columns=shown_columns(data.rows),
@@ -88,7 +92,7 @@ def _sections(data: PageData) -> dict[str, str]:
         "results": ("Results", True),
         "figures": ("Figures", bool(data.pictures or data.more_figures)),
         "paper": ("Beside the paper", bool(data.tables)),
-        "checks": ("Checks", bool(data.checks)),
+        "checks": ("Checks", bool(data.checks or data.paper)),
         "missing": ("Missing cells", bool(data.progress)),
         "origin": ("Provenance", True),
         "words": ("What the numbers mean", True),
@@ -130,6 +134,13 @@ def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
         {"section": section, "sentence": sentence, "ours": paper, "checks": own}
         for (section, sentence), own in found.items()
     ]
+
+
+def _summary(data: PageData) -> dict[str, Any]:
+    """What the checks come to: a sentence, and a line of counts for each of the paper's."""
+    found = summary_of(data.checks, data.paper)
+    lines = [(line, line.cells(found.verdicts)) for line in found.lines]
+    return {"sentence": found.sentence, "verdicts": found.verdicts, "lines": lines}
 
 
 def _missing(data: PageData) -> Iterator[dict[str, object]]:

@@ -1,0 +1,100 @@
+"""What a paper's checks come to: how many hold, claim by claim, in a sentence and a small table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spec_bench.report.claims.verdict import VERDICTS, Check
+from spec_bench.report.paper import Paper
+
+NOT_MEASURED = "not measured"
+_SAID = {
+    "holds": ("holds", "hold"),
+    "within noise": ("is within noise", "are within noise"),
+    "does not hold": ("does not hold", "do not hold"),
+    "not decided": ("is not decided for lack of an interval", "are not decided for lack of one"),
+    "not comparable": ("is not comparable", "are not comparable"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the checks of one sentence come to.
+
+    Attributes:
+        sentence: the paper's own words; "" for what is checked beside them.
+        section: where the paper says it.
+        counts: verdict -> how many checks; none for a sentence that nothing was measured for.
+    """
+
+    sentence: str
+    section: str
+    counts: Counter[str]
+
+    def cells(self, verdicts: Sequence[str]) -> list[str]:
+        """A count for each verdict, empty for none; under ``not measured`` a dash where so."""
+        own = {NOT_MEASURED: "" if self.counts else "x"}
+        return [own.get(verdict, str(self.counts[verdict] or "")) for verdict in verdicts]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the checks of a paper, or of a results file, come to.
+
+    Attributes:
+        sentence: how many hold, are within noise, do not hold; and how many claims were not
+            measured.
+        verdicts: those that occur, ``not measured`` last.
+        lines: one for each sentence of the paper, in its order; none where there is no paper.
+    """
+
+    sentence: str
+    verdicts: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
+    """The summary of checks.
+
+    Args:
+        checks: as ``check_claims`` gives them.
+        paper: whose claims they check; None for those of a results file of no paper.
+    """
+    counts = Counter(check.verdict for check in checks)
+    lines = _lines(checks, paper) if paper else ()
+    missing = 0 if paper is None else len(paper.claims) - len({check.number for check in checks})
+    parts = [
+        f"{counts[verdict]} {_SAID[verdict][counts[verdict] != 1]}"
+        for verdict in VERDICTS
+        if counts[verdict]
+    ]
+    whose = f"{paper.title.partition(':')[0]}: " if paper else ""
+    text = (
+        f"{whose}of {_counted(len(checks), 'check')}, {_listed(parts)}"
+        if checks
+        else (f"{whose}nothing was measured that a claim is about")
+    )
+    if paper and missing:
+        text += f"; {missing} of its {_counted(len(paper.claims), 'claim')} not measured here"
+    named = [verdict for verdict in VERDICTS if counts[verdict]]
+    return Summary(f"{text}.", (*named, *([NOT_MEASURED] if missing else [])), lines)
+
+
+def _lines(checks: Sequence[Check], paper: Paper) -> tuple[Line, ...]:
+    """One for each sentence; what is ours comes last, together."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for number, claim in enumerate(paper.claims):
+        own = found.setdefault((claim.sentence, claim.section), Counter())
+        own.update(check.verdict for check in checks if check.number == number)
+    ordered = sorted(found.items(), key=lambda item: not item[0][0])
+    return tuple(Line(sentence, section, counts) for (sentence, section), counts in ordered)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
