@@ -29,6 +29,12 @@ Finish = Literal["stop", "length"]
 Baseline = Literal["same job", "earlier job"]
 Stage = Literal["", "screen", "confirm"]
 
+ENGINE = 1
+"""The number of the code that decodes. Raised by one when the same settings give other tokens, or
+when what is timed, or how fast, changes; not with every commit. It is part of a run id, so that
+cells of an older engine are decoded again and never stand beside those of a newer one; rows
+without one are of engine 0."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -170,6 +176,23 @@ class CellFacts:
         simulated_acceptance: the stated acceptance, of all depths or one each; none: the rule's.
         later_turns: whose answers later turns continue; None without later turns.
         stage: of a search in two: ``screen`` or ``confirm``; "" where there is no search.
+        data_source: ``embedded``, ``hub``, ``local`` or ``random``.
+        data_file: the file's name, or the dataset's id, configuration and split; never a folder of
+            this machine.
+        data_revision: the commit of the dataset that was read; "" where it is not of the hub.
+        prompts_digest: of the texts asked and the references, in order.
+        target_revision: the hub's commit, or the fingerprint of a folder; "" where unknown.
+        draft_revision: likewise of each draft, or of the heads.
+        device: ``cpu``, or the GPU's name; "" in a cell that did not come to decode, as are all
+            below but ``compile`` and ``engine``.
+        dtype: of the target's weights.
+        attention: transformers' name of the target's attention.
+        compile: how a pass is captured.
+        threads: torch's.
+        stop_rule: what ends an answer before its limit: ``eos``, ``eos+newline``, ...; "" where
+            nothing does.
+        machine: count and model of the GPUs, or of the processor's cores.
+        engine: ``ENGINE`` when it was decoded; 0 in rows from before there was one.
     """
 
     pair: str
@@ -189,6 +212,20 @@ class CellFacts:
     simulated_acceptance: tuple[float, ...] = ()
     later_turns: str | None = None
     stage: Stage = ""
+    data_source: str = ""
+    data_file: str = ""
+    data_revision: str = ""
+    prompts_digest: str = ""
+    target_revision: str = ""
+    draft_revision: tuple[str, ...] = ()
+    device: str = ""
+    dtype: str = ""
+    attention: str = ""
+    compile: str = ""
+    threads: int | None = None
+    stop_rule: str = ""
+    machine: str = ""
+    engine: int = 0
 
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)

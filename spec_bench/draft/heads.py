@@ -18,20 +18,23 @@ from spec_bench.draft.base import Heads, head_kinds, heads_class
 AnyHeads = TypeVar("AnyHeads", bound=Heads)
 
 
-def load_heads(source: str, device: torch.device, dtype: torch.dtype) -> Heads:
+def load_heads(
+    source: str, device: torch.device, dtype: torch.dtype, revision: str | None = None
+) -> Heads:
     """Reads heads from a folder, or from a hub repository of the same layout.
 
     Args:
         source: folder or hub id.
         device: where they go.
         dtype: of their weights.
+        revision: of the hub repository.
 
     Raises:
         ValueError: the folder holds no heads, or weights that do not fit its config.
     """
     folder = Path(source)
     if not folder.is_dir():
-        folder = _download(source)
+        folder = _download(source, revision)
     config_path = folder / "config.json"
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
     for kind in head_kinds():
@@ -75,7 +78,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
     return dict(torch.load(path, map_location="cpu", weights_only=True))
 
 
-def _download(source: str) -> Path:
+def _download(source: str, revision: str | None) -> Path:
     """Fetches a hub repository.
 
     Raises:
@@ -84,7 +87,7 @@ def _download(source: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source))
+        return Path(snapshot_download(source, revision=revision))
     except Exception as error:
         raise ValueError(
             f"draft heads {source!r}: no such folder, and the hub says: "

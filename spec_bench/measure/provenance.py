@@ -81,6 +81,22 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def device_name(device: str) -> str:
+    """``cpu``, or the GPU's name; of another device what torch calls it."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
+def machine(device: str) -> str:
+    """Count and model of the GPUs that this process sees, or of the processor's cores."""
+    import torch
+
+    if device.startswith("cuda"):
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(device)}"
+    return f"{os.cpu_count()} x {cpu_model()}"
+
+
 def torch_state() -> dict[str, Any]:
     """Threads, devices and the switches of torch that move a number or a time."""
     import torch

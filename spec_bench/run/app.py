@@ -187,7 +187,8 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     """
     # Where a sweep is planned there need not be the device it will run on.
     here = replace(asked, engine=replace(asked.engine, device="cpu"))
-    settings = replace(build_settings(here, *_configs()), device=asked.engine.device)
+    settings = build_settings(here, *_configs()).pinned(fetch=False)
+    settings = replace(settings, device=asked.engine.device)
     measured, published = known_rates(settings.results, experiments_dir())
     pair = with_own_name(asked.pair, _config_folders())
     known = (pair, asked.engine, measured, published)

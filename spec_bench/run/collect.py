@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.robust import stall_note
-from spec_bench.records import CellResult, Generation, Reason
+from spec_bench.records import CellFacts, CellResult, Generation, Reason
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.prompts import Prompts, prompt_ids
@@ -36,6 +37,7 @@ def collect(
     fresh: Sequence[CellRun],
     prompts: Prompts,
     metering: Metering,
+    ran: Mapping[str, Any],
 ) -> None:
     """Writes the result of every cell that this job worked on.
 
@@ -45,32 +47,35 @@ def collect(
         fresh: those without a complete result.
         prompts: what was decoded, for scoring.
         metering: how energy was measured.
+        ran: what of ``CellFacts`` the loaded models told.
     """
     job, baseline = job_of(runs), runs[0]
     assert baseline.cell.name == BASELINE
     for run in fresh:
+        facts = replace(settings.facts(run.cell), **ran)
         same_job = baseline in fresh or baseline.store.job() == job
         if run.decoder is None:
-            result = _failed(settings, run)
+            result = _failed(facts, run)
         else:
             try:
                 result = _complete(
-                    settings, run, run.decoder, baseline, same_job, prompts, metering
+                    settings, facts, run, run.decoder, baseline, same_job, prompts, metering
                 )
             except Exception as error:
                 run.fail(error)
-                result = _failed(settings, run)
+                result = _failed(facts, run)
         run.store.finish(result, job)
 
 
-def _failed(settings: JobSettings, run: CellRun) -> CellResult:
+def _failed(facts: CellFacts, run: CellRun) -> CellResult:
     """A row without numbers."""
     assert run.failure is not None
-    return CellResult(run.run_id, settings.facts(run.cell), "failed", reasons=(run.failure,))
+    return CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
 
 
 def _complete(
     settings: JobSettings,
+    facts: CellFacts,
     run: CellRun,
     decoder: AnyDecoder,
     baseline: CellRun,
@@ -123,7 +128,7 @@ def _complete(
     reasons += energy_reasons(metering, records.windows)
     return CellResult(
         run.run_id,
-        settings.facts(run.cell),
+        facts,
         "partial" if reference is None else "complete",
         decoder.lossless,
         tuple(reasons),

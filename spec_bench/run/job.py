@@ -27,7 +27,7 @@ from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Generation, Request
 from spec_bench.run.collect import collect
 from spec_bench.run.metering import Metering, ordinals
-from spec_bench.run.models import heads_of, models_of, tokenizer_of
+from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellRun, CellStore, FollowerStore, run_id
@@ -52,6 +52,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
     Raises:
         ValueError: models or prompts that cannot work together, before any decoding.
     """
+    settings = settings.pinned()
     with ExitStack() as locks:
         runs = _open(settings, locks)
         pending = [run for run in runs if not run.store.complete(settings.repeats)]
@@ -68,7 +69,8 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             processes.wait_for_all()  # none writes before all have read what there is
             _decode(settings, pending, prompts, metering, machine)
             if processes.rank() == 0:
-                collect(settings, runs, pending, prompts, metering)
+                ran = ran_with(settings, models[0], tokenizer)
+                collect(settings, runs, pending, prompts, metering, ran)
         if processes.rank() == 0:
             _judge(settings, runs)
         processes.wait_for_all()

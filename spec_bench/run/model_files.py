@@ -82,6 +82,28 @@ def fingerprint(name: str) -> str | None:
     return digest.hexdigest()[:12]
 
 
+def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
+    """The commit that a revision of a hub id is now, as the hub says; without it, as its cache.
+
+    None for a local model, and where neither knows it.
+
+    Args:
+        name: as a pair names a model.
+        revision: a branch, tag or commit; None: the main branch.
+        fetch: whether the hub is asked, and the repository's ``config.json`` fetched.
+    """
+    if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
+        return None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        file = hf_hub_download(name, "config.json", revision=revision, local_files_only=not fetch)
+    except Exception:  # whatever it is, loading the model meets it again and says so
+        return None
+    snapshot = Path(file).parent
+    return snapshot.name if snapshot.parent.name == "snapshots" else None
+
+
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 

@@ -13,8 +13,10 @@ from spec_bench.draft.heads import load_heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds
-from spec_bench.run.model_files import fingerprint, model_path
+from spec_bench.measure.provenance import device_name, machine
+from spec_bench.run.model_files import model_path
 from spec_bench.run.pair import Pair
+from spec_bench.run.settings import JobSettings
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +57,12 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
     """
     if kind is None:
         return None
-    path = model_path(pair.heads[kind])
-    key = (path, fingerprint(pair.heads[kind]), str(target.device))
+    path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)
+    key = (path, revision, str(target.device))
     if key not in _heads:
         log.info("loading %s", path)
         dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
-        _heads[key] = load_heads(path, target.device, dtype)
+        _heads[key] = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
     return _heads[key]
 
 
@@ -79,6 +81,26 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
         tokenizer = copy(tokenizer)
         tokenizer.chat_template = pair.chat_template
     return tokenizer, tokens
+
+
+def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> dict[str, Any]:
+    """What a cell ran with as far as only the loaded things tell; fields of ``CellFacts``.
+
+    Args:
+        settings: the job's.
+        target: its loaded target.
+        tokenizer: of the pair.
+    """
+    module = getattr(target, "module", None)
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", "")
+    return {
+        "device": device_name(settings.device),
+        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "attention": implementation or "",
+        "threads": torch.get_num_threads(),
+        "stop_rule": settings.task.stop_rule(tokenizer),
+        "machine": machine(settings.device),
+    }
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:

@@ -5,7 +5,7 @@ Knows the files of ``conf/pair`` and names of models; loads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal
 from spec_bench.configs import read_config
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import DEVICE, ModelSpec
-from spec_bench.run.model_files import EMBEDDED, ModelSize, fingerprint, model_path, model_size
+from spec_bench.run.model_files import (
+    EMBEDDED,
+    ModelSize,
+    fingerprint,
+    hub_commit,
+    model_path,
+    model_size,
+)
 from spec_bench.validation import Flag, Ge, Gt, Pattern, Real, Says, Text, Whole, check, settings
 
 _MODELS = ("target", "draft")
@@ -98,6 +105,7 @@ class Pair:
         revisions: hub revision or content hash of each, the target's first.
         chat_template: Jinja, in place of the tokenizer's own; None keeps that.
         heads: draft heads on the target by kind, as the user wrote them.
+        head_commits: of heads on the hub, once they are known.
     """
 
     name: str
@@ -107,6 +115,7 @@ class Pair:
     revisions: tuple[str | None, ...]
     chat_template: str | None = None
     heads: Mapping[str, str] = field(default_factory=dict)
+    head_commits: Mapping[str, str | None] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
         """What of the pair changes a number; part of a cell's run id."""
@@ -123,8 +132,37 @@ class Pair:
 
     def heads_settings(self, kind: str) -> dict[str, Any]:
         """What of the draft heads changes a number."""
-        name = self.heads[kind]
-        return {"kind": kind, "source": name, "revision": fingerprint(name)}
+        return {"kind": kind, "source": self.heads[kind], "revision": self.heads_revision(kind)}
+
+    def heads_revision(self, kind: str) -> str | None:
+        """The fingerprint of a folder of heads, or the commit; None where that is not known."""
+        return fingerprint(self.heads[kind]) or self.head_commits.get(kind)
+
+
+def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
+    """The pair at the commits that its hub models have now, so that what is loaded is what is said.
+
+    A revision that nobody knows stays as it is: loading the model says what is wrong.
+
+    Args:
+        pair: as asked for.
+        kinds: of its heads, those that are used.
+        fetch: whether the hub is asked; else its cache alone.
+    """
+    names = (pair.target, *pair.drafts)
+    asked = [spec.revision for spec in pair.specs]
+    commits = [hub_commit(*each, fetch) for each in zip(names, asked, strict=True)]
+    return replace(
+        pair,
+        specs=tuple(
+            replace(spec, revision=commit or spec.revision)
+            for spec, commit in zip(pair.specs, commits, strict=True)
+        ),
+        revisions=tuple(
+            commit or known for commit, known in zip(commits, pair.revisions, strict=True)
+        ),
+        head_commits={kind: hub_commit(pair.heads[kind], None, fetch) for kind in kinds},
+    )
 
 
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,17 @@ from spec_bench.engine import processes
 from spec_bench.files import RUNS, digest
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
-from spec_bench.records import CellFacts, SqlReference, Stage
+from spec_bench.records import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.model_files import model_path
-from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair, with_own_name
+from spec_bench.run.pair import (
+    EngineSettings,
+    Pair,
+    PairSettings,
+    build_pair,
+    pinned,
+    with_own_name,
+)
 from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
 from spec_bench.sinks.settings import SinkSettings, sink_settings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
@@ -29,6 +37,7 @@ from spec_bench.validation import Flag, Ge, Le, Says, Text, Whole, check, settin
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
 _MAX_NEW_TOKENS = 128
+_AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 
 Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
@@ -159,7 +168,13 @@ class JobSettings:
             "energy": self.energy.identity(),
             "warmup": self.warmup,
             "seed": self.seed,
+            "engine_number": ENGINE,
         }
+
+    def pinned(self, fetch: bool = True) -> JobSettings:
+        """The same with the hub's models at the commits that they have now; see ``pair.pinned``."""
+        heads = {cell.heads for cell in self.cells if cell.heads is not None}
+        return replace(self, pair=pinned(self.pair, heads, fetch))
 
     @property
     def _split(self) -> bool:
@@ -167,7 +182,10 @@ class JobSettings:
         return self.pair.specs[0].tensor_parallel
 
     def facts(self, cell: Cell) -> CellFacts:
-        """What identifies a cell in the results table."""
+        """What identifies a cell in the results table, as far as the settings tell.
+
+        What only the loaded models tell is added where they are (``run.models.ran_with``).
+        """
         return CellFacts(
             pair=self.pair.name,
             target=self.pair.target,
@@ -186,7 +204,21 @@ class JobSettings:
             simulated_acceptance=simulated_acceptance(cell.decoder),
             later_turns=self._later_turns(),
             stage=self.stage,
+            data_source=self.task.source.kind,
+            data_file=self.task.data_file,
+            data_revision=self.task.data_revision,
+            prompts_digest=self.prompts_digest,
+            target_revision=self.pair.revisions[0] or "",
+            draft_revision=self._drafting_revisions(cell),
+            compile=self.pair.specs[0].compile,
+            engine=ENGINE,
         )
+
+    @cached_property
+    def prompts_digest(self) -> str:
+        """Of what is asked and expected, before the tokenizer and its chat template see it."""
+        around = {key: self.task_config.get(key) for key in _AROUND}
+        return digest([examples_digest(self.examples), around], 8)
 
     def _later_turns(self) -> str | None:
         """What later turns continue; None where no example has several turns."""
@@ -197,6 +229,13 @@ class JobSettings:
         """Who drafts: draft models, or the target's heads."""
         kind = cell.heads
         return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
+
+    def _drafting_revisions(self, cell: Cell) -> tuple[str, ...]:
+        """Their revisions, in the same order; ``-`` for one that is not known."""
+        kind = cell.heads
+        drafting = self.pair.revisions[1 : 1 + cell.drafts]
+        found = drafting if kind is None else (self.pair.heads_revision(kind),)
+        return tuple(revision or "-" for revision in found)
 
 
 def check_settings(config: Any) -> RunSettings:

@@ -24,6 +24,8 @@ def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
         "tree_attention": str(facts.tree_attention).lower(),
         "simulated_acceptance": ",".join(f"{share:g}" for share in facts.simulated_acceptance),
         "later_turns": facts.later_turns or "",
+        "draft_revision": ",".join(facts.draft_revision),
+        "threads": "" if facts.threads is None else facts.threads,
     }
 
 
@@ -38,6 +40,8 @@ def facts_of(labels: Mapping[str, Any]) -> CellFacts:
             "tree_attention": str(known.get("tree_attention", True)).lower() != "false",
             "simulated_acceptance": tuple(map(float, _split(stated))),
             "later_turns": known.get("later_turns") or None,
+            "draft_revision": _split(str(known.get("draft_revision", ""))),
+            "threads": int(known["threads"]) if known.get("threads") else None,
         }
     )
 

@@ -72,6 +72,20 @@ class RandomPrompts:
         """None: an answer ends at the limit."""
         return ()
 
+    def stop_rule(self, tokenizer: Any) -> str:
+        """None either."""
+        return ""
+
+    @property
+    def data_file(self) -> str:
+        """What the prompts are."""
+        return f"{self.prompt_tokens} token ids, seed {self.seed}"
+
+    @property
+    def data_revision(self) -> str:
+        """None."""
+        return ""
+
     def references(self, example: Example, turn: int = 0) -> list[str]:
         """None."""
         return []

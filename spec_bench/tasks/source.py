@@ -7,6 +7,7 @@ rows in the hub's schema, so that a task needs one set of field names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -27,6 +28,8 @@ LOADERS = {
 }
 
 Row = Mapping[str, Any]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this process has read
 
 
 class Line(dict[str, Any]):
@@ -184,7 +187,41 @@ def _hub(source: Source, task: str) -> Any:
         f"task {task}: cannot load split {split!r} of hub dataset {hub.path!r}{at} (without a"
         " network use source.kind=embedded, or source.kind=local source.path=...)"
     ):
-        return load_dataset(hub.path, split=split, revision=hub.revision, **options)
+        found = load_dataset(hub.path, split=split, revision=hub.revision, **options)
+    _commits[hub.path, hub.revision] = _commit(found)
+    return found
+
+
+def _commit(dataset: Any) -> str:
+    """The commit that a dataset was made from: ``datasets`` names a folder of its cache after it.
+
+    "" where the dataset has no file there.
+    """
+    files = (Path(each["filename"]) for each in dataset.cache_files)
+    parts = (part for file in files for part in reversed(file.parts))
+    return next((part for part in parts if _COMMIT.fullmatch(part)), "")
+
+
+def commit_of(source: Source) -> str:
+    """The commit of the hub's dataset that this process has read; "" of any other source."""
+    if source.kind != "hub" or source.hub is None:
+        return ""
+    return _commits.get((source.hub.path, source.hub.revision), "")
+
+
+def label_of(source: Source, task: str) -> str:
+    """What was read, in a few words that are the same on every machine.
+
+    A file's name; a dataset's id, its configuration or files, and its split.
+    """
+    if source.kind == "embedded":
+        return f"{task}.jsonl"
+    if source.kind == "hub" and source.hub is not None:
+        hub = source.hub
+        parts = [hub.path, hub.name or hub.data_files, source.split or hub.split]
+    else:
+        parts = [Path(source.path or "").name, source.split]
+    return " ".join(part for part in parts if part)
 
 
 def _local(source: Source, task: str) -> Any:

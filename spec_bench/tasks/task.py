@@ -20,7 +20,7 @@ from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.messages import Turns, read_references, read_turns
 from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, load_rows
+from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, commit_of, label_of, load_rows
 from spec_bench.tasks.template import choose, fill, look_up, placeholders
 from spec_bench.validation import Flag, MinLen, Says, Text, settings
 
@@ -210,13 +210,31 @@ class Task:
 
     def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
         """Ids that end an answer: end-of-sequence, and stop texts that are a single token."""
-        ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        return tuple(dict.fromkeys(self._stops(tokenizer).values()))
+
+    def stop_rule(self, tokenizer: Any) -> str:
+        """What ends an answer before its limit, such as ``eos+newline``; "" where nothing does."""
+        return "+".join("newline" if name == "\n" else name for name in self._stops(tokenizer))
+
+    def _stops(self, tokenizer: Any) -> dict[str, int]:
+        """What ends an answer, ``eos`` or a text, and its token id."""
+        ids = {} if tokenizer.eos_token_id is None else {"eos": int(tokenizer.eos_token_id)}
         for text in self.stop:
             # Some tokenizers put a blank piece first, so it is the last piece that counts.
             last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
             if last and tokenizer.decode(last) == text:
-                ids.append(last[0])
-        return tuple(dict.fromkeys(ids))
+                ids[text] = last[0]
+        return ids
+
+    @property
+    def data_file(self) -> str:
+        """What the rows were read from, the same on every machine."""
+        return label_of(self.source, self.name)
+
+    @property
+    def data_revision(self) -> str:
+        """The commit of the dataset, once ``examples`` has read it; "" where it has none."""
+        return commit_of(self.source)
 
     def postprocess(self, text: str) -> str:
         """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""

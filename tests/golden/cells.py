@@ -98,13 +98,14 @@ _DECODED = "prompts=5 generation.max_new_tokens=24 warmup=0 sink=quiet results=d
 _FREE = ("_s", "_bytes", "_low", "_high", "_w", "_mhz")  # endings of columns that no run repeats
 _RATES = (
     *("token_rate", "speedup", "host_overhead", "latency", "energy", "run_id", "baseline"),
-    *("load_average", "stalls"),
+    *("load_average", "stalls", "machine"),
 )
 
 
 def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
     """The run ids of each command's cells, in order, each once."""
     identity = import_module("spec_bench.run.store")  # where a run id is made
+    pairs = import_module("spec_bench.run.pair")
     digest = identity.digest
     found: dict[str, list[str]] = {}
     for command in commands:
@@ -116,7 +117,10 @@ def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
                 made[name] = None
             return name
 
-        with mock.patch.object(identity, "digest", watching):
+        with (
+            mock.patch.object(identity, "digest", watching),
+            mock.patch.object(pairs, "hub_commit", return_value=None),  # what the cache has
+        ):
             must(RUN, *split(command), "plan=true")
         found[command] = _short(list(made))
     return found

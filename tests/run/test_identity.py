@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants, file_download
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from spec_bench.configs import conf_dir
+from spec_bench.records import ENGINE
+from spec_bench.run import pair, settings
 from spec_bench.run.cells import load_decoder
+from spec_bench.run.model_files import hub_commit
+from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.settings import build_settings, check_settings
 from spec_bench.run.store import job_id, run_id
 from tests.run.tiny import make_family, make_task, overrides
@@ -19,8 +24,8 @@ def ids(family: Path, *more: str) -> list[str]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=overrides(family, Path("results"), *more))
     plain = OmegaConf.to_container(config, resolve=True)
-    settings = build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
-    return [run_id(settings.cell_settings(cell)) for cell in settings.cells]
+    job = build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
+    return [run_id(job.cell_settings(cell)) for cell in job.cells]
 
 
 @pytest.mark.parametrize(
@@ -67,3 +72,46 @@ def test_other_weights_in_the_same_folder_are_another_cell(tmp_path: Path) -> No
 
 def test_a_job_is_the_set_of_its_cells() -> None:
     assert job_id(["a", "b"]) == job_id(["b", "a"]) != job_id(["a"])
+
+
+def test_other_rows_in_the_same_file_are_another_cell(tmp_path: Path) -> None:
+    make_family(tmp_path)
+    make_task(tmp_path)
+    before, rows = ids(tmp_path), tmp_path / "rows.jsonl"
+    rows.write_text(rows.read_text().replace("harbour", "airport"))
+    assert not set(before) & set(ids(tmp_path))
+
+
+def test_another_engine_is_another_cell(family: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ids(family)
+    monkeypatch.setattr(settings, "ENGINE", ENGINE + 1)
+    assert not set(before) & set(ids(family))
+
+
+def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded is pinned to the commit that the run id is made with."""
+    hub: dict[str, str] = {}
+    monkeypatch.setattr(pair, "hub_commit", lambda name, *_: hub.get(name))
+    asked = PairSettings("org/target", "org/draft", heads={"medusa": "org/heads"})
+    unknown = pair.build_pair(asked, EngineSettings("cpu", "float32"))
+    assert pair.pinned(unknown).revisions == (None, None)
+    hub.update({"org/target": "a" * 40, "org/draft": "b" * 40, "org/heads": "c" * 40})
+    known = pair.pinned(unknown, ["medusa"])
+    assert [spec.revision for spec in known.specs] == ["a" * 40, "b" * 40] == [*known.revisions]
+    assert known.heads_settings("medusa")["revision"] == "c" * 40
+    assert known.settings() != unknown.settings()
+
+
+def test_a_repository_in_the_hubs_cache_tells_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, commit = tmp_path / "models--org--tiny", "0123456789abcdef" * 2 + "01234567"
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "snapshots" / commit / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(file_download.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert hub_commit("org/tiny", fetch=False) == commit
+    assert hub_commit("org/other", fetch=False) is None
+    assert hub_commit("embedded:target") is None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from spec_bench.decode.decoder import Decoder
+from spec_bench.records import ENGINE
 from spec_bench.run.store import CellStore
 from tests.run.tiny import RunJob, rows_of, tokens_of
 
@@ -50,9 +52,33 @@ def test_a_row_has_labels_metrics_and_provenance(run_job: RunJob, tmp_path: Path
         assert row["baseline"] == "same job"
         assert row["energy_j_per_token"] == ""
         assert "no meter" in row["reason"]
+        assert (row["data_source"], row["data_file"]) == ("local", "rows.jsonl")
+        assert (row["device"], row["dtype"], row["threads"]) == ("cpu", "float32", "1")
+        assert (row["attention"], row["stop_rule"]) == ("sdpa", "eos")  # no newline token
+        assert row["machine"].startswith(f"{os.cpu_count()} x ")
+        assert row["engine"] == str(ENGINE)
+        assert row["target_revision"] == rows[0]["target_revision"] != ""
+        assert (row["draft_revision"] == "") == (row["decoder"] == "ar")
+        assert row["prompts_digest"] == rows[0]["prompts_digest"] != ""
         folder = tmp_path / "results" / "runs" / row["run_id"]
         assert json.loads((folder / "provenance.json").read_text())[0]["versions"]["torch"]
         assert (folder / "config.yaml").exists()
+
+
+def test_rows_that_changed_under_their_name_are_decoded_and_told_apart(
+    family: Path, run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    own, text = f"task.source.path={rows}", (family / "rows.jsonl").read_text()
+    rows.write_text(text)
+    before = run_job("cells=[]", "spec=2x2", own)
+    rows.write_text(text.replace("harbour", "airport"))
+    calls = count_generate(monkeypatch)
+    after = run_job("cells=[]", "spec=2x2", own, "warmup=1")
+    assert len(calls) == 2 * (1 + 4)
+    digests = [result.facts.prompts_digest for result in (*before, *after)]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert {result.facts.data_file for result in (*before, *after)} == {"rows.jsonl"}
 
 
 def test_prompts_are_interleaved_and_the_first_decoder_rotates(
