@@ -57,7 +57,7 @@ def test_a_decoder_config_is_valid_and_bears_its_file_name(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("task/*.yaml")), ids=lambda path: path.stem)
 def test_a_task_config_is_valid_and_bears_its_file_name(path: Path) -> None:
-    task = OmegaConf.to_container(composed(f"task={path.stem}").task)
+    task = OmegaConf.to_container(composed(f"task={path.stem}").task, resolve=True)
     assert isinstance(task, dict)
     assert build_task(task).name == path.stem
 
@@ -123,3 +123,30 @@ def test_search_covers_every_configuration_that_the_paper_prints() -> None:
     printed = {(row["decoder"], row["spec"]) for row in rows if row["decoder"] != "ar"}
     assert len(printed) > 20
     assert printed <= cells
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind"),
+    [
+        (("pair=embedded",), "embedded"),
+        (("pair=embedded_plain",), "embedded"),
+        (("pair=llama2_7b",), "hub"),
+        (("pair.target=my/folder", "pair.draft=my/draft"), "hub"),
+        (("pair.target=random:llama_tiny",), "embedded"),
+        (("pair=opt_13b", "task.source.kind=embedded"), "embedded"),
+        (("task.source.kind=hub",), "hub"),
+        (("pair=opt_13b", "task=random"), "random"),
+        (("pair=opt_13b", "task=jsonl"), "local"),
+    ],
+)
+def test_a_pair_takes_the_data_of_its_size_unless_told(
+    overrides: tuple[str, ...], kind: str
+) -> None:
+    """Small samples for the small models that ship, and public data for all others."""
+    assert composed(*overrides)["task"]["source"]["kind"] == kind
+
+
+def test_every_paper_pair_takes_public_data() -> None:
+    for path in (conf_dir() / "pair").glob("*.yaml"):
+        source = composed(f"pair={path.stem}")["task"]["source"]
+        assert source["kind"] == ("embedded" if path.stem.startswith("embedded") else "hub")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 
 from spec_bench.engine import processes
@@ -12,6 +14,9 @@ from spec_bench.engine.architectures import PREFIX
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 COMPILE_MODES = ("none", "graph", "inductor")
 DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
+AUTO = "auto"
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA, of WSL, of AMD
+_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
 
@@ -59,7 +64,7 @@ class ModelSpec:
             )
         if not re.fullmatch(DEVICE, self.device):
             raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
-        if self.device.startswith("cuda") and not _sees_cuda():
+        if self.device.startswith("cuda") and not sees_cuda():
             raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
         if self.tensor_parallel:
             self._check_split()
@@ -83,7 +88,21 @@ class ModelSpec:
             )
 
 
-def _sees_cuda() -> bool:
+def sees_cuda() -> bool:
+    """Whether there is a GPU that torch can use; CUDA is not started by the question.
+
+    What starts it later may still choose its GPUs. Imports torch where the system has a GPU.
+    """
+    if sys.platform == "linux" and not any(map(os.path.exists, _DRIVERS)):
+        return False
     import torch
 
-    return torch.cuda.is_available()
+    before = os.environ.get(_BY_NVML)
+    os.environ[_BY_NVML] = "1"
+    try:
+        return torch.cuda.is_available()
+    finally:
+        if before is None:
+            del os.environ[_BY_NVML]
+        else:
+            os.environ[_BY_NVML] = before

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench import files
 from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
 from spec_bench.engine import processes
+from spec_bench.engine.model_spec import AUTO
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
 from spec_bench.run.budgets import LISTS
@@ -34,6 +35,7 @@ from spec_bench.run.compose import (
     one_line,
     recipe_arguments,
     register,
+    shown_resolved,
 )
 from spec_bench.run.confirm import confirming, planned_confirmation
 from spec_bench.run.launch import (
@@ -45,7 +47,7 @@ from spec_bench.run.launch import (
     offer_devices,
     register_resolvers,
 )
-from spec_bench.run.pair import with_own_name
+from spec_bench.run.pair import placed, with_own_name
 from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
 from spec_bench.run.rates import known_rates
 from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
@@ -70,7 +72,7 @@ def main() -> None:
     _statuses.clear()
     _planned.clear()
     try:
-        sys.argv = recipe_arguments(plan_arguments(sys.argv))
+        sys.argv = shown_resolved(recipe_arguments(plan_arguments(sys.argv)))
     except ValueError as error:
         sys.exit(_complain(error))
     register()
@@ -156,6 +158,8 @@ def run(asked: RunSettings) -> list[CellResult]:
         check_references(score, [g for each in examples for g in each.references])
     first = processes.rank() == 0
     sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
+    if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
+        log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     results = _run_stage(settings, sinks)
     if second := confirming(settings, results):
         results += _run_stage(second, sinks)
@@ -186,12 +190,13 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
         ValueError: settings that cannot be right.
     """
     # Where a sweep is planned there need not be the device it will run on.
-    here = replace(asked, engine=replace(asked.engine, device="cpu"))
+    engine = placed(asked.engine, asked.pair.target)
+    here = replace(asked, engine=replace(engine, device="cpu"))
     settings = build_settings(here, *_configs()).pinned(fetch=False)
-    settings = replace(settings, device=asked.engine.device)
+    settings = replace(settings, device=engine.device)
     measured, published = known_rates(settings.results, experiments_dir())
     pair = with_own_name(asked.pair, _config_folders())
-    known = (pair, asked.engine, measured, published)
+    known = (pair, engine, measured, published)
     planned = plan_job(settings, *known)
     if any(cell.state in ("missing", "partial") for cell in planned):
         return [*planned, *planned_confirmation(settings, planned)]

@@ -22,10 +22,13 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.errors import OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.configs import conf_dirs, experiments_dirs
+from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.run.budgets import with_quoted_numbers
+from spec_bench.run.model_files import EMBEDDED
 from spec_bench.validation import did_you_mean
 
 
@@ -51,9 +54,29 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     return with_quoted_numbers(named)
 
 
+def shown_resolved(arguments: Sequence[str]) -> list[str]:
+    """The command line under which ``--cfg job`` shows what interpolations come to."""
+    asked = " ".join(arguments).replace("=", " ")
+    shown = any(f"{flag} job" in asked for flag in ("--cfg", "-c"))
+    return [*arguments, *(["--resolve"] if shown and "--resolve" not in arguments else [])]
+
+
 def register() -> None:
     """Tells Hydra; doing it twice changes nothing."""
     Plugins.instance().register(MoreConfigs)
+
+
+def data_of(target: str) -> str:
+    """Where a pair's prompts come from unless told, ``${data_of:${pair.target}}`` in a task.
+
+    The small models that ship take the small samples that ship, and so do random weights; any other
+    pair, published or a user's own, takes the public data set.
+    """
+    return "embedded" if target.startswith((EMBEDDED, RANDOM)) else "hub"
+
+
+# Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
+OmegaConf.register_new_resolver("data_of", data_of, replace=True)
 
 
 _NO_CHOICE = re.compile(

@@ -28,7 +28,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.run.model_files import BYTES
-from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes, with_own_name
+from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes, placed, with_own_name
 from spec_bench.validation import check
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -172,6 +172,7 @@ def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     Raises:
         ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
     """
+    engine = placed(engine, pair.target)
     if not engine.on_cuda:
         return 0
     if pair.target_device_map is None:
@@ -266,7 +267,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
         ValueError: there are no GPUs for it.
     """
     launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
-    if launcher in _CLAIMS and engine.device == "cuda":
+    if launcher in _CLAIMS and placed(engine, pair.target).device == "cuda":
         count = gpus_of_job(pair, engine)
         os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from spec_bench.configs import read_config
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.engine.model_spec import DEVICE, ModelSpec
+from spec_bench.engine.model_spec import AUTO, DEVICE, ModelSpec, sees_cuda
 from spec_bench.run.model_files import (
     EMBEDDED,
     ModelSize,
@@ -30,7 +30,9 @@ _MODELS = ("target", "draft")
 class EngineSettings:
     """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
 
-    device: Annotated[str, Says("cpu, cuda or cuda:0, or alike"), Pattern(DEVICE)]
+    device: Annotated[
+        str, Says("auto, cpu, cuda or cuda:0, or alike"), Pattern(f"({AUTO}|{DEVICE})")
+    ]
     dtype: Literal["float32", "float64", "bfloat16", "float16"]
     batch_size: Annotated[Whole, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
@@ -43,6 +45,22 @@ class EngineSettings:
     def on_cuda(self) -> bool:
         """Whether jobs need GPUs."""
         return self.device.startswith("cuda")
+
+
+def placed(engine: EngineSettings, target: str) -> EngineSettings:
+    """The engine's settings with the device that ``auto`` comes to.
+
+    The small models that ship are at home on a CPU. Any other target takes the GPU where torch sees
+    one.
+
+    Args:
+        engine: as asked for.
+        target: as the pair names it.
+    """
+    if engine.device != AUTO:
+        return engine
+    small = target.startswith(EMBEDDED)
+    return replace(engine, device="cpu" if small or not sees_cuda() else "cuda")
 
 
 @settings
@@ -175,6 +193,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     Raises:
         ValueError: for a model that does not exist, or a device that is not there.
     """
+    engine = placed(engine, pair.target)
     names = (pair.target, *pair.drafts)
     device_map = pair.target_device_map
     asked = [pair.target_revision, *[pair.draft_revision] * len(pair.drafts)]

@@ -18,13 +18,14 @@ from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import ENGINE, CellFacts, SqlReference, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
-from spec_bench.run.model_files import model_path
+from spec_bench.run.model_files import EMBEDDED, model_path
 from spec_bench.run.pair import (
     EngineSettings,
     Pair,
     PairSettings,
     build_pair,
     pinned,
+    placed,
     with_own_name,
 )
 from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
@@ -273,7 +274,7 @@ def build_settings(
     Raises:
         ValueError: settings that do not go together, or name what is not there.
     """
-    task, engine = build_task(asked.task), asked.engine
+    task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
@@ -349,6 +350,11 @@ def check_fit(cell: Cell, pair: Pair) -> None:
         raise ValueError(
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
+        )
+    if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
+        raise ValueError(
+            f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
+            f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
     model_path(pair.heads[kind])
 

@@ -185,7 +185,7 @@ def _hub(source: Source, task: str) -> Any:
     at = f" at revision {hub.revision}" if hub.revision else ""
     with _named(
         f"task {task}: cannot load split {split!r} of hub dataset {hub.path!r}{at} (without a"
-        " network use source.kind=embedded, or source.kind=local source.path=...)"
+        " network use task.source.kind=embedded, or task.source.kind=local task.source.path=...)"
     ):
         found = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     _commits[hub.path, hub.revision] = _commit(found)

@@ -18,6 +18,7 @@ from unittest import mock
 from .workspace import must
 
 RUN = "spec_bench"
+_SAMPLE = "task.source.kind=embedded"  # of published pairs: nothing is fetched
 _OWN = "pair=embedded engine.threads=1 name=golden"
 _PAIRS = (
     "embedded,embedded_plain,llama2_13b,llama2_13b_160m,llama2_13b_68m,llama2_13b_ft160m,"
@@ -33,17 +34,17 @@ _DECODERS = (
     "redrafter,redrafter_typical,rsd_c,rsd_s,sd,specinfer,spectr"
 )
 COMMANDS = (
-    f"-m pair={_PAIRS}",
-    "pair=vicuna_13b decoder=medusa",
-    "pair=vicuna_7b decoder=medusa_typical spec=mc_sim_7b_63",
+    f"-m pair={_PAIRS} {_SAMPLE}",
+    f"pair=vicuna_13b decoder=medusa {_SAMPLE}",
+    f"pair=vicuna_7b decoder=medusa_typical spec=mc_sim_7b_63 {_SAMPLE}",
     f"-m decoder={_DECODERS}",
     "-m task=alpaca,dolly,mt_bench,random,spider,squad,wmt14_ende,wmt18_deen,xsum",
-    "-m engine=default,cuda pair=llama2_70b,opt_13b engine.batch_size=1,8",
+    f"-m engine=default,cuda pair=llama2_70b,opt_13b engine.batch_size=1,8 {_SAMPLE}",
     "-m generation=default,greedy seed=0,1 prompts=3,null",
     "generation.top_p=0.9 generation.top_k=20 generation.max_new_tokens=33",
     "-m engine.batching=static,continuous engine.batch_size=4 engine.compile=none,graph",
     "-m simulate=0.75,[0.8,0.7,0.6] decoder=rsd_s,sd",
-    "simulate={table: rsd/1} pair=llama2_7b cells=[sd:3,rsd_s:4x3]",
+    f"simulate={{table: rsd/1}} pair=llama2_7b cells=[sd:3,rsd_s:4x3] {_SAMPLE}",
     "-m energy=none,paper",
     "warmup=0 experiment=quickstart",
     "warmup=3 pair.draft=embedded:draft",
@@ -54,18 +55,18 @@ COMMANDS = (
     "depths: [1, 2, 3], order: any}}]",
     "rsd=exp1 experiment=embedded",
     "rsd=exp2 experiment=embedded",
-    "rsd=exp1 pair=llama2_7b,opt_66b_350m engine=cuda",
-    "rsd=exp2 pair=llama2_chat_70b engine=cuda",
+    f"rsd=exp1 pair=llama2_7b,opt_66b_350m engine=cuda {_SAMPLE}",
+    f"rsd=exp2 pair=llama2_chat_70b engine=cuda {_SAMPLE}",
     "mcsd=acceptance experiment=embedded pair=embedded,embedded_plain",
     "mcsd=ablation experiment=embedded",
-    "mcsd=ablation pair=llama_13b_68m engine=cuda",
+    f"mcsd=ablation pair=llama_13b_68m engine=cuda {_SAMPLE}",
     "mcsd=search_monotone experiment=embedded prompts=12",
     "mcsd=search experiment=embedded prompts=5 task=alpaca",
     "dsbd=fronts experiment=embedded prompts=100",
-    "dsbd=fronts pair=llama2_13b_68m,opt_13b engine=cuda",
+    f"dsbd=fronts pair=llama2_13b_68m,opt_13b engine=cuda {_SAMPLE}",
     "dsbd=one_cache experiment=embedded prompts=100",
     "redrafter=decoding experiment=embedded prompts=24",
-    "redrafter=decoding pair=vicuna_7b engine=cuda cells=[medusa:mc_sim_7b_63]",
+    f"redrafter=decoding pair=vicuna_7b engine=cuda cells=[medusa:mc_sim_7b_63] {_SAMPLE}",
     "redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32",
     "redrafter=batches experiment=embedded prompts=32",
     "redrafter=temperatures experiment=embedded prompts=16",
@@ -120,6 +121,7 @@ def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
         with (
             mock.patch.object(identity, "digest", watching),
             mock.patch.object(pairs, "hub_commit", return_value=None),  # what the cache has
+            mock.patch.object(pairs, "sees_cuda", return_value=False),
         ):
             must(RUN, *split(command), "plan=true")
         found[command] = _short(list(made))

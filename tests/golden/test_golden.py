@@ -18,7 +18,7 @@ TABLES = ("rsd/7", "mcsd/4", "dsbd/1", "redrafter/2")
 FIGURES = ("mcsd/3", "redrafter/6")
 JOBS = (
     "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
-    "pair=vicuna_13b decoder=medusa",
+    "pair=vicuna_13b decoder=medusa task.source.kind=embedded",
     "dsbd=one_cache experiment=embedded prompts=100",
 )
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.configs import conf_dir, read_config
 from spec_bench.engine.random_weights import random_module
-from spec_bench.run import models
+from spec_bench.run import models, pair
 from spec_bench.run.pair import EngineSettings, PairSettings, build_pair, with_own_name
 from tests.run.tiny import RunJob, rows_of
 
@@ -179,3 +179,27 @@ def test_vicunas_conversation_format_is_written_to_the_letter(
     )
     plain, _ = models.tokenizer_of(build_pair(replace(settings, chat_template=None), ENGINE))
     assert plain.chat_template is None
+
+
+def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job: RunJob) -> None:
+    """The default pair names them, and a target of one's own does not change what it names."""
+    with pytest.raises(ValueError, match=r"embedded:heads/medusa.*set pair\.heads\.medusa"):
+        run_job("decoder=medusa", "cells=[]")
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "gpu", "placed_on"),
+    [
+        ("auto", "org/model", True, "cuda"),
+        ("auto", "org/model", False, "cpu"),
+        ("auto", "random:llama2_7b", True, "cuda"),
+        ("auto", "embedded:target", True, "cpu"),
+        ("cpu", "org/model", True, "cpu"),
+        ("cuda:1", "embedded:target", False, "cuda:1"),
+    ],
+)
+def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
+    device: str, target: str, gpu: bool, placed_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "sees_cuda", lambda: gpu)
+    assert pair.placed(EngineSettings(device, "float32"), target).device == placed_on

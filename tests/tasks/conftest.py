@@ -7,6 +7,8 @@ import datasets
 import pytest
 import yaml
 
+from spec_bench.run.compose import data_of
+
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
 SHARED = ROOT.parent / "shared" / "data"
@@ -15,9 +17,11 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in WIT
 
 
 def config(name: str, **source) -> dict:
-    """The mapping of conf/task/NAME.yaml, with ``source``'s keys overridden."""
+    """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     values = copy.deepcopy(values)
+    if values["source"]["kind"] == "${data_of:${pair.target}}":
+        values["source"]["kind"] = data_of("embedded:target")
     values["source"].update(source)
     return values
 
