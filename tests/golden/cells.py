@@ -200,6 +200,9 @@ def _cell(row: Mapping[str, str]) -> dict[str, Any]:
         accepted = [step["accepted"] for step in record["steps"]]
         prompts[record["prompt_id"]] = f"{_digest(record['tokens'])} {_digest(accepted)}"
     kept = {key: _value(text) for key, text in row.items() if _repeats(key) and text}
+    if "reason" in kept:  # what stalls did to a speed-up, no run repeats either
+        said = str(kept["reason"]).split("; ")
+        kept["reason"] = "; ".join(each for each in said if not each.startswith("speedup: "))
     return {"run_id": row["run_id"], "prompts": prompts, "row": kept}
 
 
