@@ -222,6 +222,7 @@ Written by `python -m spec_bench.columns`; the lines come from `spec_bench/colum
 | `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
 | `{files.RUNS}/<run_id>/{files.RECORDS}` | its lines of the experiment's records |
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
+| `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
 
 A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
 marked ± is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval (bootstrap over

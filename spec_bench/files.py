@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -98,10 +99,18 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def set_aside(path: Path) -> Path:
-    """Gives a file that cannot be used another name, beside it; the new one."""
-    aside = path.with_name(f"{path.name}.unreadable")
-    if path.exists():
+def set_aside(path: Path, copy: bool = False) -> Path:
+    """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one.
+
+    Args:
+        path: the file, or what stands in its place.
+        copy: leave it where it is too, for what is about to take its place.
+    """
+    taken = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
+    aside = next(each for each in taken if not os.path.lexists(each))
+    if copy and path.is_file():
+        write_bytes(aside, path.read_bytes())
+    else:
         os.replace(path, aside)
     return aside
 

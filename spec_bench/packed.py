@@ -10,22 +10,27 @@ loads pyarrow only where a file is read or written.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_bench import files
+from spec_bench.lines import read as read_generations
 from spec_bench.records import Generation, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
 VERSION = 1
 UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
+_FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError)
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
 _STEP = "step_"
 _SCORE = "score_"
@@ -183,17 +188,55 @@ def read_lines(path: Path) -> list[Generation]:
         path: its ``generations.jsonl``; none where there is none yet.
 
     Returns:
-        One a repeat and prompt, of several the last; a line without its end is left out.
+        One a repeat and prompt, of several the last; what is no whole line is left out, and said
+        where it is not a kill's.
     """
-    data = path.read_bytes() if path.exists() else b""
-    lines = data[: data.rfind(b"\n") + 1].decode("utf-8").splitlines()
-    found = (Generation.from_json(json.loads(line)) for line in lines)
-    return list({(each.repeat, each.prompt_id): each for each in found}.values())
+    found = read_generations(path)
+    if found.faults:
+        log.warning("%s: %s", path, found.faults[0])
+    return list(found.generations)
 
 
 def read_scores(path: Path) -> Scores:
-    """What a cell's ``scores.json`` says; nothing where there is none."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    """What a cell's ``scores.json`` says; nothing where there is none.
+
+    Raises:
+        ValueError: the file cannot be used; the message names it and says why.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        numbers = [value for own in found.values() for value in own.values()]
+        if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
+            raise ValueError("a score is no number")
+    except _FAULTS as error:
+        raise ValueError(f"{str(path)!r} has no scores: {_said(error)}") from error
+    return dict(found)
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
+    """What a cell's ``provenance.json`` says, an entry a start; none where there is no file.
+
+    Raises:
+        ValueError: the file cannot be used; the message names it and says why.
+    """
+    if not path.exists():
+        return []
+    try:
+        starts = json.loads(path.read_bytes())
+        if not isinstance(starts, list) or not starts:
+            raise ValueError("no list of starts")
+        if not all(isinstance(each, dict) and each for each in starts):
+            raise ValueError("a start is no mapping")
+    except _FAULTS as error:
+        raise ValueError(f"{str(path)!r} tells no starts: {_said(error)}") from error
+    return starts
+
+
+def _said(error: BaseException) -> str:
+    """An error in one short line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def joined(parts: Iterable[Packed]) -> Packed:

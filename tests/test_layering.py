@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 GROUND = {
     "published",
     "records",
+    "lines",
     "fields",
     "columns",
     "names",

@@ -8,7 +8,6 @@ the same. Nothing else in the report opens either.
 from __future__ import annotations
 
 import functools
-import json
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured, as ``measure.provenance`` tells it; None where nobody knows."""
     path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     if path.is_file():
-        return dict(json.loads(path.read_text(encoding="utf-8"))[-1])
+        return packed.read_starts(path)[-1]
     kept = _kept(results)
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
 

@@ -64,6 +64,9 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             tokenizer, tokens = tokenizer_of(settings.pair)
             prompts = Prompts.build(settings, tokenizer)
             models = models_of(settings.pair, tokens)
+            if processes.rank() == 0:
+                for run in pending:
+                    run.done = run.store.mend_tokens(models[0].vocab_size)
             _describe(settings, pending)
             _prepare(settings, pending, models, prompts.requests)
             processes.wait_for_all()  # none writes before all have read what there is
@@ -89,7 +92,12 @@ def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
         run.store.lock()
         locks.callback(run.store.unlock)
     for run in runs:
-        run.done = run.store.load_repeats()
+        if processes.rank() == 0:
+            run.done = run.store.mend(settings.cell_settings(run.cell))
+    processes.wait_for_all()  # none reads before what is no good is out of the way
+    for run in runs:
+        if processes.rank():
+            run.done = run.store.load_repeats()
         if run.store.complete(settings.repeats):
             log.info("%s is complete: %s", run.cell.title, run.store.folder)
     return runs

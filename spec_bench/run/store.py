@@ -21,27 +21,31 @@ import logging
 import os
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import yaml
 
-from spec_bench import files, packed
+from spec_bench import files, lines, packed
 from spec_bench.files import digest
 from spec_bench.judge.cells import read_judged
+from spec_bench.lines import Lines
 from spec_bench.packed import Packed
 from spec_bench.records import CellResult, Generation, Reason, Request, Stage
+from spec_bench.run import kept
 from spec_bench.run.cells import Cell
+from spec_bench.run.kept import Kept
 from spec_bench.sinks.csv import merge_csv
-from spec_bench.sinks.rows import restored, stored
+from spec_bench.sinks.rows import stored
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
     from spec_bench.measure.memory import PeakMemory
 
 log = logging.getLogger(__name__)
+Read = TypeVar("Read")
 _MESSAGE_LENGTH = 300
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
@@ -98,15 +102,14 @@ class CellStore:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
         text = yaml.safe_dump(dict(settings), sort_keys=False)
         files.write_text(self.folder / files.CONFIG, text)
-        path = self.folder / files.PROVENANCE
-        starts = json.loads(path.read_text()) if path.exists() else []
-        files.write_json(path, [*starts, provenance])
+        starts = packed.read_starts(self.folder / files.PROVENANCE)
+        files.write_json(self.folder / files.PROVENANCE, [*starts, provenance])
 
     def append(self, generations: Iterable[Generation]) -> None:
         """Adds generations; when this returns they survive a kill."""
         with (self.folder / files.GENERATIONS).open("a", encoding="utf-8") as stream:
             for generation in generations:
-                stream.write(json.dumps(generation.to_json(), separators=(",", ":")) + "\n")
+                stream.write(lines.written(generation, self.folder.name))
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -115,20 +118,20 @@ class CellStore:
         return self.load_repeats()[0]
 
     def load_repeats(self) -> Repeats:
-        """The generations on disk; a last line torn by a kill is cut off."""
-        found: Repeats = defaultdict(dict)
-        path = self.folder / files.GENERATIONS
-        if not path.exists():
-            return found
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            with path.open("rb+") as stream:
-                stream.truncate(whole)
-        lines = data[:whole].decode("utf-8").splitlines()
-        for generation in (Generation.from_json(json.loads(line)) for line in lines):
-            found[generation.repeat][generation.prompt_id] = generation
-        return found
+        """The generations on disk, whole lines of them."""
+        return _by_repeat(lines.read(self.folder / files.GENERATIONS))
+
+    def mend(self, settings: Mapping[str, Any]) -> Repeats:
+        """Sets aside what cannot be used (``run.kept``); the generations on disk.
+
+        Args:
+            settings: the cell's, resolved.
+        """
+        return _by_repeat(kept.mend(self.folder, settings))
+
+    def mend_tokens(self, vocabulary: int) -> Repeats:
+        """The same once it is known how many tokens there are."""
+        return _by_repeat(kept.mend_lines(self.folder, vocabulary))
 
     def keep_scores(self, scores: packed.Scores) -> None:
         """Writes what each prompt's answer scored, by score and prompt id."""
@@ -138,7 +141,9 @@ class CellStore:
         """Packs the cell's records and writes its result, the last thing a cell writes."""
         if (own := self._packed()) is not None:
             packed.write(self.folder / files.RECORDS, own)
-        files.write_json(self.folder / files.RESULT, {**stored(result), "job": job})
+        made_of = kept.measured(self.folder / files.GENERATIONS)
+        content = kept.sealed({**stored(result), "job": job, "generations": made_of})
+        files.write_json(self.folder / files.RESULT, content)
 
     def records(self) -> Packed | None:
         """The cell's records as an experiment keeps them; None where the cell is not here.
@@ -154,30 +159,48 @@ class CellStore:
 
     def _packed(self) -> Packed | None:
         """The same from what was written while the cell ran."""
-        path = self.folder / files.PROVENANCE
-        starts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        starts = self._or_none(packed.read_starts, files.PROVENANCE)
         done = packed.read_lines(self.folder / files.GENERATIONS)
         if not starts and not done:
             return None
-        scores = packed.read_scores(self.folder / files.SCORES)
+        scores = self._or_none(packed.read_scores, files.SCORES)
         return packed.pack(self.folder.name, done, starts[-1] if starts else None, scores)
+
+    def _or_none(self, read: Callable[[Path], Read], name: str) -> Read | None:
+        """What a file says; one that cannot be used is said, and set aside by a rerun."""
+        try:
+            return read(self.folder / name)
+        except ValueError as error:
+            log.warning("%s", error)
+            return None
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.
 
         What a judge said of its answers is part of it.
         """
-        path = self.folder / files.RESULT
-        if not path.exists():
-            return None
-        result = restored(json.loads(path.read_text()))
-        judged = read_judged(self.folder)
-        return result if judged is None or result.status == "failed" else judged.joined(result)
+        own = self._kept()
+        if own is None or own.result.status == "failed":
+            return None if own is None else own.result
+        try:
+            judged = read_judged(self.folder)
+        except (ValueError, TypeError) as error:
+            log.warning("%s: its judgement is not used: %s", self.folder, error)
+            judged = None
+        return own.result if judged is None else judged.joined(own.result)
 
     def job(self) -> str | None:
         """The job that finished the cell; cells of one job were measured interleaved."""
-        path = self.folder / files.RESULT
-        return json.loads(path.read_text()).get("job") if path.exists() else None
+        own = self._kept()
+        return None if own is None else own.job
+
+    def _kept(self) -> Kept | None:
+        """The result on disk; one that cannot be used is said, and set aside by a rerun."""
+        try:
+            return kept.read_result(self.folder)
+        except ValueError as error:
+            log.warning("%s: %s; a rerun replaces it", self.folder / files.RESULT, error)
+            return None
 
     def complete(self, repeats: int = 1) -> bool:
         """Whether the cell needs no more work; a failed cell is tried again.
@@ -293,7 +316,7 @@ class Experiment:
 
     def _order(self) -> dict[str, Stage]:
         """All run ids by their jobs' places in the sweep, each once, with their stages."""
-        notes = [JobNote(**json.loads(path.read_text(encoding="utf-8"))) for path in self._paths()]
+        notes = [note for path in self._paths() if (note := _note(path)) is not None]
         notes.sort(key=lambda note: (note.number, note.place))
         stages: dict[str, Stage] = {}
         for note in notes:
@@ -308,6 +331,32 @@ class Experiment:
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
+
+
+def _note(path: Path) -> JobNote | None:
+    """A job's note; one that cannot be used is set aside, and its cells' rows stay as they are."""
+    try:
+        note = JobNote(**json.loads(path.read_bytes()))
+        texts = (note.place, note.stage, *note.cells)
+        if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
+            raise ValueError("it does not name a number, a place and cells")
+        if job_id(note.cells) != path.stem:
+            raise ValueError("it is another job's")
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, RecursionError, OSError) as error:
+        said = " ".join(str(error).split())
+        log.warning("%s: %s; it is now %s", path, said, files.set_aside(path).name)
+        return None
+    return replace(note, cells=tuple(note.cells))
+
+
+def _by_repeat(found: Lines) -> Repeats:
+    """Generations by repeat and prompt id."""
+    repeats: Repeats = defaultdict(dict)
+    for each in found.generations:
+        repeats[each.repeat][each.prompt_id] = each
+    return repeats
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench import packed
 from spec_bench.files import read_csv
-from spec_bench.records import CellResult, Generation
+from spec_bench.records import CellResult, Generation, StepRecord
 from spec_bench.run import store
 from spec_bench.run.store import CellStore, Experiment, JobNote
 from spec_bench.sinks.csv import merge_csv
@@ -24,7 +24,9 @@ def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> 
         made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
         store = CellStore(results, run_id)
         store.folder.mkdir(parents=True, exist_ok=True)
-        store.append([Generation(f"{number}", (1, 2), "stop", (), 0.1, 0.2, 0.0, 0.1)])
+        store.append(
+            [Generation(f"{number}", (1, 2), "stop", (StepRecord(2, 2, 1, 2),), 0.1, 0.2, 0.0, 0.1)]
+        )
         store.finish(made, "job")
     Experiment(results, "name").add(JobNote(number, "", run_ids))
 
@@ -142,6 +144,6 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(
     merge_csv(kept / "results.csv", [result("old")])  # its run is not here
     end(tmp_path, 1, "b")
     assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
-    assert (kept / "records.parquet.unreadable").read_bytes() == b"half"
+    assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     said = [each.getMessage() for each in caplog.records]
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
