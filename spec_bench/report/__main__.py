@@ -8,6 +8,7 @@ Each after ``python -m spec_bench.report``:
   checks rsd            what the paper claims, checked on our rows
   page rsd-exp1         one HTML page of an experiment
   all                   all of these beside each results.csv, and index.html
+  records               how much the records beside each results.csv hold
   NAME/results.csv      a results file of any experiment: its table, figure and checks
 
 Papers are the folders below experiments/, experiments those below results/. A wrong name is
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "checks": (subcommands.run_checks, "a paper's claims"),
     "page": (subcommands.run_page, "one HTML page of an experiment"),
     "all": (subcommands.run_all, "every page, table and figure, and an index of them"),
+    "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
     "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
 }
 
@@ -90,11 +92,14 @@ def _parser() -> argparse.ArgumentParser:
     made["checks"].add_argument("paper", help="such as rsd")
     made["page"].add_argument("name", help="an experiment, such as rsd-exp1, or a results.csv")
     made["page"].add_argument("--output", type=Path, metavar="FILE", help="default: beside it")
-    made["all"].add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
+    for name in ("all", "records"):
+        made[name].add_argument(
+            "names", nargs="*", metavar="NAME", help="experiments; default: all"
+        )
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
     made["results"].add_argument("--output", type=Path, metavar="FOLDER", help="default: beside it")
 
-    for name in ("list", "table", "figure", "checks", "page", "all"):
+    for name in ("list", "table", "figure", "checks", "page", "all", "records"):
         made[name].add_argument(
             "--results",
             type=Path,

@@ -8,6 +8,7 @@ the same. Nothing else in the report opens either.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,22 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
         return packed.read_starts(path)[-1]
     kept = _kept(results)
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
+
+
+def kept_size(results: Path, run_ids: Iterable[str]) -> str:
+    """What the file beside a table holds, in words: prompts, cells, bytes, and what is missing.
+
+    Args:
+        results: the results file.
+        run_ids: its cells.
+    """
+    kept = _kept(results)
+    if kept is None:
+        return f"no {files.RECORDS}"
+    lacking = [run_id for run_id in run_ids if run_id not in kept.run_ids]
+    size = files.records_file(results).stat().st_size
+    text = f"{len(kept.lines)} lines of {len(kept.run_ids)} cells, {size / 2**10:.0f} KiB"
+    return f"{text}; none of {', '.join(lacking)}" if lacking else text
 
 
 def _kept(results: Path) -> Packed | None:

@@ -132,6 +132,19 @@ def run_all(options: Namespace) -> None:
     print(results / "index.html")
 
 
+def run_records(options: Namespace) -> None:
+    """How much the committed records of each experiment hold, and which cells have none."""
+    from spec_bench.report.page.gather import results_file
+    from spec_bench.report.records import kept_size
+
+    results = options.results
+    files = [results_file(name, results) for name in options.names] or results_files(results)
+    if not files:
+        raise ValueError(f"no experiment below {str(results)!r}")
+    for file in files:
+        print(f"{file.parent.name}: {kept_size(file, read_rows([file]).run_id)}")
+
+
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results.
 

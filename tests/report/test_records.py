@@ -107,6 +107,19 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
 
 
+def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "mine", row("sd", "2", run_id="cell"), row("sd", "3", run_id="lost"))
+    write(tmp_path, "other", row("sd", "2"))
+    table = files.results_file(tmp_path, "mine")
+    packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
+    assert main(["records", "--results", str(tmp_path)]) == 0
+    mine, other = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"mine: 5 lines of 1 cells, \d+ KiB; none of lost", mine)
+    assert other == "other: no records.parquet"
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_nothing_else_in_the_report_opens_raw_runs(path: Path) -> None:
     opened = re.findall(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder", path.read_text("utf-8"))
