@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench import files, packed
+from spec_bench import files, packed_fields
 from spec_bench.registry import Registry
 
 Kind = Literal[
@@ -239,7 +239,7 @@ def markdown() -> str:
         lines = [_line(each) for each in mine if each.kind == kind]
         head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
-    parts.append(packed.markdown())
+    parts.append(packed_fields.markdown())
     return "\n".join(parts)
 
 

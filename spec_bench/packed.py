@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench import files
 from spec_bench.lines import read as read_generations
+from spec_bench.packed_fields import FIELDS, SCORE, STEP, Field
 from spec_bench.records import Generation, StepRecord
 
 if TYPE_CHECKING:
@@ -32,76 +33,8 @@ UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
 _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError)
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
-_STEP = "step_"
-_SCORE = "score_"
 Scores = Mapping[str, Mapping[str, float]]
 """What each prompt's answer scored: name of the score -> prompt id -> number."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """One column of the file.
-
-    Attributes:
-        name: in the file; what begins with ``step_`` is a list with an entry per target call.
-        holds: ``text``, ``count`` or ``number``.
-        definition: one line.
-        unit: of a number.
-    """
-
-    name: str
-    holds: str
-    definition: str
-    unit: str = ""
-
-
-FIELDS = (
-    Field("run_id", "text", "which line of the table it belongs to"),
-    Field("repeat", "count", "which time the prompt was decoded, from 0"),
-    Field("prompt_id", "text", "which prompt of the task"),
-    Field("finish", "text", "stop: by an end-of-sequence token; length: by the limit"),
-    Field("tokens", "count", "delivered tokens, the end-of-sequence token included"),
-    Field("prefill_s", "number", "the prompt's prefill, target and draft together", "s"),
-    Field("decode_s", "number", "from the end of the prefill to the last token", "s"),
-    Field("draft_s", "number", "of these, inside draft forward passes", "s"),
-    Field("target_s", "number", "of these, inside target forward passes", "s"),
-    Field("latency_s", "number", "from the start of the prefill to the last token", "s"),
-    Field("energy_j", "number", "over the decode window; empty without a meter", "J"),
-    Field("energy_check_j", "number", "the same by the meter's second way", "J"),
-    Field("energy_note", "text", "why there is no energy, or what to mind about it"),
-    Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
-    Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
-    Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
-    Field("step_nodes", "count", "tree nodes verified, the root not counted"),
-    Field("step_depth", "count", "levels of the tree"),
-    Field("step_accepted", "count", "draft tokens accepted"),
-    Field("step_delivered", "count", "tokens delivered, at most accepted + 1"),
-    Field("step_widths", "count", "beams after each layer of the call; empty without beams"),
-)
-
-
-_SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
-_ABOUT = f"""## Records by prompt
-
-`<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
-pages and verdicts come out the same where `{files.RUNS}` is not there. It holds no text, no token
-ids. Columns that begin with `{_STEP}` are lists with an entry per target call.
-
-```python
-records = pandas.read_parquet("results/NAME/{files.RECORDS}")
-rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / decode_s")
-```
-
-| column | unit | what it is |
-| --- | --- | --- |
-"""
-
-
-def markdown() -> str:
-    """What ``results/README.md`` says of the file."""
-    score = Field(f"{_SCORE}NAME", "number", _SCORED)
-    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in (*FIELDS, score)]
-    return _ABOUT + "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -150,7 +83,7 @@ class Packed:
         own = self.cell(run_id).lines
         prompts, found = own["prompt_id"].to_pylist(), {}
         for name in _scores_in(own):
-            values = zip(prompts, own[f"{_SCORE}{name}"].to_pylist(), strict=True)
+            values = zip(prompts, own[f"{SCORE}{name}"].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
                 found[name] = known
         return found
@@ -258,7 +191,7 @@ def write(path: Path, packed: Packed) -> None:
     had = [
         name
         for name in _scores_in(packed.lines)
-        if packed.lines[f"{_SCORE}{name}"].null_count < len(packed.lines)
+        if packed.lines[f"{SCORE}{name}"].null_count < len(packed.lines)
     ]
     schema = _schema(had)
     numbers = [each.name for each in schema if each.type == pa.float64()]
@@ -296,7 +229,7 @@ def read(path: Path) -> Packed:
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
-        lines = file.read(use_threads=False)
+        lines = _completed(file.read(use_threads=False))
         schema = _schema(_scores_in(lines))
         lines = lines.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
@@ -304,6 +237,22 @@ def read(path: Path) -> Packed:
         raise ValueError(f"{str(path)!r} is no file of records: {said}") from error
     origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
     return Packed(lines, origins)
+
+
+def _completed(lines: pa.Table) -> pa.Table:
+    """The lines with what files of before do not have: no number, no text, repeat 0.
+
+    Which cell, which prompt and what its target calls did must be there.
+    """
+    import pyarrow as pa
+
+    nothing = {"text": "", "count": 0, "number": None}
+    for each in FIELDS:
+        needed = each.name.startswith(STEP) or each.name.endswith("_id")
+        if each.name not in lines.column_names and not needed:
+            value = pa.scalar(nothing[each.holds], _kind(each))
+            lines = lines.append_column(each.name, pa.repeat(value, len(lines)))
+    return lines
 
 
 def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -319,9 +268,9 @@ def _line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]
     """A generation as a line."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
-        line[f"{_STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+        line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
     for name, own in scores.items():
-        line[f"{_SCORE}{name}"] = None if generation.repeat else own.get(generation.prompt_id)
+        line[f"{SCORE}{name}"] = None if generation.repeat else own.get(generation.prompt_id)
     return line
 
 
@@ -331,7 +280,7 @@ _GENERATION = frozenset(each.name for each in fields(Generation))
 def _generation(line: Mapping[str, Any]) -> Generation:
     """Inverts ``_line`` but for the token ids."""
     names = [each.name for each in fields(StepRecord)]
-    columns = zip(*(line[f"{_STEP}{name}"] for name in names), strict=True)
+    columns = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
     steps = []
     for values in columns:
         step = dict(zip(names, values, strict=True))
@@ -343,26 +292,26 @@ def _generation(line: Mapping[str, Any]) -> Generation:
 
 def _scores_in(lines: pa.Table) -> list[str]:
     """The names of the scores that have a column."""
-    return [name.removeprefix(_SCORE) for name in lines.column_names if name.startswith(_SCORE)]
+    return [name.removeprefix(SCORE) for name in lines.column_names if name.startswith(SCORE)]
 
 
 def _schema(scores: Iterable[str] = ()) -> pa.Schema:
     """The columns with their types, those of the scores by name."""
     import pyarrow as pa
 
-    kinds: dict[str, Callable[[], pa.DataType]] = {
-        "text": pa.string,
-        "count": pa.int32,
-        "number": pa.float64,
-    }
-    found = []
-    for each in FIELDS:
-        kind = kinds[each.holds]()
-        for _ in range(each.name.startswith(_STEP) + each.name.endswith("widths")):
-            kind = pa.list_(pa.field("element", kind))
-        found.append(pa.field(each.name, kind))
-    found += [pa.field(f"{_SCORE}{name}", pa.float64()) for name in sorted(scores)]
+    found = [pa.field(each.name, _kind(each)) for each in FIELDS]
+    found += [pa.field(f"{SCORE}{name}", pa.float64()) for name in sorted(scores)]
     return pa.schema(found)
+
+
+def _kind(field: Field) -> pa.DataType:
+    """A column's type."""
+    import pyarrow as pa
+
+    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
+    for _ in range(field.name.startswith(STEP) + field.name.endswith("widths")):
+        kind = pa.list_(pa.field("element", kind))
+    return kind
 
 
 def _leaf(schema: pa.Schema, name: str) -> str:

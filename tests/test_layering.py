@@ -21,6 +21,7 @@ GROUND = {
     "columns",
     "names",
     "packed",
+    "packed_fields",
     "files",
     "spec",
     "registry",

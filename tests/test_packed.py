@@ -93,6 +93,17 @@ def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_pat
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 
 
+def test_a_file_from_before_there_was_a_field_is_read_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = ("repeat", "energy_note", "load_average")
+    with monkeypatch.context() as before:
+        before.setattr(packed, "FIELDS", [each for each in FIELDS if each.name not in new])
+        packed.write(tmp_path / "r", packed.pack("a", [replace(METERED, repeat=0)], None))
+    (found,) = packed.read(tmp_path / "r").generations("a")
+    assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"PAR1", b"version https://git-lfs.github.com/spec/v1\n", b"<<<<<<< HEAD\n", "frame"],
