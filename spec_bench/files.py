@@ -23,6 +23,7 @@ import spec_bench
 
 RUNS = "runs"
 RESULTS = "results.csv"
+ARCHIVE = "archive.csv"
 RECORDS = "records.parquet"
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
@@ -48,6 +49,11 @@ def package_folder(name: str) -> Path:
 def results_file(results: Path, name: str) -> Path:
     """An experiment's table."""
     return results / name / RESULTS
+
+
+def archive_file(table: Path) -> Path:
+    """The rows of past states that left an experiment's table; no report reads them."""
+    return table.with_name(ARCHIVE)
 
 
 def records_file(table: Path) -> Path:

@@ -19,6 +19,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -252,12 +253,31 @@ class JobNote:
         place: labels that tell jobs of one number apart, so that their order never depends on time.
         cells: the run ids of its cells, in order.
         stage: which stage of a search it is.
+        ended: when, in seconds; of two states of a cell the present one is that of the later job.
     """
 
     number: int
     place: str
     cells: tuple[str, ...]
     stage: Stage = ""
+    ended: float = 0.0
+
+
+def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
+    """All run ids in the notes' order, each once, with their stages."""
+    stages: dict[str, Stage] = {}
+    for note in notes:
+        for name in note.cells:
+            stages[name] = note.stage or stages.get(name, "")
+    return stages
+
+
+def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
+    """Run id -> when the last of its jobs ended."""
+    ends: dict[str, float] = {}
+    for note in sorted(notes, key=lambda note: note.ended):
+        ends.update(dict.fromkeys(note.cells, note.ended))
+    return ends
 
 
 class Experiment:
@@ -277,7 +297,7 @@ class Experiment:
     def add(self, note: JobNote) -> list[dict[str, Any]]:
         """Notes a job that has ended and rebuilds the CSV; its rows."""
         path = self._notes / f"{job_id(note.cells)}.json"
-        files.write_json(path, asdict(note))
+        files.write_json(path, asdict(replace(note, ended=time.time())))
         return self.rebuild()
 
     def rebuild(self) -> list[dict[str, Any]]:
@@ -288,15 +308,17 @@ class Experiment:
         """
         state, rows = None, list[dict[str, Any]]()
         while state != (state := self._state()):
-            order = self._order()
+            notes = self._read_notes()
+            order, ended = _stages(notes), _ends(notes)
             known = ((CellStore(self._results, each).result(), order[each]) for each in order)
             found = [result.at_stage(stage) for result, stage in known if result is not None]
-            rows = merge_csv(self.csv, found, order)
-            self._write_records([str(row["run_id"]) for row in rows])
+            rows = merge_csv(self.csv, found, order, ended)
+            past = files.read_csv(files.archive_file(self.csv))
+            self._write_records([str(row["run_id"]) for row in (*rows, *past)])
         return rows
 
     def _write_records(self, run_ids: Sequence[str]) -> None:
-        """Writes the records of all rows; those of cells that are not here stay as they are."""
+        """Writes these cells' records; those of cells that are not here stay as they are."""
         parts, before = [], None
         for run_id in run_ids:
             part = CellStore(self._results, run_id).records()
@@ -314,15 +336,11 @@ class Experiment:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return packed.joined([])
 
-    def _order(self) -> dict[str, Stage]:
-        """All run ids by their jobs' places in the sweep, each once, with their stages."""
+    def _read_notes(self) -> list[JobNote]:
+        """All jobs' notes by their places in the sweep."""
         notes = [note for path in self._paths() if (note := _note(path)) is not None]
-        notes.sort(key=lambda note: (note.number, note.place))
-        stages: dict[str, Stage] = {}
-        for note in notes:
-            for name in note.cells:
-                stages[name] = note.stage or stages.get(name, "")
-        return stages
+        return sorted(notes, key=lambda note: (note.number, note.place))
+
 
     def _state(self) -> dict[str, tuple[int, int]]:
         """What changes whenever a job writes its note, even the same note again."""

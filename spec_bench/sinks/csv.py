@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from spec_bench import columns, files
 from spec_bench.records import CellResult
+from spec_bench.sinks.past import superseded
 from spec_bench.sinks.rows import row_of
+
+log = logging.getLogger(__name__)
+_NO_ENDS: Mapping[str, float] = {}
 
 
 def merge_csv(
-    path: Path, results: Iterable[CellResult], order: Iterable[str] = ()
+    path: Path,
+    results: Iterable[CellResult],
+    order: Iterable[str] = (),
+    ended: Mapping[str, float] = _NO_ENDS,
 ) -> list[dict[str, Any]]:
     """Rewrites a results file from the union of its rows and ``results``.
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``run.store``).
+    no lock: who writes at the same time as others must look again (``run.store``). Rows of a past
+    state go to the archive beside the file, and come back with their state.
 
     Args:
         path: the file; made with its folder if it is missing.
         results: cells.
         order: run ids in the order of their rows. Rows that it does not name keep their places
             before all others, as far as the file has them, and after, where they are new.
+        ended: run id -> when its last job ended, which tells past states from the present one.
 
     Returns:
         The rows as they were written.
@@ -32,8 +42,25 @@ def merge_csv(
     named = list(dict.fromkeys(order))
     kept = [run_id for run_id in rows if run_id not in set(named)]
     rows.update({result.run_id: row_of(result) for result in results})
-    wanted = dict.fromkeys([*kept, *named, *rows])
-    return write_csv(path, [rows[run_id] for run_id in wanted if run_id in rows])
+    wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
+    past = superseded(list(rows.values()), ended)
+    _archive(path, [rows[each] for each in wanted if each in past], {*wanted} - past)
+    return write_csv(path, [rows[each] for each in wanted if each not in past])
+
+
+def _archive(path: Path, past: list[dict[str, Any]], present: set[str]) -> None:
+    """Adds rows to the archive beside a results file, each once, before they leave that file."""
+    archive = files.archive_file(path)
+    before: dict[str, dict[str, Any]] = {
+        row["run_id"]: dict(row) for row in files.read_csv(archive)
+    }
+    rows = {**before, **{str(row["run_id"]): row for row in past}}
+    rows = {run_id: row for run_id, row in rows.items() if run_id not in present}
+    if rows.keys() == before.keys():
+        return
+    if new := len(rows.keys() - before.keys()):
+        log.info("%d rows of other weights, data or an older engine are now in %s", new, archive)
+    write_csv(archive, list(rows.values()))
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -63,10 +63,10 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
     """The slower one has read the notes; a faster job ends; the slower one then renames."""
     late = [True]
 
-    def slow(path: Path, results: list[CellResult], order: list[str]) -> list[dict[str, Any]]:
+    def slow(path: Path, results: list[CellResult], *more: Any) -> list[dict[str, Any]]:
         if late.pop() if late else False:
             end(tmp_path, 1, "fast")
-        return merge_csv(path, results, order)
+        return merge_csv(path, results, *more)
 
     monkeypatch.setattr(store, "merge_csv", slow)
     end(tmp_path, 0, "slow")
@@ -147,3 +147,23 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     said = [each.getMessage() for each in caplog.records]
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
+
+
+def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path: Path) -> None:
+    """The table has the state of the job that ended last, and the archive all others."""
+
+    def ends(run_id: str, revision: str) -> None:
+        made = result(run_id, {"prompts": 4}, target_revision=revision)
+        cell = CellStore(tmp_path, run_id)
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        cell.finish(made, "job")
+        Experiment(tmp_path, "name").add(JobNote(0, "", (run_id,)))
+
+    def archived() -> list[str]:
+        return [row["run_id"] for row in read_csv(tmp_path / "name" / "archive.csv")]
+
+    ends("one", "w1")
+    ends("two", "w2")
+    assert (names(tmp_path), archived()) == (["two"], ["one"])
+    ends("one", "w1")
+    assert (names(tmp_path), archived()) == (["one"], ["two"])
