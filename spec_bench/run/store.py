@@ -341,7 +341,6 @@ class Experiment:
         notes = [note for path in self._paths() if (note := _note(path)) is not None]
         return sorted(notes, key=lambda note: (note.number, note.place))
 
-
     def _state(self) -> dict[str, tuple[int, int]]:
         """What changes whenever a job writes its note, even the same note again."""
         states = {path.name: path.stat() for path in self._paths()}
@@ -358,6 +357,8 @@ def _note(path: Path) -> JobNote | None:
         texts = (note.place, note.stage, *note.cells)
         if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
             raise ValueError("it does not name a number, a place and cells")
+        if type(note.ended) not in (int, float):
+            raise ValueError(f"it ended at {note.ended!r}")
         if job_id(note.cells) != path.stem:
             raise ValueError("it is another job's")
     except FileNotFoundError:
