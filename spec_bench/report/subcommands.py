@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spec_bench.files import results_files, write_text
+from spec_bench.report.apart import slug
 from spec_bench.report.paper import (
     find_figure,
     find_table,
@@ -20,7 +21,7 @@ from spec_bench.report.paper import (
 )
 from spec_bench.report.rows import figure_rows, load_rows, read_rows
 from spec_bench.report.tables import render
-from spec_bench.report.tables.build import build_table, check_pair
+from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
@@ -31,17 +32,17 @@ _PICTURES = ("png", "pdf")
 _TABLES = {"md": render.markdown, "csv": render.comma, "tex": render.latex}
 
 
-def _html(grid: Grid) -> str:
+def _html(grids: Sequence[Grid]) -> str:
     from spec_bench.report.page.templating import style
 
-    return render.html(grid, style())
+    return render.html(grids, style())
 
 
-FORMATS: dict[str, Callable[[Grid], str]] = {
-    "csv": render.comma,
+FORMATS: dict[str, Callable[[Sequence[Grid]], str]] = {
+    "csv": render.comma_of_all,
     "html": _html,
-    "latex": render.latex,
-    "markdown": render.markdown,
+    "latex": lambda grids: "\n".join(map(render.latex, grids)),
+    "markdown": lambda grids: "\n".join(map(render.markdown, grids)),
 }
 
 
@@ -55,8 +56,9 @@ def run_plain(options: Namespace) -> None:
 def run_table(options: Namespace) -> None:
     """A paper's table, printed or written."""
     item = find_table(options.name)
-    grid = build_table(item, Measured.below(options.results), options.pair, _elsewhere(options))
-    text = FORMATS[options.format](grid)
+    measured = Measured.below(options.results)
+    grids = build_tables(item, measured, options.pair, _elsewhere(options))
+    text = FORMATS[options.format](grids)
     if options.output is None:
         print(text, end="")
     else:
@@ -168,7 +170,7 @@ def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     written = [page]
     for table in shown_tables(items, measured, shown):
         own = table.grid.name.replace("/", "-")
-        stem = f"{own}-{table.pair}" if table.pair else own
+        stem = (f"{own}-{table.pair}" if table.pair else own) + slug(table.grid.setting)
         for suffix, rendered in _TABLES.items():
             written.append(folder / "tables" / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.grid))

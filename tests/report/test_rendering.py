@@ -12,10 +12,11 @@ import pytest
 from spec_bench.report.paper import Column, find_table
 from spec_bench.report.plain import markdown as plain
 from spec_bench.report.rows import groups_of, read_results
+from spec_bench.report.subcommands import FORMATS
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.render import FORMATS, comma, escape_comma, html, latex, markdown
+from spec_bench.report.tables.render import comma, escape_comma, html, latex, markdown
 from tests.report.rows import row, write
 
 TAG = "<script>alert('|')</script>"
@@ -33,7 +34,7 @@ def hostile(text: str) -> Grid:
 
 
 def test_html_shows_tags_as_text() -> None:
-    text = html(hostile(TAG))
+    text = html([hostile(TAG)])
     assert "<script>" not in text
     assert text.count("&lt;script&gt;") >= 8
 
@@ -47,7 +48,7 @@ def test_a_markdown_table_keeps_its_columns_and_opens_no_tag() -> None:
 
 def test_a_line_break_in_a_name_ends_no_line() -> None:
     for name in ("markdown", "latex"):
-        text = FORMATS[name](hostile("first\nsecond"))
+        text = FORMATS[name]([hostile("first\nsecond")])
         assert not any(line.startswith("second") for line in text.splitlines()), name
 
 

@@ -7,12 +7,14 @@ nothing about where rows come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.report.apart import slug
 from spec_bench.report.figures import heat_maps
-from spec_bench.report.figures.choose import nothing_measured
+from spec_bench.report.figures.choose import nothing_measured, parts_of
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import printed_cells
@@ -85,7 +87,12 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
     """
     found = SOURCES[drawing.source](item, drawing, rows)
     printed = printed_cells(item.paper, found.pair) if "pair" in found else pd.DataFrame()
-    if not (own := list(sheets(drawing, found, printed))):
+    own = [
+        replace(sheet, setting=setting)
+        for setting, part in parts_of(drawing, found)
+        for sheet in sheets(drawing, part, printed)
+    ]
+    if not own:
         raise nothing_measured(item)
     return own
 
@@ -96,12 +103,12 @@ def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
     for sheet in found:
         name = f"{item.paper}-fig{item.number}"
         pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
-        same = [each for each in found if each.text("{pair}") == pair]
+        same = [e for e in found if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
         if pair and "," not in pair:
             name += f"-{pair}"
         if len(same) > 1:
             name += f"-{sheet.rows.task.iloc[0]}"
-        names.append(name)
+        names.append(name + slug(sheet.setting))
     return names
 
 

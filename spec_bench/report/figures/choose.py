@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 
 import pandas as pd
 
+from spec_bench.columns import apart_in
+from spec_bench.report.apart import split
+from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Figure, load_paper
 from spec_bench.report.rows import cell_keys, tree_attention
@@ -50,6 +54,19 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
     order = found.assign(_prompts=found.get("prompts", pd.Series(0, found.index)))
     order = order.sort_values("_prompts", ascending=False, kind="stable")
     return found.loc[order.drop_duplicates(cell_keys(found)).index.sort_values()]
+
+
+def parts_of(drawing: Drawing, rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows in parts that one file may show, and what tells them apart.
+
+    What the figure itself tells apart, by an axis, a panel or a colour, may differ in a file.
+    """
+    told = {*drawing.files, *drawing.across, *filter(None, [drawing.down]), "pair", "task"}
+    for row, column in product(range(len(drawing.rows)), range(len(drawing.columns))):
+        for layer in drawing.panel(row, column).drawn:
+            told |= {layer.x, layer.y, *layer.hue, *layer.keep, *filter(None, [layer.marker])}
+    groups = {each.name for each in apart_in(rows)} if "group" in told else set()
+    return split(rows, told | groups)
 
 
 def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:

@@ -183,7 +183,7 @@ def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
 def _surround(figure: Any, sheet: Sheet) -> None:
     """The legend of all panels, the heading above it and the note below."""
     drawing = sheet.drawing
-    heading = sheet.text(drawing.heading)
+    heading = ", ".join(filter(None, [sheet.text(drawing.heading), sheet.setting]))
     if entries := _entries(sheet):
         columns = int(by_columns(drawing.legend_columns, len(sheet.grid[0])))
         figure.legend(

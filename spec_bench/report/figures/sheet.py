@@ -115,11 +115,13 @@ class Sheet:
         drawing: how it is drawn.
         grid: rows of panels, top to bottom.
         rows: all cells that are plotted.
+        setting: what tells its cells from those of the figure's other files; "" for no such files.
     """
 
     drawing: Drawing
     grid: list[list[PanelData]]
     rows: pd.DataFrame = field(repr=False)
+    setting: str = ""
 
     @property
     def panels(self) -> list[PanelData]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spec_bench.report.paper import Item, Table
-from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.grid import Grid, Wanted
 from spec_bench.report.tables.measured import Measured
 
@@ -36,7 +36,7 @@ def shown_tables(
         results: the results folder for the commands; None where it is the default.
     """
     tables = [item for item in items if isinstance(item, Table)]
-    own = [build_table(item, measured, None, results) for item in tables]
+    own = [grid for item in tables for grid in build_tables(item, measured, None, results)]
     found = [ShownTable(grid, "") for grid in own if grid.measured]
     covered = {wanted.pair for shown in found for wanted in shown.grid.wanted()}
     for pair in measured.pairs():
@@ -44,9 +44,9 @@ def shown_tables(
             continue
         seen: set[tuple[Wanted, ...]] = set()
         for item in tables:
-            grid = build_table(item, measured, pair, results)
-            key = tuple(grid.wanted())
-            if grid.measured and key not in seen:
+            grids = build_tables(item, measured, pair, results)
+            key = tuple(grids[0].wanted())
+            if key not in seen and any(grid.measured for grid in grids):
                 seen.add(key)
-                found.append(ShownTable(grid, pair))
+                found += [ShownTable(grid, pair) for grid in grids if grid.measured]
     return found

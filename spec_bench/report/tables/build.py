@@ -43,6 +43,38 @@ def build_table(
     return replace(grid, notes=notes, commands=tuple(commands))
 
 
+def build_tables(
+    item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
+) -> list[Grid]:
+    """A table, once for each way in which its cells were run: rows that differ are not mixed.
+
+    The headings say what differs. Commands for what is missing stand below the first.
+
+    Args:
+        item: the table.
+        measured: the rows there are.
+        pair: the pair to show; None: the paper's own.
+        results: the results folder for the commands; None where it is the default.
+
+    Raises:
+        ValueError: no such pair.
+    """
+    first = build_table(item, measured, pair, results)
+    parts = measured.apart(first.wanted())
+    if len(parts) == 1:
+        return [first]
+    grids = [(text, build_table(item, part, pair, results)) for text, part in parts]
+    return [
+        replace(
+            grid,
+            title=f"{grid.title} ({text})",
+            setting=text,
+            commands=() if place else first.commands,
+        )
+        for place, (text, grid) in enumerate(grids)
+    ]
+
+
 def check_pair(item: Item, pair: str, measured: Measured) -> None:
     """Refuses a pair that neither has a config nor was measured.
 

@@ -157,6 +157,8 @@ class Grid:
         notes: what a reader must know, a sentence or two each.
         commands: what would measure the missing cells.
         measured: whether any cell has a measured value.
+        setting: what tells its measured cells from those of the table's other parts; "" where the
+            table is one.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Grid:
     notes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     measured: bool = False
+    setting: str = ""
 
     def cells_of(self, column: int) -> list[Cell]:
         """A column's cells, top to bottom."""

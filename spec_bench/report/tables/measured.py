@@ -14,12 +14,15 @@ from typing import Any
 import pandas as pd
 
 from spec_bench import files
+from spec_bench.report.apart import split
 from spec_bench.report.counts import Records
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import Row, load_rows
+from spec_bench.report.rows import Row, load_rows, rows_of
 from spec_bench.report.seeds import pooled
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.spec import parse
+
+_TOLD = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
 
 
 class Measured:
@@ -36,10 +39,9 @@ class Measured:
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
         self._sorted: dict[tuple[object, ...], list[Row]] = {}
-        for row in rows.to_dict("records"):
-            pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
-            key = (pair, str(row["task"]), str(row["decoder"]))
-            self._buckets.setdefault(key, []).append({str(k): v for k, v in row.items()})
+        self._rows: list[Row] = rows_of(rows)
+        for row in self._rows:
+            self._buckets.setdefault(self._key(row), []).append(row)
 
     @classmethod
     def below(cls, folder: Path) -> Measured:
@@ -72,6 +74,29 @@ class Measured:
         if best is None:
             return None
         return self._first(wanted, str(len(parse(best["spec"]).numbers)), experiments)
+
+    def apart(self, wanted: Iterable[Wanted]) -> list[tuple[str, Measured]]:
+        """Parts whose rows agree in what tells runs apart, as far as these cells are concerned.
+
+        Returns:
+            What tells each part from the others, and the part; this alone where nothing differs.
+        """
+        asked = list(wanted)
+        keys = {(each.pair, each.task, each.decoder) for each in asked}
+        fitting = [
+            place
+            for place, row in enumerate(self._rows)
+            if (key := self._key(row)) in keys
+            and any(key == (w.pair, w.task, w.decoder) and _fits(row, w) for w in asked)
+        ]
+        parts = split(self.rows.iloc[fitting], _TOLD) if fitting else []
+        if len(parts) < 2:
+            return [("", self)]
+        return [(text, Measured(rows)) for text, rows in parts]
+
+    def _key(self, row: Row) -> tuple[str, str, str]:
+        pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
+        return pair, str(row["task"]), str(row["decoder"])
 
     def trees(self, wanted: Wanted, experiments: Sequence[str]) -> dict[str, Row]:
         """One row for each tree of a decoder that has numbers."""

@@ -10,7 +10,7 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -83,16 +83,30 @@ def comma(grid: Grid) -> str:
     return stream.getvalue()
 
 
-def html(grid: Grid, style: str = "") -> str:
-    """A whole page with one table.
+def comma_of_all(grids: Sequence[Grid]) -> str:
+    """The parts of a table as one CSV; where there are several, a first column tells them apart."""
+    if len(grids) == 1:
+        return comma(grids[0])
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for place, grid in enumerate(grids):
+        head, *lines = csv.reader(io.StringIO(comma(grid)))
+        writer.writerows([] if place else [["setting", *head]])
+        writer.writerows([escape_comma(grid.setting), *line] for line in lines)
+    return stream.getvalue()
+
+
+def html(grids: Sequence[Grid], style: str = "") -> str:
+    """A whole page with a table, or with the parts of one.
 
     Args:
-        grid: the table.
+        grids: the table's.
         style: CSS to embed.
     """
     page = _environment("html").get_template("page.html.jinja")
-    sheet = sheet_of(grid)
-    return page.render(grid=grid, sheet=sheet, blocks=_blocks(sheet), style=style)
+    sheets = [sheet_of(grid) for grid in grids]
+    tables = [(g, sheet, _blocks(sheet)) for g, sheet in zip(grids, sheets, strict=True)]
+    return page.render(name=grids[0].name, tables=tables, style=style)
 
 
 def html_fragment(grid: Grid) -> str:
@@ -107,15 +121,6 @@ def latex(grid: Grid) -> str:
     sheet = sheet_of(grid)
     table = _environment("latex").get_template("table.tex.jinja")
     return table.render(grid=grid, sheet=sheet, long=len(sheet.lines) > _LINES, lines=_ruled(sheet))
-
-
-FORMATS: dict[str, Callable[[Grid], str]] = {
-    "csv": comma,
-    "html": html,
-    "latex": latex,
-    "markdown": markdown,
-}
-"""Name of a format -> what writes it."""
 
 
 def escape_markdown(text: str) -> str:

@@ -1,0 +1,122 @@
+"""No table and no figure mixes rows that differ in what tells runs apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from spec_bench.report.__main__ import main
+from spec_bench.report.apart import slug, split
+from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures.drawing import drawing_of
+from spec_bench.report.paper import find_figure, find_table
+from spec_bench.report.tables.build import build_tables
+from spec_bench.report.tables.measured import Measured
+from tests.report.rows import MT_BENCH, around, frame, row, write
+
+FIXED, MOVING = {"batch_size": 1}, {"batch_size": 4, "batching": "continuous"}
+
+
+def cells(**values: object) -> list[dict[str, object]]:
+    """A chain and a stochastic beam of depth 2."""
+    trees = (("sd", "2", 2.0), ("rsd_s", "3x2", 2.4))
+    return [row(name, spec, block_efficiency=tau, **values) for name, spec, tau in trees]
+
+
+def test_rows_are_split_by_what_differs_and_only_that_is_named() -> None:
+    rows = frame(*cells(**FIXED, batching="static"), *cells(batch_size=4, batching="static")[:1])
+    parts = split(rows, ())
+    assert [(text, len(part)) for text, part in parts] == [("batch size 1", 2), ("batch size 4", 1)]
+    assert split(rows, ("batch_size",))[0][0] == ""
+
+
+def test_what_belongs_to_the_task_splits_only_the_task_that_has_several() -> None:
+    short, long = {"max_new_tokens": 16}, {"max_new_tokens": 64}
+    rows = frame(*cells(**long), *cells(**short, task="squad"))
+    assert [text for text, _ in split(rows, ())] == [""]
+    more = frame(*cells(**long), *cells(**short, task="squad"), *cells(**long, task="squad")[:1])
+    parts = {text: list(part.task) for text, part in split(more, ())}
+    assert parts == {
+        "max new tokens 16": ["xsum", "xsum", "squad", "squad"],
+        "max new tokens 64": ["xsum", "xsum", "squad"],
+    }
+
+
+def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path: Path) -> None:
+    write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(**MOVING)[0])
+    grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
+    fixed, moving = grids
+    assert fixed.title.endswith(" (batch size 1, batching not stated)")
+    assert moving.setting == "batch size 4, batching continuous"
+    ours = [[cell.ours is not None for line in grid.lines for cell in line.cells] for grid in grids]
+    assert [sum(own) for own in ours] == [2, 1]
+    assert fixed.commands and not moving.commands
+    alone = write(tmp_path / "alone", "rsd-exp1", *cells(**FIXED))
+    (only,) = build_tables(find_table("rsd/1"), Measured.below(alone))
+    assert only.setting == "" and not only.title.endswith(")")
+
+
+def test_the_parts_of_a_table_are_one_csv_and_one_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(batch_size=4)[0])
+    asked = ["table", "rsd/1", "--results", str(tmp_path), "--format"]
+    assert main([*asked, "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {line["setting"] for line in lines} == {"batch size 1", "batch size 4"}
+    ours = [line["setting"] for line in lines if line["block_efficiency_ours"]]
+    assert ours == ["batch size 1", "batch size 1", "batch size 4"]
+    assert main([*asked, "html"]) == 0
+    page = capsys.readouterr().out
+    assert page.count("<html") == page.count("</html>") == 1
+    assert page.count('<table class="paper">') == 2
+
+
+def test_all_writes_a_file_for_each_part(tmp_path: Path) -> None:
+    write(tmp_path, "rsd-exp1", *cells(**FIXED), *cells(batch_size=4))
+    assert main(["all", "--results", str(tmp_path)]) == 0
+    tables = {path.name for path in (tmp_path / "rsd-exp1" / "tables").glob("*.md")}
+    assert tables == {"rsd-1-batch-size-1.md", "rsd-1-batch-size-4.md"}
+    page = (tmp_path / "rsd-exp1" / "page.html").read_text()
+    assert "<h3>XSum, batch size 1<" in page and "<h3>XSum, batch size 4<" in page
+
+
+def beams(**values: object) -> list[dict[str, object]]:
+    """ReDrafter's beams, as its Figure 6 shows them over batches of 1 and 4."""
+    return [
+        row(
+            "redrafter",
+            "8x5",
+            **{**MT_BENCH, **values, "batch_size": size, "batching": "continuous"},
+            experiment="redrafter-batches",
+            block_efficiency=around(3.0, 0.1),
+            token_rate=around(50.0 * size, 1.0),
+            token_rate_per_request=around(50.0, 1.0),
+            tree_attention=attention,
+        )
+        for size in (1, 4)
+        for attention in (True, False)
+    ]
+
+
+def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path: Path) -> None:
+    rows = frame(*beams(max_new_tokens=16), *beams(max_new_tokens=64))
+    item = find_figure("redrafter/6")
+    drawing = drawing_of(item)
+    assert drawing is not None
+    found = figure_sheets(item, drawing, rows)
+    assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
+    assert {len(sheet.rows) for sheet in found} == {4}  # batch sizes are its axis
+    paths = draw("redrafter", "6", rows, tmp_path, formats=["png"])
+    assert [path.stem.removeprefix("redrafter-fig6-embedded") for path in paths] == [
+        "-max-new-tokens-16",
+        "-max-new-tokens-64",
+    ]
+
+
+def test_a_setting_becomes_part_of_a_files_name() -> None:
+    assert slug("batch size 4, source a/b: c") == "-batch-size-4-source-a-b-c"
+    assert slug("") == ""
