@@ -320,7 +320,7 @@ class Experiment:
     def _write_records(self, run_ids: Sequence[str]) -> None:
         """Writes these cells' records; those of cells that are not here stay as they are."""
         parts, before = [], None
-        for run_id in run_ids:
+        for run_id in dict.fromkeys(run_ids):
             part = CellStore(self._results, run_id).records()
             if part is None:
                 before = self._records_before() if before is None else before
