@@ -228,7 +228,8 @@ Written by `python -m spec_bench.columns`; the lines come from `spec_bench/colum
 A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
 marked ± is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval (bootstrap over
 prompts, empty for a single prompt). An empty cell has no value, and `reason` says why where that
-is not obvious: `column: why; column: why`. A failed cell has no numbers. A score of a metric module
+is not obvious: `column: why; column: why`. A text that a spreadsheet would take for a formula has a
+`'` before it. A failed cell has no numbers. A score of a metric module
 is named after the module, such as `rouge_rouge1`, and comes last.
 """
 

@@ -12,10 +12,12 @@ import csv
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +33,9 @@ GENERATIONS = "generations.jsonl"
 SCORES = "scores.json"
 RESULT = "result.json"
 TRACE = "trace.txt"
+_MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def package_folder(name: str) -> Path:
@@ -121,6 +126,22 @@ def set_aside(path: Path, copy: bool = False) -> Path:
     return aside
 
 
+def check_writable(folder: Path) -> None:
+    """Writes a small file where a folder is, or will be made, and removes it again.
+
+    Raises:
+        ValueError: nothing can be written there; the message names the folder and says why.
+    """
+    here = next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
+    try:
+        with NamedTemporaryFile(dir=here, prefix=".") as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ValueError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file as a whole."""
     with replacing(path) as partial:
@@ -140,21 +161,88 @@ def write_json(path: Path, value: Any) -> None:
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
     """Writes a CSV as a whole; a value that a row does not have is empty.
 
+    Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` gives them back.
+
     Raises:
         ValueError: a row has a value of no column.
     """
     with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            writer.writerow({name: escaped(value) for name, value in row.items()})
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV as text; none where there is no file."""
+def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of a CSV as text; none where there is no file.
+
+    Args:
+        path: the file.
+        needs: columns that it must have.
+
+    Raises:
+        ValueError: it is no such CSV; the message names the file, the line and why.
+    """
+    return [row for _, row in numbered_csv(path, needs)]
+
+
+def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
+    """The same with the number of the line that each row ends in."""
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
+    found: list[tuple[int, dict[str, str]]] = []
+    line = 1
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.reader(stream)
+            names = _header(next(reader, []), needs)
+            for cells in filter(None, reader):
+                line = reader.line_num
+                if len(cells) != len(names):
+                    raise ValueError(_misfit(cells, len(names)))
+                found.append((line, dict(zip(names, map(unescaped, cells), strict=True))))
+    except (ValueError, csv.Error, OSError) as error:
+        said = "it is no UTF-8" if isinstance(error, UnicodeError) else error
+        raise ValueError(f"{str(path)!r}, line {line}: {said}") from error
+    return found
+
+
+def _header(names: list[str], needs: Sequence[str]) -> list[str]:
+    """The first line, if it is one.
+
+    Raises:
+        ValueError: it lacks a column or has one twice.
+    """
+    if missing := [name for name in needs if names and name not in names]:
+        marked = names[0].startswith(_MERGE_MARKS)
+        why = "; it is a merge mark" if marked else "; are its columns separated by ';'?"
+        raise ValueError(f"no column {missing[0]!r}{why if marked or (';' in names[0]) else ''}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two columns {twice[0]!r}")
+    return names
+
+
+def _misfit(cells: Sequence[str], wanted: int) -> str:
+    """Why a line is no row."""
+    if cells and cells[0].startswith(_MERGE_MARKS):
+        return f"a merge mark, {cells[0][:20]!r}"
+    return f"{len(cells)} cells, the header has {wanted}"
+
+
+def escaped(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
+
+    Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
+    ``unescaped`` gives every text back.
+    """
+    if not isinstance(value, str) or value == "-" or not _FORMULA.match(value):
+        return value
+    return value if _NUMBER.fullmatch(value) else f"'{value}"
+
+
+def unescaped(text: str) -> str:
+    """Inverts ``escaped``."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def digest(value: Any, length: int = 12) -> str:

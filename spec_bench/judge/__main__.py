@@ -19,7 +19,7 @@ from spec_bench import files
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
 from spec_bench.judge.settings import JudgeSettings, judge_settings
-from spec_bench.sinks.csv import write_csv
+from spec_bench.sinks.csv import read_rows, write_csv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
     if not path.is_file():
         raise ValueError(f"no results file {str(path)!r}")
     results = files.results_of(path)
-    run_ids = [row["run_id"] for row in files.read_csv(path) if row["status"] != "failed"]
+    run_ids = [row["run_id"] for row in read_rows(path) if row["status"] != "failed"]
     cells = [files.run_folder(results, run_id) for run_id in run_ids]
     folders = [folder for folder in cells if (folder / ANSWERS).is_file()]
     if not folders:
@@ -72,7 +72,7 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
         )
     )
     # Read again: a job may have added rows meanwhile.
-    rows = files.read_csv(path)
+    rows = read_rows(path)
     for row in rows:
         if row["run_id"] in judged:
             judged[row["run_id"]].apply(row)

@@ -6,6 +6,7 @@ says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -58,6 +59,7 @@ from spec_bench.sinks.settings import build_sinks
 from spec_bench.sinks.sink import LoggedCell, Sink
 
 log = logging.getLogger(__name__)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
@@ -127,6 +129,11 @@ def _job(config: DictConfig) -> int:
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         results = run(asked)
+    except OSError as error:
+        if _wants_trace or error.errno not in _NO_ROOM:
+            raise
+        message = f"cannot write: {error}; what was decoded is kept, the same command resumes"
+        raise JobError(1, message) from error
     except (ValueError, OmegaConfBaseException) as error:
         if not _in_main:
             raise JobError(2, one_line(error)) from error
@@ -170,6 +177,8 @@ def _run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]
     """Runs one job and hands its results over."""
     where = (settings.pair.name, settings.task.name, len(settings.cells))
     log.info("%s, %s: %d cells", *where)
+    if processes.rank() == 0:
+        Experiment(settings.results, settings.name).check_places()
     results = [result.at_stage(settings.stage) for result in run_job_of(settings)]
     if processes.rank() == 0:
         _hand_over(settings, results, sinks)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from spec_bench.core.sampling import SamplingSettings
+from spec_bench.fields import MOST_NODES, shown
 from spec_bench.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 
 Count = Annotated[Whole, Ge(1)]
@@ -63,11 +64,18 @@ def expand_grid(item: Any) -> list[Any]:
     if len(item) > 1:
         raise ValueError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
     grid = check(Grid, item["grid"], "grid")
+    if max(grid.depths) > MOST_NODES:
+        raise ValueError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
+    count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
+    if count > _MOST_TREES:
+        raise ValueError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
     trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
     return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
 
 
 BASELINE = "ar"
+_MOST_TREES = 1_000_000
+_DEEP = 64  # two factors make more trees of this depth than can ever be
 
 
 @settings

@@ -15,6 +15,7 @@ import yaml
 
 from spec_bench import files
 from spec_bench.published import FILE, read_published
+from spec_bench.sinks.csv import read_rows
 
 BASELINE = "ar"
 
@@ -117,7 +118,7 @@ def measured_rows(results: Path) -> list[RateRow]:
     """The rates in all CSVs below a results folder."""
     found = []
     for path in files.results_files(results):
-        for row in files.read_csv(path):
+        for row in read_rows(path):
             if (rate := _number(row.get("token_rate"))) and not row["simulated_acceptance"]:
                 target, draft, task = row["target"], row["draft"], row["task"]
                 device = _device(files.run_folder(files.results_of(path), row["run_id"]))

@@ -38,7 +38,7 @@ from spec_bench.records import CellResult, Generation, Reason, Request, Stage
 from spec_bench.run import kept
 from spec_bench.run.cells import Cell
 from spec_bench.run.kept import Kept
-from spec_bench.sinks.csv import merge_csv
+from spec_bench.sinks.csv import merge_csv, read_rows
 from spec_bench.sinks.rows import stored
 
 if TYPE_CHECKING:
@@ -293,6 +293,16 @@ class Experiment:
         self.records = files.records_file(self.csv)
         self._results = results
         self._notes = files.jobs_folder(results, name)
+
+    def check_places(self) -> None:
+        """Whether what a job ends with can be written: better said now than after decoding.
+
+        Raises:
+            ValueError: a folder takes no file, or the table there is none that takes more rows.
+        """
+        for folder in (self.csv.parent, self._results / files.RUNS):
+            files.check_writable(folder)
+        read_rows(self.csv)
 
     def add(self, note: JobNote) -> list[dict[str, Any]]:
         """Notes a job that has ended and rebuilds the CSV; its rows."""

@@ -14,6 +14,7 @@ from spec_bench.sinks.rows import row_of
 
 log = logging.getLogger(__name__)
 _NO_ENDS: Mapping[str, float] = {}
+NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
 
 
 def merge_csv(
@@ -38,7 +39,7 @@ def merge_csv(
     Returns:
         The rows as they were written.
     """
-    rows: dict[str, dict[str, Any]] = {row["run_id"]: dict(row) for row in files.read_csv(path)}
+    rows: dict[str, dict[str, Any]] = {row["run_id"]: dict(row) for row in read_rows(path)}
     named = list(dict.fromkeys(order))
     kept = [run_id for run_id in rows if run_id not in set(named)]
     rows.update({result.run_id: row_of(result) for result in results})
@@ -51,9 +52,7 @@ def merge_csv(
 def _archive(path: Path, past: list[dict[str, Any]], present: set[str]) -> None:
     """Adds rows to the archive beside a results file, each once, before they leave that file."""
     archive = files.archive_file(path)
-    before: dict[str, dict[str, Any]] = {
-        row["run_id"]: dict(row) for row in files.read_csv(archive)
-    }
+    before: dict[str, dict[str, Any]] = {row["run_id"]: dict(row) for row in read_rows(archive)}
     rows = {**before, **{str(row["run_id"]): row for row in past}}
     rows = {run_id: row for run_id, row in rows.items() if run_id not in present}
     if rows.keys() == before.keys():
@@ -61,6 +60,15 @@ def _archive(path: Path, past: list[dict[str, Any]], present: set[str]) -> None:
     if new := len(rows.keys() - before.keys()):
         log.info("%d rows of other weights, data or an older engine are now in %s", new, archive)
     write_csv(archive, list(rows.values()))
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a results file as text; none where there is no file.
+
+    Raises:
+        ValueError: it is no results file; the message names the line.
+    """
+    return files.read_csv(path, NEEDED)
 
 
 def write_csv(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

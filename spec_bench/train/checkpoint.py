@@ -6,14 +6,21 @@ What follows from the step is not stored: the learning rate, and which dialogues
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from spec_bench.files import digest, replacing, write_csv
+from spec_bench.files import digest, replacing, set_aside, write_csv
+
+log = logging.getLogger(__name__)
+# What reading a file that is none, or half of one, raises.
+_FAULTS = (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError)
 
 
 @dataclass
@@ -68,18 +75,52 @@ class Checkpoint:
         """
         if not self.file.is_file():
             return Progress()
-        state = torch.load(self.file, map_location="cpu", weights_only=True)
-        if state["settings"] != self.settings:
+        state = self._read()
+        if state is not None and state["settings"] != self.settings:
             raise ValueError(
                 f"{self.file.parent} holds a training with other settings; give this one another "
                 "name=..., or remove that folder"
             )
-        module.load_state_dict(state["module"])
-        optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["random_cuda"])
-        return Progress(**state["progress"])
+        fresh = deepcopy((module.state_dict(), optimiser.state_dict()))
+        try:
+            return Progress() if state is None else _restored(state, module, optimiser)
+        except _FAULTS as error:
+            self._set_aside(error)
+            module.load_state_dict(fresh[0])
+            optimiser.load_state_dict(fresh[1])
+            return Progress()
+
+    def _read(self) -> dict[str, Any] | None:
+        """The file; None where it is not one, which is said."""
+        try:
+            state = torch.load(self.file, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or not isinstance(state["settings"], str):
+                raise ValueError("it holds no training")
+        except _FAULTS as error:
+            self._set_aside(error)
+            return None
+        return state
+
+    def _set_aside(self, error: Exception) -> None:
+        said = " ".join(str(error).split())[:120] or type(error).__name__
+        try:
+            name = set_aside(self.file).name
+        except FileNotFoundError:  # another process of the training was first
+            return
+        log.warning("%s: %s; it is now %s, training begins anew", self.file, said, name)
+
+
+def _restored(
+    state: Mapping[str, Any], module: torch.nn.Module, optimiser: torch.optim.Optimizer
+) -> Progress:
+    """Puts everything back as it was saved."""
+    progress = Progress(**state["progress"])
+    module.load_state_dict(state["module"])
+    optimiser.load_state_dict(state["optimiser"])
+    torch.set_rng_state(state["random"])
+    if state["random_cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["random_cuda"])
+    return progress
 
 
 class TrainingLog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,25 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
     assert "rsd_s > sd" in done.stdout
     assert (tmp_path / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda text: text.replace(",", ";"), "line 1"),
+        (lambda text: text.replace("run_id", "run"), "run_id"),
+        (lambda text: text + "1,2,3\n", "line 4"),
+        (lambda text: text + "<<<<<<< ours\n", "merge mark"),
+        (lambda text: text.replace("1.5", "fast"), "'fast'"),
+    ],
+)
+def test_a_results_file_that_is_none_is_one_line_with_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[str], str], named: str
+) -> None:
+    rows = row("ar", token_rate=2.5), row("sd", "3", token_rate=1.5)
+    file = write(tmp_path, "mine", *rows) / "mine" / "results.csv"
+    file.write_text(change(file.read_text()))
+    for command in (["results", str(file)], ["table", "rsd/1", "--results", str(tmp_path)]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and str(file) in said and named in said

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.files import escaped
 from spec_bench.report.paper import Column, find_table
 from spec_bench.report.plain import markdown as plain
 from spec_bench.report.rows import groups_of, read_results
@@ -16,7 +17,7 @@ from spec_bench.report.subcommands import FORMATS
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.render import comma, escape_comma, html, latex, markdown
+from spec_bench.report.tables.render import comma, html, latex, markdown
 from tests.report.rows import row, write
 
 TAG = "<script>alert('|')</script>"
@@ -68,7 +69,7 @@ def test_a_csv_cell_is_no_formula(formula: str) -> None:
 
 @pytest.mark.parametrize("number", ["-1.25", "+0.5", "-3e-05", "-", "", "0.7", "4x2@0.9"])
 def test_numbers_and_trees_stay_as_they_are_in_csv(number: str) -> None:
-    assert escape_comma(number) == number
+    assert escaped(number) == number
 
 
 def test_the_plain_table_of_a_results_file_opens_no_tag_and_keeps_its_columns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.run import app
-from spec_bench.run.store import CellStore
+from spec_bench.run.store import CellRun, CellStore
 from tests.run.tiny import RunJob, overrides, rows_of, tokens_of
 from tests.warm import Command
 
@@ -146,3 +147,42 @@ def without_times(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return [
         {name: value for name, value in row.items() if not name.startswith(TIMES)} for row in rows
     ]
+
+
+@pytest.mark.parametrize(
+    ("results", "named"), [("/proc/none", "/proc/none"), ("results", "line 1"), ("grid", "trees")]
+)
+def test_what_could_not_be_written_or_counted_is_said_before_decoding(
+    family: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    results: str,
+    named: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run_job_of", lambda settings: pytest.fail("it decoded"))
+    table = tmp_path / "results" / "default" / "results.csv"
+    table.parent.mkdir(parents=True)
+    table.write_text("pair;run_id\np;1\n")
+    grid = "cells=[{grid: {decoder: rsd_c, factors: [1,2,3,4], most: 9, depths: [99], order: any}}]"
+    more = [grid] if results == "grid" else []
+    assert main(monkeypatch, *overrides(family, Path(results), *more)) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and named in said[0]
+
+
+def test_a_disk_that_is_full_in_the_middle_is_one_line(
+    family: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CellStore, "append", full)
+    monkeypatch.setattr(CellRun, "fail", full)
+    assert main(monkeypatch, *overrides(family, tmp_path)) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "No space left" in said[-1] and not any("Traceback" in line for line in said)

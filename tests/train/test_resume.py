@@ -81,6 +81,23 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         run_training(training(tmp_path, "medusa", TEXT, 3, learned_from="something else"))
 
 
+@pytest.mark.parametrize("bad", [b"", b"half", b"\0" * 4000, None])
+def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(
+    bad: bytes | None, tmp_path: Path
+) -> None:
+    whole = training(tmp_path / "whole", "medusa", TEXT, 3)
+    run_training(whole)
+    cut = training(tmp_path / "cut", "medusa", TEXT, 3)
+    file = cut.settings.folder / "checkpoint.pt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    good = (whole.settings.folder / "checkpoint.pt").read_bytes()
+    file.write_bytes(good[: len(good) // 2] if bad is None else bad)
+    assert run_training(cut).step == 3
+    assert file.with_name("checkpoint.pt.bad-1").exists()
+    for one, other in zip(whole.trainee.parameters(), cut.trainee.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("parts", [2, 5])
 def test_a_step_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
     whole = training(tmp_path / "1", "redrafter", TEXT, 4)

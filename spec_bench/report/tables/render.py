@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from spec_bench.files import escaped
 from spec_bench.report.tables.grid import Cell, Grid
 from spec_bench.report.tables.sheet import LOST, Head, Sheet, SheetLine, Text, sheet_of
 
@@ -40,7 +41,6 @@ _LATEX = {
     ">": r"$>$",
     "\n": " ",
 }
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LINES = 36  # more than these are higher than a page, notes included, in the text's own size
 
 
@@ -74,12 +74,12 @@ def comma(grid: Grid) -> str:
     ends = ("ours", "low", "high", "difference", "state") if grid.measured else ()
     names = [f"{column.name}_{end}" for column in grid.columns for end in ("paper", *ends)]
     last = ["lossless"] if grid.measured else []
-    writer.writerow(map(escape_comma, [*(h.replace(" ", "_") for h in grid.heads), *names, *last]))
+    writer.writerow(map(escaped, [*(h.replace(" ", "_") for h in grid.heads), *names, *last]))
     for line in grid.lines:
         values = [text for cell in line.cells for text in _values(cell)[: 1 + len(ends)]]
         marks = {cell.ours.mark or "exact" for cell in line.cells if cell.ours}
         lossless = ["/".join(sorted(marks))] if grid.measured else []
-        writer.writerow(map(escape_comma, [*line.labels, *values, *lossless]))
+        writer.writerow(map(escaped, [*line.labels, *values, *lossless]))
     return stream.getvalue()
 
 
@@ -92,7 +92,7 @@ def comma_of_all(grids: Sequence[Grid]) -> str:
     for place, grid in enumerate(grids):
         head, *lines = csv.reader(io.StringIO(comma(grid)))
         writer.writerows([] if place else [["setting", *head]])
-        writer.writerows([escape_comma(grid.setting), *line] for line in lines)
+        writer.writerows([escaped(grid.setting), *line] for line in lines)
     return stream.getvalue()
 
 
@@ -131,12 +131,6 @@ def escape_markdown(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Text with LaTeX's own characters written out."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def escape_comma(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula; numbers and a lone dash stay."""
-    harmless = text == "-" or re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text)
-    return f"'{text}" if text.startswith(_FORMULA) and not harmless else text
 
 
 def one_line(text: str) -> str:
