@@ -59,6 +59,12 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path: P
     assert only.setting == "" and not only.title.endswith(")")
 
 
+def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path: Path) -> None:
+    write(tmp_path, "rsd-exp1", *cells(stage="screen"), cells(stage="confirm")[0])
+    grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
+    assert [grid.setting for grid in grids] == ["stage confirm", "stage screen"]
+
+
 def test_the_parts_of_a_table_are_one_csv_and_one_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

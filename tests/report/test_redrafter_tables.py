@@ -117,6 +117,9 @@ def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path: P
     shutil.rmtree(tmp_path / "runs")
     line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
     assert "| 15x5 | 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [1.10, 1.30] |" in line
+    notes = table(tmp_path, 2).notes
+    assert any("no interval where the records by prompt" in note for note in notes)
+    assert not any("two rates: paired" in note for note in notes)
     greedy = line_of(table(tmp_path, 2), "paper's", "greedy AR", "0")
     assert "| 1.00 | 1.00 | +0.00 | 1.00 |" in greedy
 

@@ -79,7 +79,8 @@ class Measured:
         """Parts whose rows agree in what tells runs apart, as far as these cells are concerned.
 
         Returns:
-            What tells each part from the others, and the part; this alone where nothing differs.
+            What tells each part from the others, and the part, what a search confirmed first; this
+            alone where nothing differs.
         """
         asked = list(wanted)
         keys = {(each.pair, each.task, each.decoder) for each in asked}
@@ -92,7 +93,9 @@ class Measured:
         parts = split(self.rows.iloc[fitting], _TOLD) if fitting else []
         if len(parts) < 2:
             return [("", self)]
-        return [(text, Measured(rows)) for text, rows in parts]
+        screened = [not any(map(confirmed, rows_of(rows))) for _, rows in parts]
+        ordered = sorted(zip(screened, parts, strict=True), key=lambda part: part[0])
+        return [(text, Measured(rows)) for _, (text, rows) in ordered]
 
     def _key(self, row: Row) -> tuple[str, str, str]:
         pair = self._aliases.get(str(row["pair"]), str(row["pair"]))

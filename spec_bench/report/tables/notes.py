@@ -71,7 +71,8 @@ def notes_for(
 def _compared(grid: Grid) -> list[str]:
     """How values that compare two cells got their intervals, or why they have none."""
     cells = [cell for line in grid.lines for cell in line.cells if cell.over or cell.minus]
-    ends = [cell.ours.low for cell in cells if cell.ours is not None]
+    ours = [cell.ours for cell in cells if cell.ours is not None]
+    ends = [own.low for own in ours if own.low is None or own.low != own.high]  # 1 is no estimate
     if not ends:
         return []
     what = "ratio" if any(cell.over for cell in cells) else "difference"
