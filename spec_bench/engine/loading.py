@@ -74,7 +74,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
         return TokenIds(random_config(path).vocab_size)
     try:
         return AutoTokenizer.from_pretrained(path, revision=revision)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file makes its reader raise anything
         raise ValueError(f"cannot load tokenizer {path!r}: {reason_of(path, error)}") from error
 
 

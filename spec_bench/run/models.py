@@ -14,7 +14,7 @@ from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, l
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds
 from spec_bench.measure.provenance import device_name, machine
-from spec_bench.run.model_files import model_path
+from spec_bench.run.model_files import fingerprint, model_path
 from spec_bench.run.pair import Pair
 from spec_bench.run.settings import JobSettings
 
@@ -69,14 +69,18 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
-    A pair with a chat template of its own gets a copy that bears it.
+    Where the pair names a tokenizer that is every model's, and none is looked for beside them. A
+    pair with a chat template of its own gets a copy that bears it.
 
     Raises:
         ValueError: naming the first token on which two vocabularies differ.
     """
-    tokenizer, tokens = common_tokenizer(
-        [_tokenizer(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
-    )
+    places = [
+        (s.path, s.revision, mark) for s, mark in zip(pair.specs, pair.revisions, strict=True)
+    ]
+    if pair.tokenizer is not None:
+        places = [(pair.tokenizer, None, fingerprint(pair.tokenizer))]
+    tokenizer, tokens = common_tokenizer([_tokenizer(*place) for place in places])
     if pair.chat_template is not None and not isinstance(tokenizer, TokenIds):
         tokenizer = copy(tokenizer)
         tokenizer.chat_template = pair.chat_template
@@ -113,8 +117,8 @@ def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
     return _models[spec, mark]
 
 
-def _tokenizer(spec: ModelSpec, mark: str | None) -> Any:
-    key = (spec.path, spec.revision, mark)
+def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
+    key = (path, revision, mark)
     if key not in _tokenizers:
-        _tokenizers[key] = load_tokenizer(spec.path, spec.revision)
+        _tokenizers[key] = load_tokenizer(path, revision)
     return _tokenizers[key]

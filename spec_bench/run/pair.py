@@ -83,6 +83,7 @@ class PairSettings:
     target_device_map: Text | dict[str, Whole | Text] | None = None
     target_revision: Text | None = None
     draft_revision: Text | None = None
+    tokenizer: Text | None = None
     chat_template: Text | None = None
     gated: Flag = False
     target_parameters: Annotated[Whole, Ge(1)] | None = None
@@ -124,6 +125,7 @@ class Pair:
         chat_template: Jinja, in place of the tokenizer's own; None keeps that.
         heads: draft heads on the target by kind, as the user wrote them.
         head_commits: of heads on the hub, once they are known.
+        tokenizer: where the tokens of all models are told; None: in the target's own folder.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Pair:
     chat_template: str | None = None
     heads: Mapping[str, str] = field(default_factory=dict)
     head_commits: Mapping[str, str | None] = field(default_factory=dict)
+    tokenizer: str | None = None
 
     def settings(self) -> dict[str, Any]:
         """What of the pair changes a number; part of a cell's run id."""
@@ -144,6 +147,9 @@ class Pair:
             "dtype": self.specs[0].dtype,
             "target_device_map": _plain(self.specs[0].device_map),
         }
+        if self.tokenizer is not None:
+            told = fingerprint(self.tokenizer)
+            settings["tokenizer"] = {"source": self.tokenizer, "revision": told}
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         return settings
@@ -218,7 +224,10 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     )
     label = pair.name or "+".join(_short(name) for name in names)
     heads = _named_heads(pair.heads or {})
-    return Pair(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads)
+    return Pair(
+        *(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads),
+        tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
+    )
 
 
 def _named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
