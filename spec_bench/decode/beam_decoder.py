@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from spec_bench.core.beams import beam_probs, next_token_log_probs
+from spec_bench.core.beams import beam_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.warp import SamplingSettings, make_a_law
 from spec_bench.decode.beam_rows import BeamRow
@@ -134,16 +134,18 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)
         length = torch.zeros((rows, places), dtype=torch.long)
         stopped = torch.zeros((rows, places), dtype=torch.bool)
+        first = torch.arange(places).repeat(rows, 1)
         most = max(len(row.request.stop_ids) for row in active)
         stop_ids = torch.full((rows, max(most, 1)), -1)
         for index, row in enumerate(active):
+            first[index, : row.width] = torch.tensor(row.first_of_text())
             for place, beam in enumerate(row.beams):
                 likelihood[index, place] = beam.likelihood
                 length[index, place] = beam.length
                 stopped[index, place] = beam.stopped
             for place, token in enumerate(row.request.stop_ids):
                 stop_ids[index, place] = token
-        host = (likelihood, length, stopped, stop_ids)
+        host = (likelihood, length, stopped, stop_ids, first)
         return Parents(forest.input_tokens, *(part.to(self.target.device) for part in host))
 
     def _draft(
@@ -159,7 +161,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
                 else forest.run_pending(draft, cache, [row.drafted for row in active])
             )
             logits = logits.to(self.target.device, self.settings.dtype)
-            log_q = next_token_log_probs(logits, parents.stopped, parents.tokens)
+            log_q = parents.log_probs(logits)
             law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
             drafted.lawful.append(make_a_law(logits).all(dim=1))

@@ -102,6 +102,16 @@ class BeamRow:
             depth.append(0 if parent < 0 else depth[parent] + 1)
         return depth
 
+    def first_of_text(self) -> list[int]:
+        """For each beam the first one with the same text, beams counted from 0."""
+        texts: dict[tuple[int, int], int] = {}  # (the parent's, the token) -> a node with it
+        node_text: list[int] = []
+        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
+            key = (-1 if parent < 0 else node_text[parent], token)
+            node_text.append(texts.setdefault(key, node))
+        beams = node_text[-self.width :]
+        return [beams.index(text) for text in beams]
+
     def generated(self, beam: int) -> list[int]:
         """The tokens that a beam has generated, beams counted from 0."""
         path, node = [], len(self.tokens) - self.width + beam

@@ -56,6 +56,7 @@ class Parents:
         length: [R, B] tokens generated, nothing after a stop token.
         stopped: [R, B] whether it has emitted a stop token.
         stop_ids: [R, S] the rows' stop tokens, filled up with -1.
+        first: [R, B] the first beam with the same text, which may be itself.
     """
 
     tokens: Tensor
@@ -63,6 +64,19 @@ class Parents:
     length: Tensor
     stopped: Tensor
     stop_ids: Tensor
+    first: Tensor
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Raw log-probabilities after each, the same numbers after beams of the same text.
+
+        A model computes those apart, and they come out a rounding apart, by place and by batch. A
+        truncation, or a largest value, would then fall among equal cells otherwise in each batch.
+
+        Args:
+            logits: [R, B, V].
+        """
+        log_p = next_token_log_probs(logits, self.stopped, self.tokens)
+        return log_p.gather(1, self.first.unsqueeze(-1).expand_as(log_p))
 
     def children(self, cells: Tensor, log_p: Tensor) -> Parents:
         """The beams at some cells.
@@ -77,7 +91,11 @@ class Parents:
         ends = (tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(dim=-1)
         stopped = self.stopped.gather(1, parent)
         length = self.length.gather(1, parent) + ~stopped
-        return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids)
+        text = self.first.gather(1, parent) * log_p.shape[-1] + tokens
+        place = torch.arange(text.shape[1], device=text.device)
+        same = text.unsqueeze(1) == text.unsqueeze(2)
+        first = torch.where(same, place, text.shape[1]).amin(dim=-1)
+        return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
 
     def only(self, there: Tensor) -> Parents:
         """The same beams with all but some gone; there: [R, B]."""
@@ -193,7 +211,7 @@ def verify(
     for layer in range(depth + 1):
         first = inputs + (layer - 1) * width
         here = logits[:, first : first + width] if layer else logits[:, :inputs]
-        log_p = next_token_log_probs(here, parents.stopped, parents.tokens)
+        log_p = parents.log_probs(here)
         law = beam_probs(parents.likelihood, log_p, settings)
         if layer == depth:  # the extra layer: nothing was drafted for it
             chain = law.unsqueeze(1).expand(-1, width + 1, -1)

@@ -57,10 +57,14 @@ class Interval:
         return self.mapped(lambda value: value * factor)
 
     def mapped(self, increasing: Callable[[float], float]) -> Interval:
-        """The interval of an increasing function of the statistic."""
-        low = None if self.low is None else increasing(self.low)
-        high = None if self.high is None else increasing(self.high)
-        return Interval(increasing(self.value), low, high)
+        """The interval of an increasing function of the statistic; none beyond all numbers."""
+        value = increasing(self.value)
+        if self.low is None or self.high is None:
+            return Interval(value)
+        try:
+            return Interval(value, increasing(self.low), increasing(self.high))
+        except OverflowError:
+            return Interval(value)
 
 
 def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:

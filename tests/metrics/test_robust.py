@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import numpy as np
 import pytest
 
 from spec_bench.metrics import CellRecords, summarise
-from spec_bench.metrics.intervals import median_interval
+from spec_bench.metrics.intervals import Interval, median_interval
 from spec_bench.metrics.robust import stall_note, stalled
 from spec_bench.records import Generation, StepRecord
 
@@ -91,3 +93,8 @@ def test_repeats_that_differ_as_a_whole_widen_the_interval_of_a_rate() -> None:
     for name in ("token_rate", "token_rate_end_to_end"):
         assert width(two, name) > 3 * width(one, name)
     assert width(two, "block_efficiency") == width(one, "block_efficiency")
+
+
+def test_an_end_beyond_all_numbers_is_no_end() -> None:
+    assert Interval(1.0, 0.0, 1e4).mapped(exp) == Interval(exp(1.0))
+    assert Interval(1.0, 0.0, 2.0).mapped(exp) == Interval(exp(1.0), 1.0, exp(2.0))
