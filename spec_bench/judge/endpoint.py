@@ -1,16 +1,20 @@
 """An endpoint that speaks OpenAI's chat completions: asked, asked again, given up.
 
-The key lives in this object alone: it is in no message of an error, no log and no file.
+The key lives in this object alone: it is in no message of an error, no log and no file, nor are
+parts of it or other writings of it that the endpoint sends back.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_bench.judge.reply import NoWholeReplyError, hidden, post
 from spec_bench.judge.settings import JudgeSettings
 
 # The first pair whose address is set; a key goes to its own address only.
@@ -20,6 +24,8 @@ VARIABLES = (
 )
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 200  # letters of a refusal
+_READ = 10_000  # bytes of a refusal that are looked at
+_LONG_PART = 8  # letters of the key in a row that no judgement has by chance
 
 
 class JudgementFailedError(Exception):
@@ -59,9 +65,16 @@ class Endpoint:
             raise ValueError("judging needs httpx: pip install 'spec-bench[judge]'") from None
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            self._client = httpx.Client(headers=headers, timeout=self.settings.timeout_s)
+            # A connection for each request, so that its end ends nobody else's.
+            self._client = httpx.Client(
+                headers={"Accept-Encoding": "gzip, identity", **headers},
+                timeout=self.settings.timeout_s,
+                limits=httpx.Limits(max_keepalive_connections=0),
+            )
         except ValueError:
             raise ValueError("the judge's key cannot be sent in a header") from None
+        for chatty in ("httpx", "httpcore"):  # they log addresses and replies' headers
+            logging.getLogger(chatty).setLevel(logging.WARNING)
         self._address = self.url.rstrip("/") + "/chat/completions"
 
     def payload(self, messages: list[dict[str, str]]) -> dict[str, Any]:
@@ -90,26 +103,29 @@ class Endpoint:
                 wait_s *= 2
             self.requests += 1
             try:
-                response = self._client.post(self._address, json=dict(payload))
+                reply = post(self._client, self._address, payload, self.settings.timeout_s)
+            except NoWholeReplyError as error:
+                problem = str(error)
+                continue
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = type(error).__name__
                 continue
-            if response.status_code == 429 or response.status_code >= 500:
-                problem = f"status {response.status_code}"
-                wait_s = max(wait_s, _retry_after_s(response.headers))
+            if reply.status == 429 or reply.status >= 500:
+                problem = f"status {reply.status}"
+                wait_s = max(wait_s, _retry_after_s(reply.headers))
                 continue
-            if response.status_code != 200:
-                raise self._refusal(response.status_code, response.text)
-            return _text(response)
+            if reply.status != 200:
+                raise self._refusal(reply.status, reply.body)
+            return hidden(_text(reply.body), self.key, _LONG_PART)
         raise NoReplyError(f"{problem} after {self.settings.attempts} attempts")
 
     def close(self) -> None:
         """Gives the connections back."""
         self._client.close()
 
-    def _refusal(self, status: int, body: str) -> JudgementFailedError:
+    def _refusal(self, status: int, body: bytes) -> JudgementFailedError:
         # Some endpoints repeat the key that they refuse.
-        said = body.replace(self.key, "***") if self.key else body
+        said = hidden(body[:_READ].decode(errors="replace"), self.key)
         kind = RefusedError if status in (401, 403, 404) else JudgementFailedError
         return kind(f"status {status}: {' '.join(said.split())[:_SHOWN]}")
 
@@ -138,10 +154,10 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
         return 0.0
 
 
-def _text(response: Any) -> str:
+def _text(body: bytes) -> str:
     try:
-        text = response.json()["choices"][0]["message"]["content"]
-    except (ValueError, TypeError, LookupError):
+        text = json.loads(body)["choices"][0]["message"]["content"]
+    except (ValueError, TypeError, LookupError, RecursionError):
         text = None
     if not isinstance(text, str):
         raise JudgementFailedError("a reply without a text")

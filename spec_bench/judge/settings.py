@@ -14,7 +14,7 @@ class JudgeSettings:
 
     Attributes:
         model: the judge's name at the endpoint; None: nothing is judged.
-        timeout_s: seconds until a request without an answer is given up.
+        timeout_s: seconds until a request without its whole answer is given up.
         attempts: how often one judgement is asked for before it has failed.
         wait_s: seconds before the second attempt; doubles with each, 60 at most.
         parallel: judgements under way at a time.

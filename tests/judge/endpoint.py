@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -26,6 +26,7 @@ class Judge:
         reply: the text of an answer, from the request's body.
         bodies: of the requests so far.
         keys: their ``Authorization`` headers.
+        raw: sent in place of any reply, part by part, as it is.
     """
 
     script: list[Reply] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Judge:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     url: str = ""
+    raw: Iterable[bytes] | None = None
 
 
 @contextmanager
@@ -44,6 +46,13 @@ def serving(judge: Judge) -> Iterator[Judge]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             judge.bodies.append(body)
             judge.keys.append(self.headers["Authorization"])
+            if judge.raw is not None:
+                with suppress(OSError):
+                    for part in judge.raw:
+                        self.wfile.write(part)
+                        self.wfile.flush()
+                self.close_connection = True
+                return
             status, extra = judge.script.pop(0) if judge.script else (200, judge.reply(body))
             if status == 0:
                 time.sleep(extra)
