@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format rehearse bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -24,6 +24,7 @@ help:
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose; see tests notice"
+	@echo "make rehearse     every printed command, with tiny models behind the published ids"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
@@ -122,6 +123,10 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Every command on a published pair that is printed anywhere, against a stand-in for the hub.
+rehearse: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/rehearse.py $(WITH)
 
 bench: $(STAMP)
 	$(BIN)/python scripts/bench.py

@@ -81,6 +81,12 @@ def judgements_folder(results: Path) -> Path:
     return results / RUNS / "judgements"
 
 
+def training_of(heads: Path) -> str | None:
+    """The training that leaves its heads in a folder, ``results/train/<name>/heads``; else None."""
+    ours = heads == Path("results", "train", heads.parent.name, "heads")
+    return heads.parent.name if ours else None
+
+
 def results_of(file: Path) -> Path:
     """The results folder that an experiment's table lies in."""
     return file.resolve().parent.parent

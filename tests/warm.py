@@ -38,7 +38,7 @@ def process(target: Callable[..., Any], *arguments: Any) -> Any:
     """A ``multiprocessing.Process``, not started yet, that calls a function of a module."""
     now = dict(os.environ)
     try:
-        _set_environment({**_UNCHANGED, "HF_HUB_OFFLINE": "1"})
+        _set_environment({"HF_HUB_OFFLINE": "1", **_UNCHANGED})
         forkserver.ensure_running()
     finally:
         _set_environment(now)
@@ -69,7 +69,7 @@ class Command:
     ) -> None:
         name = uuid4().hex
         self._out, self._err = (folder / f".{name}.{kind}" for kind in ("out", "err"))
-        values = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
+        values = {"HF_HUB_OFFLINE": "1", **os.environ, **(environment or {})}
         files = (str(self._out), str(self._err))
         self._process = process(_run, module, list(arguments), str(folder), values, files)
         self._process.start()

@@ -32,6 +32,7 @@ from spec_bench.records import CellResult
 from spec_bench.run.budgets import LISTS
 from spec_bench.run.cells import DecoderLoader, load_decoder
 from spec_bench.run.compose import (
+    CHATTY,
     comes_from_hydra,
     one_line,
     recipe_arguments,
@@ -115,7 +116,7 @@ def _job(config: DictConfig) -> int:
     Raises:
         JobError: in a worker, in place of a status that is not 0.
     """
-    for chatty in ("absl", "httpx", "wandb"):
+    for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         if not _in_main:

@@ -31,6 +31,9 @@ from spec_bench.run.budgets import with_quoted_numbers
 from spec_bench.run.model_files import EMBEDDED
 from spec_bench.validation import did_you_mean
 
+# Libraries that log requests and uploads; of ours are only warnings.
+CHATTY = ("absl", "httpx", "httpx2", "huggingface_hub", "wandb")
+
 
 class MoreConfigs(SearchPathPlugin):
     """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""

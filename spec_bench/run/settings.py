@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from spec_bench.columns import COLUMNS
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine import processes
-from spec_bench.files import RUNS, digest
+from spec_bench.files import RUNS, digest, training_of
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.records import ENGINE, CellFacts, SqlReference, Stage
@@ -37,6 +37,7 @@ from spec_bench.validation import Flag, Ge, Le, Says, Text, Whole, check, settin
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
+_NOT_IDENTITY = ("generation", "databases")  # told by what they come to
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
 _LONGEST_NAME = 200  # bytes; file systems allow 255
@@ -118,6 +119,7 @@ class JobSettings:
         confirm: what happens to the best cells of a search.
         fresh: the examples that they are decoded on then.
         stage: which stage of a search this is.
+        left_out: why cells that were asked for are not among ``cells``.
     """
 
     name: str
@@ -142,6 +144,7 @@ class JobSettings:
     confirm: ConfirmSettings | None = None
     fresh: tuple[Example, ...] = ()
     stage: Stage = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def repeatable(self) -> bool:
@@ -154,7 +157,7 @@ class JobSettings:
         heads = {} if kind is None else {"heads": self.pair.heads_settings(kind)}
         return {
             "pair": {**self.pair.settings(), **heads},
-            "task": {k: v for k, v in self.task_config.items() if k != "generation"},
+            "task": {k: v for k, v in self.task_config.items() if k not in _NOT_IDENTITY},
             "examples": asked(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
@@ -280,8 +283,7 @@ def build_settings(
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
     cells = simulate_cells(cells, asked.simulate, sampling)
     pair = build_pair(with_own_name(asked.pair, folders), engine)
-    for cell in cells:
-        check_fit(cell, pair)
+    cells, left_out = fitting(cells, pair)
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),
@@ -305,6 +307,7 @@ def build_settings(
         confirm=asked.confirm,
         fresh=fresh_examples(asked, task),
         stage="screen" if asked.confirm else "",
+        left_out=left_out,
     )
 
 
@@ -333,6 +336,24 @@ def check_folder(key: str, folder: Path) -> None:
             raise ValueError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
 
 
+def fitting(cells: Sequence[Cell], pair: Pair) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The cells whose drafts and heads the pair has, and why each of the others is left out.
+
+    Raises:
+        ValueError: none but the baseline is left.
+    """
+    fit, why = [], []
+    for cell in cells:
+        try:
+            check_fit(cell, pair)
+            fit.append(cell)
+        except ValueError as error:
+            why.append(str(error))
+    if why and len(fit) <= 1:
+        raise ValueError(why[0])
+    return tuple(fit), tuple(why)
+
+
 def check_fit(cell: Cell, pair: Pair) -> None:
     """Whether a pair has the drafts and heads that a cell uses.
 
@@ -351,12 +372,24 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
             f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
         )
+    name = training_of(Path(pair.heads[kind]))
+    if name is not None and not Path(pair.heads[kind]).is_dir():
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
+            f"{training_command(kind, pair.name, name)}"
+        )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
         raise ValueError(
             f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
     model_path(pair.heads[kind])
+
+
+def training_command(kind: str, pair: str, name: str) -> str:
+    """What trains a pair's heads to where the pair looks for them."""
+    where = f"head={kind} pair={pair} name={name} data.path=sharegpt.json"
+    return f"python -m spec_bench.train {where}"
 
 
 def asked(examples: tuple[Example, ...]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spec_bench.records import SqlReference
+from spec_bench.tasks.archive import Archive, fetched
 from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_asked
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
@@ -85,6 +86,7 @@ class Task:
             papers' temperature, top_k and top_p.
         database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
             read and which execution accuracy asks; None: beside the rows.
+        databases: the hub's archive of such a folder, for rows that come from the hub.
         later_turns: what turns after the first continue, one of ``LATER_TURNS``.
         answers: for ``fixed``: a file of answers (see ``read_answers``) that later turns continue;
             None: the references.
@@ -108,6 +110,7 @@ class Task:
         default_factory=Generation
     )
     database: Text | None = None
+    databases: Archive | None = None
     later_turns: Literal["fixed", "own", "none"] = "fixed"
     answers: Text | None = None
     judged: Flag = False
@@ -311,7 +314,7 @@ class Task:
         """Where the databases lie: as configured, else beside the rows.
 
         Raises:
-            ValueError: the rows come from the hub, which does not carry the databases.
+            ValueError: the rows come from the hub, and the databases cannot be had from there.
         """
         if self.database is not None:
             return Path(self.database).expanduser()
@@ -320,9 +323,11 @@ class Task:
         if self.source.kind == "local" and self.source.path:
             path = Path(self.source.path).expanduser()
             return (path if path.is_dir() else path.parent) / "database"
-        raise ValueError(
-            "the hub has no databases; set task.database to the folder that holds them"
-        )
+        if self.databases is None:
+            raise ValueError(
+                "the hub has no databases; set task.database to the folder that holds them"
+            )
+        return fetched(self.databases)
 
     def _references(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
         """Reference answers per turn; a recorded answer to the last turn stands in for none."""

@@ -22,7 +22,7 @@ from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.files import digest
-from spec_bench.run.compose import register
+from spec_bench.run.compose import CHATTY, register
 from spec_bench.run.models import tokenizer_of
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
@@ -62,7 +62,7 @@ def main() -> None:
 
 def _job(config: DictConfig) -> None:
     """One training; its status is kept for ``main``."""
-    for chatty in ("httpx", "wandb"):
+    for chatty in CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

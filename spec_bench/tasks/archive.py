@@ -1,0 +1,49 @@
+"""Folders that a public dataset packs into one file, fetched and unpacked once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from spec_bench.validation import Text, settings
+
+
+@settings
+class Archive:
+    """A packed folder on the hub.
+
+    Attributes:
+        path: the dataset's id.
+        file: the archive in it.
+        folder: what is wanted of the archive.
+        revision: a commit or a branch.
+    """
+
+    path: Text
+    file: Text
+    folder: Text
+    revision: Text = "main"
+
+
+@cache
+def fetched(archive: Archive) -> Path:
+    """The unpacked folder in the cache of ``datasets``.
+
+    Raises:
+        ValueError: the hub does not have it or cannot be reached; the message says what to set.
+    """
+    from datasets import DownloadManager
+
+    where = f"datasets/{archive.path}@{archive.revision}/{archive.file}"
+    try:
+        folder = Path(DownloadManager().download_and_extract(f"hf://{where}")) / archive.folder
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise ValueError(
+            f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
+            f"({type(error).__name__}: {reason}); unpack it anywhere and set task.database to its "
+            f"folder {archive.folder}"
+        ) from error
+    if not folder.is_dir():
+        raise ValueError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")
+    return folder

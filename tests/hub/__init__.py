@@ -1,0 +1,1 @@
+"""A stand-in for the Hugging Face hub: tiny models and data under the published ids."""

@@ -1,0 +1,137 @@
+"""Every command on published pairs that the report, the recipes and the READMEs print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spec_bench.files import training_of
+from spec_bench.report.paper import load_paper, paper_names, recipes_by_name
+from spec_bench.report.recipes import read_recipe
+from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.listing import list_paper
+from spec_bench.report.tables.measured import Measured
+from spec_bench.run.settings import training_command
+from tests.hub.models import published_pairs
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN = "python -m spec_bench"
+RUN, TRAIN = "spec_bench", "spec_bench.train"
+PRINTED_IN = ("README.md", "conf/README.md", "experiments/README.md")
+COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A printed command.
+
+    Attributes:
+        text: as printed, on one line.
+        places: who prints it.
+    """
+
+    text: str
+    places: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        return shlex.split(self.text)[2]
+
+    @property
+    def words(self) -> list[str]:
+        """What follows the module."""
+        return shlex.split(self.text)[3:]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self.words if "=" in word)
+
+    @property
+    def recipe(self) -> str | None:
+        """Such as ``rsd=exp1``."""
+        known = recipes_by_name().values()
+        return next((word for word in self.words if word in known), None)
+
+    @property
+    def jobs(self) -> int:
+        """How many the sweep has, as far as the command and its recipe say."""
+        swept = dict(self.settings)
+        if self.recipe is not None:
+            swept = {**sweeps(self.recipe), **swept}
+        count = 1
+        for name, value in swept.items():
+            if name.split(".")[0] in ("pair", "task", "generation", "engine") and "[" not in value:
+                count *= value.count(",") + 1
+        return count
+
+
+def sweeps(recipe: str) -> Mapping[str, str]:
+    """What a recipe sweeps over unless told."""
+    params = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
+    return {name: str(value) for name, value in params.items()}
+
+
+def printed_commands() -> list[Command]:
+    """All of them, each once; the cheaper first."""
+    places: dict[str, list[str]] = {}
+    for place, text in (*_of_the_report(), *_of_files(), *_of_refusals()):
+        if _published(text) and place not in places.setdefault(text, []):
+            places[text].append(place)
+    commands = [Command(text, tuple(where)) for text, where in places.items()]
+    return sorted(commands, key=lambda each: each.jobs)
+
+
+def _of_the_report() -> Iterator[tuple[str, str]]:
+    """What ``report list`` prints, and what stands under each table, with nothing measured."""
+    nothing = Measured.below(Path("no such folder"))
+    for name in paper_names():
+        paper = load_paper(name)
+        for line in list_paper(paper, nothing).splitlines():
+            if line.strip().startswith(BEGIN):
+                yield f"list {name}", line.strip()
+        for item in paper.of_kind("table"):
+            for command in build_table(item, nothing).commands:  # type: ignore[arg-type]
+                yield f"table {item.name}", command
+
+
+def _of_files() -> Iterator[tuple[str, str]]:
+    """What READMEs show in their blocks, and configs in their comments."""
+    for file in PRINTED_IN:
+        for block in re.findall(r"^```\n(.*?)^```", (ROOT / file).read_text(), re.M | re.S):
+            yield from _lines(file, block)
+    for pattern in COMMENTED:
+        for path in sorted(ROOT.glob(pattern)):
+            found = re.findall(r"^#\s+(python -m spec_bench.*)$", path.read_text(), re.M)
+            yield from _lines(str(path.relative_to(ROOT)), "\n".join(found))
+
+
+def _of_refusals() -> Iterator[tuple[str, str]]:
+    """What a job says whose pair's heads are still to be trained."""
+    for pair in published_pairs():
+        for kind, heads in pair.get("heads", {}).items():
+            if name := training_of(Path(heads)):
+                yield "refusal", training_command(kind, pair["name"], name)
+
+
+def _lines(place: str, text: str) -> Iterator[tuple[str, str]]:
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip().startswith(BEGIN):
+            yield place, shlex.join(shlex.split(line, comments=True))
+
+
+def _published(text: str) -> bool:
+    """Whether a command decodes or trains with what lies on the hub."""
+    command = Command(text, ())
+    if command.module not in (RUN, TRAIN):
+        return False
+    pairs = list(published_pairs())
+    names = {pair["name"] for pair in pairs}
+    ids = {pair[model] for pair in pairs for model in ("target", "draft")}
+    settings = command.settings
+    if names & set(settings.get("pair", "").split(",")):
+        return True
+    models: Sequence[str | None] = [settings.get(f"pair.{one}") for one in ("target", "draft")]
+    return bool(ids & {m for m in models if m}) or settings.get("task.source.kind") == "hub"

@@ -1,0 +1,214 @@
+"""Tiny models of random weights under the published ids, with the published kinds of files.
+
+What differs between the published repositories is kept: the family, whether the tokenizer comes as
+SentencePiece's file alone, whether weights are pickled, padded vocabularies, gates.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+import yaml
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+)
+
+from spec_bench.configs import conf_dir
+from spec_bench.tasks.source import EMBEDDED
+
+TOKEN = "hf_stand_in"  # reads what is gated
+PADDED = 7  # rows of OPT's embeddings beyond its tokens, as published
+HEADS, BLOCKS, WIDTH = 5, 1, 32
+LLAMA2_CHAT = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + m['content'] + "
+    "' [/INST]' }}{% else %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+
+
+def published_pairs() -> Iterator[dict[str, Any]]:
+    """The pairs of ``conf/pair`` whose models lie on the hub."""
+    for file in sorted((conf_dir() / "pair").glob("*.yaml")):
+        pair = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if "/" in pair.get("target", ""):
+            yield pair
+
+
+def write_models(root: Path) -> None:
+    """Writes a model for every id of ``conf/pair`` below ``root/models``, and published heads."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizers = Path(folder)
+        _sentencepiece(tokenizers)
+        _byte_level(tokenizers)
+        for index, name in enumerate(sorted(_ids())):
+            torch.manual_seed(index)
+            _write_model(root / "models" / name, name, tokenizers)
+    for name in sorted(_heads()):
+        _write_heads(root / "models" / name)
+
+
+def _ids() -> set[str]:
+    pairs = list(published_pairs())
+    return {p["target"] for p in pairs} | {p["draft"] for p in pairs if p["draft"]}
+
+
+def _heads() -> set[str]:
+    named = [pair.get("heads", {}).values() for pair in published_pairs()]
+    return {name for names in named for name in names if name and name.count("/") == 1}
+
+
+def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
+    folder.mkdir(parents=True)
+    opt = name.startswith("facebook/opt")
+    kind = "opt" if opt else "llama"
+    size = len(AutoTokenizer.from_pretrained(tokenizers / kind))
+    target = not any(size in name for size in ("68m", "160m", "125m", "350m"))
+    model = (_opt if opt else _llama)(name, size, 2 if target else 1)
+    model.half().save_pretrained(folder)
+    if not name.startswith(("meta-llama", "huggyllama")):
+        _pickle(folder, model)
+    _write_tokenizer(folder, name, tokenizers / kind)
+    if name.startswith("meta-llama"):
+        settings = {"gated": "manual", "tokens": [TOKEN]}
+        (folder / ".hub.json").write_text(json.dumps(settings))
+
+
+def _llama(name: str, size: int, layers: int) -> PreTrainedModel:
+    old = name.startswith(("JackFram", "double7"))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=size,
+            hidden_size=WIDTH,
+            intermediate_size=2 * WIDTH,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            max_position_embeddings=4096 if "Llama-2" in name else 2048,
+            bos_token_id=0 if old else 1,  # wrong in the published configs, too
+            pad_token_id=1 if old else None,
+            eos_token_id=2,
+        )
+    )
+
+
+def _opt(name: str, size: int, layers: int) -> PreTrainedModel:
+    small = name.endswith("350m")  # the one with projections, and norms at the end
+    return OPTForCausalLM(
+        OPTConfig(
+            vocab_size=size + PADDED,
+            hidden_size=WIDTH,
+            ffn_dim=2 * WIDTH,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            max_position_embeddings=2048,
+            word_embed_proj_dim=WIDTH // 2 if small else WIDTH,
+            do_layer_norm_before=not small,
+        )
+    )
+
+
+def _pickle(folder: Path, model: PreTrainedModel) -> None:
+    """The weights as they were published before safetensors."""
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+
+
+def _write_tokenizer(folder: Path, name: str, source: Path) -> None:
+    if source.name == "opt":
+        files: Iterable[str] = ("vocab.json", "merges.txt", "tokenizer_config.json")
+    elif name.startswith(("meta-llama", "huggyllama")):
+        files = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
+    else:
+        files = ("tokenizer.model", "tokenizer_config.json")
+    for file in files:
+        shutil.copy(source / file, folder)
+    if name.endswith("chat-hf"):
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config["chat_template"] = LLAMA2_CHAT
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def _texts() -> list[str]:
+    """What the tokenizers are trained on: the package's sample rows, as they stand."""
+    files = sorted(EMBEDDED.glob("*.jsonl"))
+    return [line for file in files for line in file.read_text("utf-8").splitlines()[:20]]
+
+
+def _sentencepiece(folder: Path) -> None:
+    """A tokenizer as Llama has it, with and without its fast form."""
+    own = folder / "llama"
+    own.mkdir()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_texts()),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=600,
+        byte_fallback=True,
+        character_coverage=0.99995,
+        add_dummy_prefix=True,
+        minloglevel=2,
+    )
+    (own / "tokenizer.model").write_bytes(model.getvalue())
+    config = {
+        "tokenizer_class": "LlamaTokenizer",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "model_max_length": 2048,
+    }
+    (own / "tokenizer_config.json").write_text(json.dumps(config))
+    fast = AutoTokenizer.from_pretrained(own)
+    fast.save_pretrained(folder / "fast")
+    shutil.copy(folder / "fast" / "tokenizer.json", own)
+
+
+def _byte_level(folder: Path) -> None:
+    """A tokenizer as OPT has it: GPT-2's with four tokens in front."""
+    own = folder / "opt"
+    own.mkdir()
+    trained = ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trained.train_from_iterator(_texts(), vocab_size=600, special_tokens=special)
+    trained.save_model(str(own))
+    config = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "bos_token": "</s>",
+        "eos_token": "</s>",
+        "unk_token": "</s>",
+        "pad_token": "<pad>",
+        "add_bos_token": True,
+        "add_prefix_space": False,
+        "errors": "replace",
+    }
+    (own / "tokenizer_config.json").write_text(json.dumps(config))
+    (own / "config.json").write_text(json.dumps({"model_type": "opt"}))
+
+
+def _write_heads(folder: Path) -> None:
+    """Medusa's published heads: pickled, and a config that understates their number."""
+    folder.mkdir(parents=True)
+    target = next(p for p in published_pairs() if folder.name in str(p.get("heads")))["target"]
+    config = json.loads((folder.parents[1] / target / "config.json").read_text())
+    weights = {}
+    for head in range(HEADS):
+        weights[f"{head}.0.linear.weight"] = torch.zeros(WIDTH, WIDTH)
+        weights[f"{head}.0.linear.bias"] = torch.zeros(WIDTH)
+        weights[f"{head}.{BLOCKS}.weight"] = torch.randn(config["vocab_size"], WIDTH)
+    torch.save(weights, folder / "medusa_lm_head.pt")
+    stated = {"medusa_num_heads": 2, "medusa_num_layers": BLOCKS, "base_model_name_or_path": target}
+    (folder / "config.json").write_text(json.dumps(stated))
