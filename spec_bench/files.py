@@ -71,6 +71,16 @@ def run_folder(results: Path, run_id: str) -> Path:
     return results / RUNS / run_id
 
 
+def retimed_file(run: Path, sitting: str) -> Path:
+    """What a baseline's folder keeps of a later sitting, in which it was timed again."""
+    return run / f"retimed-{sitting}.jsonl"
+
+
+def retimed_files(run: Path) -> list[Path]:
+    """All of these."""
+    return sorted(run.glob("retimed-*.jsonl"))
+
+
 def jobs_folder(results: Path, name: str) -> Path:
     """The notes of an experiment's jobs."""
     return results / RUNS / "jobs" / name

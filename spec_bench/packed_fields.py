@@ -46,6 +46,7 @@ FIELDS = (
     Field("energy_note", "text", "why there is no energy, or what to mind about it"),
     Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
     Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
+    Field("sitting", "text", "what one sitting of a job decoded was decoded in turn"),
     Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
     Field("step_nodes", "count", "tree nodes verified, the root not counted"),
     Field("step_depth", "count", "levels of the tree"),

@@ -117,6 +117,7 @@ class Generation:
         load_average: the machine's 1-minute load (``os.getloadavg``) when the batch had ended; None
             where the system tells none.
         clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
+        sitting: which process of a job decoded it; what one sitting decoded was decoded in turn.
     """
 
     prompt_id: str
@@ -135,6 +136,7 @@ class Generation:
     repeat: int = 0
     load_average: float | None = None
     clock_mhz: float | None = None
+    sitting: str = ""
 
     def repeats(self, first: Generation) -> bool:
         """Whether it is ``first`` over again: the same target calls and tokens."""
@@ -283,8 +285,8 @@ class CellResult:
         lossless: how the output's law relates to the target's; None for a failed cell.
         reasons: why the cell failed or columns are empty.
         metrics: column name -> value; None is an empty cell.
-        baseline: whether the autoregressive cell was decoded in the same job, prompt by prompt in
-            turn; None for a failed cell.
+        baseline: whether the autoregressive cell was timed in turn with this one, prompt by
+            prompt; None where it was not, so that there is no speed-up.
     """
 
     run_id: str

@@ -24,6 +24,7 @@ from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellFacts, CellResult, Generation, Reason
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
+from spec_bench.run.pairing import Timings, paired
 from spec_bench.run.prompts import Prompts, prompt_ids
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellRun, job_of
@@ -35,6 +36,7 @@ def collect(
     settings: JobSettings,
     runs: Sequence[CellRun],
     fresh: Sequence[CellRun],
+    against: Timings,
     prompts: Prompts,
     metering: Metering,
     ran: Mapping[str, Any],
@@ -45,6 +47,7 @@ def collect(
         settings: the job's.
         runs: all cells of the job, the baseline first.
         fresh: those without a complete result.
+        against: every timing of the baseline.
         prompts: what was decoded, for scoring.
         metering: how energy was measured.
         ran: what of ``CellFacts`` the loaded models told.
@@ -53,18 +56,20 @@ def collect(
     assert baseline.cell.name == BASELINE
     for run in fresh:
         facts = replace(settings.facts(run.cell), **ran)
-        same_job = baseline in fresh or baseline.store.job() == job
+        compared = None
         if run.decoder is None:
             result = _failed(facts, run)
         else:
             try:
-                result = _complete(
-                    settings, facts, run, run.decoder, baseline, same_job, prompts, metering
-                )
+                reference = paired(_in_order(run, prompts), against)
+                result = _complete(settings, facts, run, run.decoder, reference, prompts, metering)
+                if reference is not None:
+                    sittings = sorted({each.sitting for one in reference for each in one})
+                    compared = {"run_id": baseline.run_id, "sittings": sittings}
             except Exception as error:
                 run.fail(error)
                 result = _failed(facts, run)
-        run.store.finish(result, job)
+        run.store.finish(result, job, compared)
 
 
 def _failed(facts: CellFacts, run: CellRun) -> CellResult:
@@ -78,22 +83,22 @@ def _complete(
     facts: CellFacts,
     run: CellRun,
     decoder: AnyDecoder,
-    baseline: CellRun,
-    same_job: bool,
+    baseline: list[list[Generation]] | None,
     prompts: Prompts,
     metering: Metering,
 ) -> CellResult:
     """A row with its numbers; where a column is empty the reason says why.
 
-    Without a baseline it is ``partial``: a rerun that gets one fills in the speedup.
+    Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
+    the speedup.
     """
     generations, *again = _in_order(run, prompts)
     reasons = []
     reference, more = None, list[list[Generation]]()
-    if not baseline.failure:
-        reference, *more = _in_order(baseline, prompts)
-    if reference is None:
-        reasons.append(Reason("speedup", "the baseline failed"))
+    if baseline is not None:
+        reference, *more = baseline
+    else:
+        reasons.append(Reason("speedup", "the baseline failed, none was timed in turn"))
     records = CellRecords(
         generations,
         baseline=reference,
@@ -133,7 +138,7 @@ def _complete(
         decoder.lossless,
         tuple(reasons),
         metrics,
-        "same job" if same_job else "earlier job",
+        None if reference is None else "same job",
     )
 
 

@@ -2,7 +2,8 @@
 
 For each batch of prompts every cell decodes it before the next batch starts, and the order of the
 cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
-repeats the job goes over all prompts again, so that the repeats of a prompt lie apart in time.
+repeats the job goes over all prompts again, so that the repeats of a prompt lie apart in time. The
+baseline is among the cells even where it was complete before (``run.pairing``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import torch
 
@@ -25,9 +27,19 @@ from spec_bench.measure.machine import Machine
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Generation, Request
+from spec_bench.run.cells import BASELINE
 from spec_bench.run.collect import collect
 from spec_bench.run.metering import Metering, ordinals
 from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
+from spec_bench.run.pairing import (
+    OtherTokensError,
+    Timings,
+    check_retimed,
+    timings,
+    timings_of,
+    to_time,
+    unpaired,
+)
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellRun, CellStore, FollowerStore, run_id
@@ -38,6 +50,19 @@ log = logging.getLogger(__name__)
 _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
 _WARMUP_TOKENS = 4  # an iteration or a few
 _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captured
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What a batch is decoded in.
+
+    Attributes:
+        name: tells it from the job's other sittings.
+        against: for the baseline: its timings, which the batch adds to.
+    """
+
+    name: str
+    against: Timings | None = None
 
 
 def run_job(settings: JobSettings) -> list[CellResult]:
@@ -64,16 +89,19 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             tokenizer, tokens = tokenizer_of(settings.pair)
             prompts = Prompts.build(settings, tokenizer)
             models = models_of(settings.pair, tokens)
+            baseline = runs[0]
             if processes.rank() == 0:
-                for run in pending:
+                for run in [baseline, *(each for each in pending if each is not baseline)]:
                     run.done = run.store.mend_tokens(models[0].vocab_size)
+            against = timings_of(baseline)
+            active = _with_baseline(settings, baseline, pending, against, prompts.requests)
             _describe(settings, pending)
-            _prepare(settings, pending, models, prompts.requests)
+            _prepare(settings, active, models, prompts.requests)
             processes.wait_for_all()  # none writes before all have read what there is
-            _decode(settings, pending, prompts, metering, machine)
+            _decode(settings, active, baseline, against, prompts, metering, machine)
             if processes.rank() == 0:
                 ran = ran_with(settings, models[0], tokenizer)
-                collect(settings, runs, pending, prompts, metering, ran)
+                collect(settings, runs, pending, against, prompts, metering, ran)
         if processes.rank() == 0:
             _judge(settings, runs)
         processes.wait_for_all()
@@ -101,6 +129,21 @@ def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
         if run.store.complete(settings.repeats):
             log.info("%s is complete: %s", run.cell.title, run.store.folder)
     return runs
+
+
+def _with_baseline(
+    settings: JobSettings,
+    baseline: CellRun,
+    pending: Sequence[CellRun],
+    against: Timings,
+    requests: Sequence[Request],
+) -> list[CellRun]:
+    """The cells to work on; the baseline among them where one of them decodes anything."""
+    cells = [run for run in pending if run is not baseline]
+    for run in cells:
+        run.unpaired = unpaired(run.done, against)
+    decoding = any(run.lacking(requests, each) for run in cells for each in range(settings.repeats))
+    return [baseline, *cells] if decoding or baseline in pending else cells
 
 
 def _describe(settings: JobSettings, runs: Sequence[CellRun]) -> None:
@@ -133,9 +176,11 @@ def _prepare(
             run.fail(error)
             continue
         run.decoder.preflight(requests)
+    repeats = range(settings.repeats)
+    decoding = any(run.missing(requests, repeat) for run in runs for repeat in repeats)
     for run in runs:
-        if any(run.missing(requests, repeat) for repeat in range(settings.repeats)):
-            assert run.decoder is not None
+        own = run.cell.name == BASELINE and decoding  # it is timed beside whatever is decoded
+        if run.decoder and (own or any(run.missing(requests, each) for each in repeats)):
             try:
                 _warm_up(settings, run.decoder, requests)
             except Exception as error:
@@ -166,13 +211,20 @@ def _judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
 def _decode(
     settings: JobSettings,
     runs: Sequence[CellRun],
+    baseline: CellRun,
+    against: Timings,
     prompts: Prompts,
     metering: Metering,
     machine: Machine,
 ) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
-    repeats = range(settings.repeats)
+    repeats, sitting = range(settings.repeats), uuid4().hex[:12]
     missing = sum(len(run.missing(prompts.requests, each)) for run in runs for each in repeats)
+    missing += sum(
+        len(to_time(baseline, runs, prompts.requests, each))
+        - len(baseline.missing(prompts.requests, each))
+        for each in repeats
+    )
     shown = settings.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
     try:
@@ -181,9 +233,20 @@ def _decode(
         turns = ((repeat, batch) for repeat in repeats for batch in waves)
         for turn, (repeat, batch) in enumerate(turns):
             first = turn % len(runs)
+            if baseline.decoder is None:
+                for run in runs:
+                    run.unpaired.clear()  # there is nothing to be in turn with
+            timed = to_time(baseline, runs, batch, repeat)
             for run in (*runs[first:], *runs[:first]):
-                if todo := run.missing(batch, repeat):
-                    _decode_batch(settings, run, prompts, todo, repeat, progress, metering, machine)
+                todo = timed if run is baseline else run.missing(batch, repeat)
+                if todo and run.decoder is not None:
+                    sit = Sitting(sitting, against if run is baseline else None)
+                    _decode_batch(
+                        settings, run, prompts, todo, repeat, sit, progress, metering, machine
+                    )
+    except OtherTokensError as error:
+        for run in runs:
+            run.fail(error)
     finally:
         progress.close()
 
@@ -194,11 +257,16 @@ def _decode_batch(
     prompts: Prompts,
     batch: Sequence[Request],
     repeat: int,
+    sitting: Sitting,
     progress: Progress,
     metering: Metering,
     machine: Machine,
 ) -> None:
-    """One batch of one cell, on disk when this returns."""
+    """One batch of one cell, on disk when this returns.
+
+    Raises:
+        OtherTokensError: it is the baseline's, timed again, with other tokens than before.
+    """
     assert run.decoder is not None
     progress.start(run.cell.title, run.done[repeat].values())
     try:
@@ -207,16 +275,46 @@ def _decode_batch(
         generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.memory.end()
         state = machine.read()._asdict()
-        generations = [replace(each, repeat=repeat, **state) for each in generations]
+        generations = [
+            replace(each, repeat=repeat, sitting=sitting.name, **state) for each in generations
+        ]
         if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
-        run.store.append(generations)
+        new = _keep(settings, run, generations, run.done[repeat], sitting)
+    except OtherTokensError:
+        raise
     except Exception as error:
         run.fail(error)
         _release_memory(settings.device)
     else:
-        run.done[repeat].update({each.prompt_id: each for each in generations})
+        run.done[repeat].update({each.prompt_id: each for each in new})
+        run.unpaired -= {(repeat, each.prompt_id) for each in new}
     progress.finish(len(batch))
+
+
+def _keep(
+    settings: JobSettings,
+    run: CellRun,
+    generations: Sequence[Generation],
+    done: Mapping[str, Generation],
+    sitting: Sitting,
+) -> Sequence[Generation]:
+    """Writes a batch; the generations that are the cell's own and no new timings of the baseline.
+
+    Raises:
+        OtherTokensError: the baseline's tokens are not those of before.
+    """
+    if sitting.against is None:
+        run.store.append(generations)
+        return generations
+    again = [each for each in generations if each.prompt_id in done]
+    new = [each for each in generations if each.prompt_id not in done]
+    check_retimed(again, done, run.run_id, settings.repeatable)
+    run.store.append(new)
+    if again:
+        run.store.append_retimed(again, sitting.name)
+    sitting.against.update(timings(generations))
+    return new
 
 
 def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:

@@ -3,7 +3,9 @@
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
 scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the generations as an
-experiment keeps them) and, after a failure, ``trace.txt``. Knows nothing about what numbers mean.
+experiment keeps them) and, after a failure, ``trace.txt``; the baseline's also
+``retimed-<sitting>.jsonl``, where later sittings timed it again. Knows nothing about what numbers
+mean.
 
 An experiment is the cells that share a name. Every job writes a note of its own,
 ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells; nobody else writes that file. The
@@ -108,11 +110,23 @@ class CellStore:
 
     def append(self, generations: Iterable[Generation]) -> None:
         """Adds generations; when this returns they survive a kill."""
-        with (self.folder / files.GENERATIONS).open("a", encoding="utf-8") as stream:
+        self._append(self.folder / files.GENERATIONS, generations)
+
+    def append_retimed(self, generations: Iterable[Generation], sitting: str) -> None:
+        """Adds timings of prompts whose generations stand; they survive a kill likewise."""
+        self._append(files.retimed_file(self.folder, sitting), generations)
+
+    def _append(self, path: Path, generations: Iterable[Generation]) -> None:
+        with path.open("a", encoding="utf-8") as stream:
             for generation in generations:
                 stream.write(lines.written(generation, self.folder.name))
             stream.flush()
             os.fsync(stream.fileno())
+
+    def load_retimed(self) -> list[Generation]:
+        """What later sittings timed again; lines that cannot be used are left out."""
+        found = map(lines.read, files.retimed_files(self.folder))
+        return [generation for each in found for generation in each.generations]
 
     def load(self) -> dict[str, Generation]:
         """The generations on disk by prompt id, of the first repeat."""
@@ -138,12 +152,22 @@ class CellStore:
         """Writes what each prompt's answer scored, by score and prompt id."""
         files.write_json(self.folder / files.SCORES, scores)
 
-    def finish(self, result: CellResult, job: str) -> None:
-        """Packs the cell's records and writes its result, the last thing a cell writes."""
+    def finish(
+        self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
+    ) -> None:
+        """Packs the cell's records and writes its result, the last thing a cell writes.
+
+        Args:
+            result: the cell's.
+            job: the job that finished it.
+            compared: the baseline's run id, and the sittings whose timings of it the speed-up is
+                against; None without a speed-up.
+        """
         if (own := self._packed()) is not None:
             packed.write(self.folder / files.RECORDS, own)
         made_of = kept.measured(self.folder / files.GENERATIONS)
-        content = kept.sealed({**stored(result), "job": job, "generations": made_of})
+        said = {**stored(result), "compared": compared, "job": job, "generations": made_of}
+        content = kept.sealed(said)
         files.write_json(self.folder / files.RESULT, content)
 
     def records(self) -> Packed | None:
@@ -234,13 +258,15 @@ class FollowerStore(CellStore):
     def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """Process 0 writes."""
 
-    def append(self, generations: Iterable[Generation]) -> None:
+    def _append(self, path: Path, generations: Iterable[Generation]) -> None:
         """Process 0 writes."""
 
     def keep_scores(self, scores: packed.Scores) -> None:
         """Process 0 writes."""
 
-    def finish(self, result: CellResult, job: str) -> None:
+    def finish(
+        self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
+    ) -> None:
         """Process 0 writes."""
 
 
@@ -397,6 +423,7 @@ class CellRun:
         store: where its records go.
         memory: peak memory of its windows.
         done: generations by repeat and prompt id, those of an earlier, killed job included.
+        unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
         decoder: None until it is built, and for a cell that was complete before.
         failure: why the cell was given up; None while it goes on.
     """
@@ -405,6 +432,7 @@ class CellRun:
     store: CellStore
     memory: PeakMemory
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None
     failure: Reason | None = None
 
@@ -415,9 +443,15 @@ class CellRun:
 
     def missing(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
         """The requests it still has to decode in a repeat; none once it has failed."""
-        if self.decoder is None:
-            return []
-        return [request for request in requests if request.prompt_id not in self.done[repeat]]
+        return [] if self.decoder is None else self.lacking(requests, repeat)
+
+    def lacking(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """The same whether or not it can be decoded: not done, or not in turn with the baseline."""
+        return [
+            each
+            for each in requests
+            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
+        ]
 
     def fail(self, error: Exception) -> None:
         """Gives the cell up; its trace lies beside its records."""

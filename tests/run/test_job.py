@@ -108,10 +108,9 @@ def test_a_complete_cell_is_not_run_again_and_the_baseline_is_shared(
     run_job("cells=[sd:3]", "name=again")
     assert calls == []
     run_job("cells=[sd:3,rsd_c:2-1]")
-    assert {name for name, _, _ in calls} == {"rsd_c"}
+    assert {name for name, _, _ in calls} == {"ar", "rsd_c"}
     rows = rows_of(tmp_path / "results")
     assert [row["decoder"] for row in rows] == ["ar", "sd", "rsd_c"]
-    assert rows[2]["baseline"] == "earlier job"
     assert rows_of(tmp_path / "results", "again") == rows[:2]
 
 
@@ -178,7 +177,10 @@ def test_a_failed_cell_is_tried_again_and_keeps_what_it_had(
         run_job(CELLS, "warmup=0")
     calls = count_generate(monkeypatch)
     assert [result.status for result in run_job(CELLS, "warmup=0")] == ["complete"] * 3
-    assert [ids for _, ids, _ in calls] == [["2"], ["3"]]
+    # What sd lacks is decoded in turn with the baseline, which is complete.
+    assert sorted((name, *ids) for name, ids, _ in calls) == [
+        *(("ar", "2"), ("ar", "3"), ("sd", "2"), ("sd", "3"))
+    ]
 
 
 def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(
@@ -197,10 +199,13 @@ def test_a_failed_baseline_leaves_the_speedup_empty_with_its_reason(
     assert (baseline.status, sd.status) == ("failed", "partial")
     assert sd.metrics["block_efficiency"] is not None
     assert sd.metrics["speedup"] is None
+    assert sd.baseline is None
     assert "speedup: the baseline failed" in sd.reason
+    calls = count_generate(monkeypatch)
     baseline, sd = run_job("cells=[sd:3]")
     assert (baseline.status, sd.status) == ("complete", "complete")
-    assert sd.metrics["speedup"] is not None
+    assert (sd.baseline, sd.metrics["speedup"] is None) == ("same job", False)
+    assert len(calls) == 2 * (1 + 4)  # both, in turn: what stood alone is timed again
 
 
 def test_several_drafts_go_to_the_decoder_that_asks_for_them(run_job: RunJob, family: Path) -> None:
