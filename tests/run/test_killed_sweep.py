@@ -116,7 +116,8 @@ def test_a_sweep_that_was_killed_and_resumed_gives_the_same_report(
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
         assert main(monkeypatch, *SWEEP) == 0
-        assert finished(folder) == TASKS * CELLS * PROMPTS
+        # A prompt that the kill left to one of cell and baseline alone is timed for both again.
+        assert TASKS * CELLS * PROMPTS <= finished(folder) <= TASKS * CELLS * PROMPTS + 2 * CELLS
     ours, theirs = texts(killed, monkeypatch), texts(whole, monkeypatch)
     assert list(ours) == list(theirs)
     for name, text in ours.items():
