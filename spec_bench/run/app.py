@@ -168,6 +168,8 @@ def run(asked: RunSettings) -> list[CellResult]:
     sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
+    for why in settings.left_out:
+        log.warning("left out: %s", why)
     results = _run_stage(settings, sinks)
     if second := confirming(settings, results):
         results += _run_stage(second, sinks)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from spec_bench.records import SqlReference
@@ -69,8 +70,15 @@ def test_a_row_without_a_database_is_named(tmp_path):
         task_of(tmp_path, row).examples()
 
 
-def test_the_hubs_rows_need_a_folder_of_databases(tmp_path):
+def test_where_the_archive_of_databases_cannot_be_had_a_folder_is_asked_for(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     task = build_task(config("spider", kind="hub"))
+    with pytest.raises(ValueError, match=naming("spider_data.zip", "task.database")):
+        _ = task.database_folder
+
+
+def test_the_hubs_rows_need_databases_from_somewhere():
+    task = build_task(config("spider", kind="hub") | {"databases": None})
     with pytest.raises(ValueError, match=naming("task.database")):
         _ = task.database_folder
 
