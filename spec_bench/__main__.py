@@ -6,15 +6,18 @@ import gc
 import sys
 from collections.abc import Callable
 
+from spec_bench.signals import orderly
+
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    from spec_bench.run.help import help_text, wants_help
+    with orderly("interrupted; the same command resumes"):
+        from spec_bench.run.help import help_text, wants_help
 
-    if wants_help(sys.argv[1:]):
-        print(help_text(), end="")
-    else:
-        application()()
+        if wants_help(sys.argv[1:]):
+            print(help_text(), end="")
+        else:
+            application()()
 
 
 def application() -> Callable[[], None]:

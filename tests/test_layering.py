@@ -17,6 +17,7 @@ GROUND = {
     "published",
     "records",
     "lines",
+    "signals",
     "fields",
     "columns",
     "names",

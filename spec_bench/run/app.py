@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench import files
+from spec_bench import files, signals
 from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
 from spec_bench.engine import processes
 from spec_bench.engine.model_spec import AUTO
@@ -85,7 +85,8 @@ def main() -> None:
     os.environ[FULL_ERROR] = "1"
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     try:
-        application(_job)()
+        with signals.raising():
+            application(_job)()
         if _planned:
             print_plan(_planned)
     except (HydraException, OmegaConfBaseException) as error:
@@ -96,9 +97,12 @@ def main() -> None:
         print(f"spec_bench: {error.message}", file=sys.stderr)
         _statuses.append(error.status)
     except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
+        if not signals.came():
+            print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if signals.came():  # made something else of the interrupt
+            sys.exit(130)
         if not _wants_trace and comes_from_hydra(error):
             _complain(ValueError(f"{one_line(error)} (in {' '.join(sys.argv[1:])})"))
             sys.exit(2)
@@ -190,7 +194,8 @@ def _run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]
 
 def run_job_of(settings: JobSettings) -> list[CellResult]:
     """Imports torch, which no refusal should wait for, and runs the job."""
-    from spec_bench.run.job import run_job
+    with signals.raising(False):
+        from spec_bench.run.job import run_job
 
     return run_job(settings)
 

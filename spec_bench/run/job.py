@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import torch
 
-from spec_bench import files
+from spec_bench import files, signals
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine import processes
 from spec_bench.engine.model import LanguageModel
@@ -238,6 +238,7 @@ def _decode(
                     run.unpaired.clear()  # there is nothing to be in turn with
             timed = to_time(baseline, runs, batch, repeat)
             for run in (*runs[first:], *runs[:first]):
+                signals.check()
                 todo = timed if run is baseline else run.missing(batch, repeat)
                 if todo and run.decoder is not None:
                     sit = Sitting(sitting, against if run is baseline else None)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from spec_bench.run.help import help_text, wants_help
+from spec_bench.signals import orderly
 
 
 def main() -> None:
     """Help at once, else the application, which imports torch."""
-    if wants_help(sys.argv[1:]):
-        print(help_text("train"), end="")
-        return
-    from spec_bench.train.app import main as train
+    with orderly("interrupted; the same command goes on"):
+        from spec_bench.run.help import help_text, wants_help
 
-    train()
+        if wants_help(sys.argv[1:]):
+            print(help_text("train"), end="")
+            return
+        from spec_bench.train.app import main as train
+
+        train()
 
 
 if __name__ == "__main__":

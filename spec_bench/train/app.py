@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench import signals
 from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import HuggingFaceModel
@@ -49,13 +50,15 @@ def main() -> None:
     os.environ[FULL_ERROR] = "1"
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
     try:
-        application(_job)()
+        with signals.raising():
+            application(_job)()
     except (HydraException, OmegaConfBaseException) as error:
         if _wants_trace:
             raise
         _complain(error)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        if not signals.came():
+            print("interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)
     sys.exit(max(_statuses, default=0))
 
