@@ -269,7 +269,8 @@ def _decode_batch(
         OtherTokensError: it is the baseline's, timed again, with other tokens than before.
     """
     assert run.decoder is not None
-    progress.start(run.cell.title, run.done[repeat].values())
+    progress.start(run.cell.title, (run.run_id, repeat), run.done[repeat].values())
+    new: Sequence[Generation] = ()
     try:
         requests = prompts.resolved(batch, run.done[repeat])
         run.memory.begin()
@@ -290,7 +291,7 @@ def _decode_batch(
     else:
         run.done[repeat].update({each.prompt_id: each for each in new})
         run.unpaired -= {(repeat, each.prompt_id) for each in new}
-    progress.finish(len(batch))
+    progress.finish(len(batch), new)
 
 
 def _keep(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.console import Console
@@ -19,34 +20,68 @@ from spec_bench.sinks.rows import row_of
 _LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """What a cell has done so far; kept, since to sum it up again costs ever more."""
+
+    calls: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def plus(self, done: Iterable[Generation]) -> _Sums:
+        """The sums with more generations."""
+        done = list(done)
+        return _Sums(
+            self.calls + sum(len(each.steps) for each in done),
+            self.tokens + sum(step.accepted + 1 for each in done for step in each.steps),
+            self.seconds + sum(each.decode_s for each in done),
+        )
+
+
 class Progress:
     """A bar over prompts x cells with the running numbers of the cell that decodes now."""
 
     def __init__(self, total: int, enabled: bool) -> None:
         self._bar = tqdm(total=total, disable=not enabled, file=sys.stderr, unit="prompt")
         self._label = ""
-        self._calls, self._tokens, self._seconds = 0, 0, 0.0
+        self._cell: object = None
+        self._sums: dict[object, _Sums] = {}
+        self._before = self._now = _Sums()
         self._since = 0.0
 
-    def start(self, label: str, done: Iterable[Generation]) -> None:
-        """The next batch belongs to this cell, which has done these prompts before."""
-        done = list(done)
-        self._label = label
-        self._calls = sum(len(generation.steps) for generation in done)
-        self._tokens = sum(step.accepted + 1 for item in done for step in item.steps)
-        self._seconds = sum(generation.decode_s for generation in done)
+    def start(self, label: str, cell: object, done: Iterable[Generation]) -> None:
+        """The next batch belongs to a cell.
+
+        Args:
+            label: the cell's, for people.
+            cell: what tells it from others, and its repeats.
+            done: what it had done before; looked at when the cell comes for the first time only.
+        """
+        if cell not in self._sums:
+            self._sums[cell] = _Sums().plus(done)
+        self._label, self._cell = label, cell
+        self._before = self._now = self._sums[cell]
         self._since = time.perf_counter()
 
     def step(self, calls: int, tokens: int) -> None:
         """So many more target calls emitted so many more tokens."""
-        self._calls, self._tokens = self._calls + calls, self._tokens + tokens
-        seconds = self._seconds + time.perf_counter() - self._since
-        tau, rate = self._tokens / max(1, self._calls), self._tokens / max(1e-9, seconds)
+        seconds = self._before.seconds + time.perf_counter() - self._since
+        self._now = _Sums(self._now.calls + calls, self._now.tokens + tokens, seconds)
+        tau, rate = (
+            self._now.tokens / max(1, self._now.calls),
+            self._now.tokens / max(1e-9, seconds),
+        )
         self._bar.set_postfix_str(f"{self._label} tau={tau:.2f} {rate:.0f} tok/s", refresh=False)
         self._bar.update(0)
 
-    def finish(self, prompts: int) -> None:
-        """So many prompts were decoded, or given up."""
+    def finish(self, prompts: int, done: Iterable[Generation] = ()) -> None:
+        """So many prompts of the batch were decoded, or given up.
+
+        Args:
+            prompts: of both.
+            done: what was decoded.
+        """
+        self._sums[self._cell] = self._before.plus(done)
         self._bar.update(prompts)
 
     def close(self) -> None:

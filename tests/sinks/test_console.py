@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
+import pytest
 from rich.console import Console
 
-from spec_bench.sinks.console import print_table
+from spec_bench.records import Generation, StepRecord
+from spec_bench.sinks.console import Progress, print_table
 from tests.cells import result
 
 
@@ -65,3 +68,34 @@ def test_no_number_is_cut_however_many_scores_there_are() -> None:
     words = printed(**scores)
     assert words.count("0.50") == 30
     assert "module_score_number_29" in words
+
+
+def done(prompt_id: str, steps: int) -> Generation:
+    made = (StepRecord(2, 2, 1, 2),) * steps
+    return Generation(prompt_id, (7,) * (2 * steps), "length", made, 0.1, 0.5, 0.1, 0.2)
+
+
+def test_the_bar_looks_at_what_a_cell_had_done_only_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looked = 0
+
+    def before() -> Iterator[Generation]:
+        nonlocal looked
+        for number in range(3):
+            looked += 1
+            yield done(f"{number}", 1)
+
+    bar = Progress(9, enabled=True)
+    for turn in range(4):
+        bar.start("sd 3", "cell", before())
+        bar.step(2, 6)
+        bar.finish(1, [done(f"new {turn}", 2)])
+        bar.start("ar -", "other", [])
+        bar.finish(1)
+    bar.start("sd 3", "cell", before())
+    bar.step(1, 2)
+    bar.close()
+    assert looked == 3
+    # 3 calls before, 4 times 2 of its own, one now; two tokens each.
+    assert "sd 3 tau=2.00" in capsys.readouterr().err
