@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records import ENGINE, Generation, StepRecord
 
 DEFAULTS: dict[str, Any] = {
     "pair": "llama2_7b",
@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "status": "complete",
     "reason": "",
     "baseline": "same job",
+    "engine": ENGINE,
     "prompts": 30,
 }
 EMBEDDED: dict[str, Any] = {

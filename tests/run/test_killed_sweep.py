@@ -26,22 +26,30 @@ TIMES = tuple(text for each in TIMED for text in (each.title, each.name.replace(
 
 
 class Tables(HTMLParser):
-    """All tables of a page as rows of texts, a heading over several columns once for each."""
+    """Tables of a page as rows of texts, a heading over several columns once for each.
+
+    Without the summary of verdicts, which counts those about times too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
         self._span = 1
+        self._summary = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "tr":
+        if tag == "table":
+            self._summary = dict(attrs).get("class") == "summary"
+        elif self._summary:
+            return
+        elif tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
             self._span = int(dict(attrs).get("colspan") or 1)
             self.rows[-1] += [""] * self._span
 
     def handle_data(self, data: str) -> None:
-        if self.rows and self.rows[-1]:
+        if self.rows and self.rows[-1] and not self._summary:
             self.rows[-1][-self._span :] = [text + data for text in self.rows[-1][-self._span :]]
 
     def handle_endtag(self, tag: str) -> None:

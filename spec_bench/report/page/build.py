@@ -16,7 +16,7 @@ from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import Group, rows_of
+from spec_bench.report.rows import Group, archived, of_past_engine, rows_of
 from spec_bench.report.seeds import said_seeds
 from spec_bench.report.tables.render import html_fragment
 
@@ -113,7 +113,13 @@ def _tiles(data: PageData) -> list[tuple[str, str]]:
         (str(rows.task.nunique()), "tasks" if rows.task.nunique() > 1 else "task"),
         ("–" if prompts != prompts else f"{prompts:.0f}", "prompts per cell"),
     ]
-    others = {"failed": failed, "missing": missing, "simulated": simulated}
+    others = {
+        "failed": failed,
+        "missing": missing,
+        "simulated": simulated,
+        "timed by an earlier engine: no times": int(of_past_engine(rows).sum()),
+        "of past weights, data or engines, archived": archived(data.file),
+    }
     return [*tiles, *((str(count), f"cells {name}") for name, count in others.items() if count)]
 
 
