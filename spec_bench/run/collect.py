@@ -118,6 +118,9 @@ def _complete(
         for request in prompts.requests
     )
     metrics.update(energy_columns(metering))
+    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
+        metrics["prompts_truncated"] = prompts.truncated
+        metrics["prompts_skipped"] = prompts.skipped
     if prompts.left_out:
         why = f"{prompts.left_out} not asked, no fixed answer to continue"
         reasons.append(Reason("later_turns", why))
@@ -186,7 +189,7 @@ def write_answers(
         return
     texts, now = prompts.texts(generations), time.time()
     questions, answers = [], []
-    for example in settings.examples:
+    for example in prompts.examples:
         ids = prompt_ids(task, example)
         choice: dict[str, Any] = {"index": 0, "turns": [texts[each] for each in ids]}
         if len(ids) > 1 and task.later_turns == "fixed":

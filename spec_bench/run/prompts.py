@@ -10,6 +10,7 @@ from typing import Any
 from spec_bench.records import Generation, Request
 from spec_bench.run.settings import JobSettings
 from spec_bench.tasks import Example, RandomPrompts, Task
+from spec_bench.tasks.room import TREE_LEVELS, fitted
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Prompts:
         references: by prompt id.
         follow_ups: what continues a cell's own answers, by prompt id.
         left_out: turns that are not asked, for want of a fixed answer to continue.
+        examples: what is asked, overlong ones cut or left out.
+        truncated: how many were cut.
+        skipped: how many were left out.
     """
 
     requests: tuple[Request, ...]
@@ -49,24 +53,64 @@ class Prompts:
     tokenizer: Any
     follow_ups: Mapping[str, FollowUp] = field(default_factory=dict)
     left_out: int = 0
+    examples: tuple[Example, ...] = ()
+    truncated: int = 0
+    skipped: int = 0
 
     @classmethod
     def build(cls, settings: JobSettings, tokenizer: Any) -> Prompts:
-        """Encodes the job's examples."""
-        task, limit = settings.task, settings.max_new_tokens
-        stop_ids = task.stop_ids(tokenizer)
-        requests, references, follow_ups, left_out = [], {}, {}, 0
+        """Encodes the job's examples.
+
+        Raises:
+            ValueError: prompts that are to be cut cannot be, or none is left.
+        """
+        task = settings.task
+        asked, truncated = list[tuple[Example, list[Request]]](), 0
+        room = _room(settings)
         for example in settings.examples:
+            own = _requests(settings, tokenizer, example)
+            if room is not None and _longest(own) > room:
+                assert isinstance(task, Task)
+                if task.overlong == "skip":
+                    continue
+                cut = fitted(
+                    *(example, room, task.cut_to),
+                    lambda each: _longest(_requests(settings, tokenizer, each)),
+                )
+                example, own, truncated = cut, _requests(settings, tokenizer, cut), truncated + 1
+            asked.append((example, own))
+        skipped = len(settings.examples) - len(asked)
+        if not asked:
+            raise ValueError(
+                f"task {task.name}: all {skipped} prompts are longer than {room} tokens"
+            )
+        if truncated or skipped:
+            log.warning(
+                "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
+                *(task.name, len(settings.examples), room, truncated, skipped),
+            )
+        return cls._of(settings, tokenizer, asked, truncated, skipped)
+
+    @classmethod
+    def _of(
+        cls,
+        settings: JobSettings,
+        tokenizer: Any,
+        asked: Sequence[tuple[Example, Sequence[Request]]],
+        truncated: int,
+        skipped: int,
+    ) -> Prompts:
+        """Examples and their requests as they stand."""
+        task = settings.task
+        requests: list[Request] = []
+        references, follow_ups, left_out = {}, {}, 0
+        for example, own in asked:
             names = prompt_ids(task, example)
             for turn, prompt_id in enumerate(names):
                 if turn and isinstance(task, Task) and task.later_turns == "own":
                     follow_ups[prompt_id] = FollowUp(example, turn, names[:turn])
-                    ids = task.encode(example, tokenizer, turn, [""] * turn)
-                    ids += ids[-1:] * (turn * limit)
-                else:
-                    ids = task.encode(example, tokenizer, turn)
-                requests.append(Request(prompt_id, ids, limit, stop_ids))
                 references[prompt_id] = task.references(example, turn)
+            requests += own
             if isinstance(task, Task) and task.later_turns == "fixed":
                 left_out += len(example.turns) - len(names)
         log.info("%s: %d prompts", task.name, len(requests))
@@ -75,7 +119,10 @@ class Prompts:
                 "%s: %d later turns are not asked: no fixed answer to continue (task.answers)",
                 *(task.name, left_out),
             )
-        return cls(tuple(requests), references, task, tokenizer, follow_ups, left_out)
+        return cls(
+            *(tuple(requests), references, task, tokenizer, follow_ups, left_out),
+            *(tuple(example for example, _ in asked), truncated, skipped),
+        )
 
     def waves(self) -> list[tuple[Request, ...]]:
         """The requests in groups; those of a group need answers of groups before it at most."""
@@ -118,6 +165,38 @@ class Prompts:
     def scores(self) -> tuple[str, ...]:
         """The task's scores."""
         return self.task.scores
+
+
+def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
+    """An example's requests, one a turn that is asked."""
+    task, limit = settings.task, settings.max_new_tokens
+    stop_ids, found = task.stop_ids(tokenizer), []
+    for turn, prompt_id in enumerate(prompt_ids(task, example)):
+        if turn and isinstance(task, Task) and task.later_turns == "own":
+            ids = task.encode(example, tokenizer, turn, [""] * turn)
+            ids += ids[-1:] * (turn * limit)
+        else:
+            ids = task.encode(example, tokenizer, turn)
+        found.append(Request(prompt_id, ids, limit, stop_ids))
+    return found
+
+
+def _longest(requests: Sequence[Request]) -> int:
+    return max((len(each.prompt_ids) for each in requests), default=0)
+
+
+def _room(settings: JobSettings) -> int | None:
+    """Tokens that a prompt may have where longer ones are cut or left out, by the models' configs.
+
+    It follows from the pair and the limit alone: a cell has the same prompts in every job.
+    """
+    if not isinstance(settings.task, Task) or settings.task.overlong == "fail":
+        return None
+    from spec_bench.engine.loading import read_context_length
+
+    lengths = [read_context_length(spec.path, spec.revision) for spec in settings.pair.specs]
+    known = [length for length in lengths if length is not None]
+    return min(known) - settings.max_new_tokens - TREE_LEVELS if known else None
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from spec_bench.validation import Flag, Ge, Le, Says, Text, Whole, check, settin
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
 _NOT_IDENTITY = ("generation", "databases")  # told by what they come to
+_USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
 _LONGEST_NAME = 200  # bytes; file systems allow 255
@@ -157,7 +158,11 @@ class JobSettings:
         heads = {} if kind is None else {"heads": self.pair.heads_settings(kind)}
         return {
             "pair": {**self.pair.settings(), **heads},
-            "task": {k: v for k, v in self.task_config.items() if k not in _NOT_IDENTITY},
+            "task": {
+                k: v
+                for k, v in self.task_config.items()
+                if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
+            },
             "examples": asked(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -20,10 +21,11 @@ from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_ask
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.messages import Turns, read_references, read_turns
+from spec_bench.tasks.room import cut
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, commit_of, label_of, load_rows
 from spec_bench.tasks.template import choose, fill, look_up, placeholders
-from spec_bench.validation import Flag, MinLen, Says, Text, settings
+from spec_bench.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
@@ -91,6 +93,9 @@ class Task:
         answers: for ``fixed``: a file of answers (see ``read_answers``) that later turns continue;
             None: the references.
         judged: whether a judge model grades the answers.
+        overlong: what becomes of a prompt that the models have no room for (see ``room``).
+        sample: which rows a limit takes, the first or a random choice.
+        sample_seed: of the choice; seeds of the draws leave the prompts as they are.
     """
 
     name: Text
@@ -114,6 +119,9 @@ class Task:
     later_turns: Literal["fixed", "own", "none"] = "fixed"
     answers: Text | None = None
     judged: Flag = False
+    overlong: Literal["fail", "truncate", "skip"] = "fail"
+    sample: Literal["first", "random"] = "first"
+    sample_seed: Annotated[Whole, Ge(0)] = 0
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
@@ -139,10 +147,10 @@ class Task:
             ValueError: missing file or field, unknown split, no rows in that range, or an example
                 without an answer in the file of answers.
         """
-        rows = load_rows(self.source, self.name, limit, offset)
+        rows = self._rows(limit, offset)
         if not rows:
             raise ValueError(f"task {self.name}: no rows from offset {offset} on")
-        examples = [self._example(row, offset + index) for index, row in enumerate(rows)]
+        examples = [self._example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
@@ -150,6 +158,19 @@ class Task:
             return examples
         given = read_answers(Path(self.answers).expanduser(), examples)
         return [replace(example, answers=given[example.id]) for example in examples]
+
+    def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Row]]:
+        """The rows that are asked, with their places in the source and in that order."""
+        if self.sample == "first":
+            return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
+        rows = load_rows(self.source, self.name)
+        order = Random(self.sample_seed).sample(range(len(rows)), len(rows))
+        taken = order[offset:] if limit is None else order[offset : offset + limit]
+        return [(index, rows[index]) for index in sorted(taken)]
+
+    def cut_to(self, example: Example, most: int) -> Example:
+        """An example with every text that its row fills in cut to so many letters; see ``room``."""
+        return replace(example, turns=self._turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:
         """How many of an example's turns are asked; see ``turns_asked``."""
@@ -277,17 +298,19 @@ class Task:
         name = str(index if identity is None else identity)
         return Example(name, turns.asked, references, dict(row), turns.answers, turns.system)
 
-    def _turns(self, row: Row) -> Turns:
-        """What the row asks, with the template filled in."""
+    def _turns(self, row: Row, most: int | None = None) -> Turns:
+        """What the row asks, with the template filled in and its texts cut to so many letters."""
         names = self._names()
         values = {
-            name: self._schema(row) if name == "schema" else look_up(row, name, self.fields)
+            name: cut(
+                self._schema(row) if name == "schema" else look_up(row, name, self.fields), most
+            )
             for name in sorted(names - {"turn"})
         }
         if self.turns is None or "turn" not in names:
             return Turns((fill(choose(self.template, values), values),))
         turns = read_turns(look_up(row, self.turns, self.fields), self.turns)
-        filled = [{**values, "turn": asked} for asked in turns.asked]
+        filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
         return replace(turns, asked=tuple(fill(choose(self.template, one), one) for one in filled))
 
     def _names(self) -> set[str]:
