@@ -141,7 +141,13 @@ def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
         folder: the cell's.
         vocabulary: size of the target's, where it is known.
     """
-    path = folder / files.GENERATIONS
+    for path in files.retimed_files(folder):
+        _whole_lines(path, vocabulary)
+    return _whole_lines(folder / files.GENERATIONS, vocabulary)
+
+
+def _whole_lines(path: Path, vocabulary: int | None) -> Lines:
+    """One file's."""
     found = lines.read(path, vocabulary)
     if found.faults:
         more = f" and {len(found.faults) - 1} more lines" if len(found.faults) > 1 else ""

@@ -226,6 +226,18 @@ def test_generations_that_are_gone_make_the_cell_incomplete(
     assert any("result.json" in each for each in said)
 
 
+def test_a_bad_line_of_what_was_timed_again_goes_and_the_others_stay(
+    store: CellStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append_retimed(store.load().values(), "later")
+    path = files.retimed_file(store.folder, "later")
+    damage(path, second(changed(decode_s=-1.0)))
+    done, said = mended(store, caplog)
+    assert (done, len(said), store.complete()) == (IDS, 1, True)
+    assert [each.prompt_id for each in store.load_retimed()] == ["0", "2"]
+    assert str(path) in said[0] and "line 2" in said[0]
+
+
 def test_another_runs_file_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = cell(tmp_path, "4567")
     for name in (files.GENERATIONS, files.RESULT, files.RECORDS):
