@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
+from spec_bench.records import Generation
 from spec_bench.report.records import repeats_of, scores_of
 from spec_bench.report.rows import Row
 
@@ -26,6 +28,7 @@ class Records:
     def __init__(self, results: Path) -> None:
         self._results = results
         self._cells: dict[tuple[str, str], list[dict[str, Counts]]] = {}
+        self._sittings: dict[tuple[str, str], list[dict[str, str]]] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> (numerator, denominator) of a metric, each summed over a prompt's repeats.
@@ -45,10 +48,31 @@ class Records:
 
     def _by_repeat(self, row: Row, name: str) -> list[Counts]:
         """The counts of each repeat that measured the metric anew; none without records."""
-        path, run_id = str(row.get("file", self._results)), str(row["run_id"])
-        if (path, run_id) not in self._cells:
-            self._cells[path, run_id] = _read(Path(path), run_id)
-        return [cell[name] for cell in self._cells[path, run_id] if name in cell]
+        return [cell[name] for cell in self._cells[self._cell(row)] if name in cell]
+
+    def _cell(self, row: Row) -> tuple[str, str]:
+        """Where a row's records are kept here, once they are read."""
+        place = path, run_id = str(row.get("file", self._results)), str(row["run_id"])
+        if place not in self._cells:
+            repeats = repeats_of(Path(path), run_id)
+            self._cells[place] = _read(Path(path), run_id, repeats)
+            self._sittings[place] = [
+                {prompt: each.sitting for prompt, each in found.items()} for found in repeats
+            ]
+        return place
+
+    def sittings(self, row: Row) -> dict[str, dict[str, str]]:
+        """Seed, or ``SEED/REPEAT`` as ``by_seed`` has it -> prompt id -> in which sitting.
+
+        Seconds of two cells are compared where they are of one sitting, which decoded them in turn.
+        """
+        runs = str(row["run_id"]).split(",")
+        seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
+        return {
+            f"{seed}/{number}" if number else seed: found
+            for seed, run in zip(seeds, runs, strict=True)
+            for number, found in enumerate(self._sittings[self._cell({**row, "run_id": run})])
+        }
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
@@ -85,13 +109,15 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
-def _read(path: Path, run_id: str) -> list[dict[str, Counts]]:
+def _read(
+    path: Path, run_id: str, repeats: Sequence[Mapping[str, Generation]]
+) -> list[dict[str, Counts]]:
     """What every ratio of sums is made of, by repeat, and every score that is a mean over prompts.
 
     Later repeats have seconds and joules only: what they delivered is what the first one did.
     """
     cells = []
-    for repeat, found in enumerate(repeats_of(path, run_id)):
+    for repeat, found in enumerate(repeats):
         records = CellRecords(list(found.values()), draft_calls=0, parameter_ratio=0.0)
         cell: dict[str, Counts] = {}
         for name, each in metric.items():

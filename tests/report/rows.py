@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def record(
     *,
     depth: int = 3,
     rate: float = 1,
+    sitting: str = "",
 ) -> None:
     """Writes a cell's raw records beside a results file.
 
@@ -125,6 +127,7 @@ def record(
         accepted: for each prompt the accepted tokens of each target call.
         depth: levels of the tree.
         rate: tokens per second.
+        sitting: in which they were decoded.
     """
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +137,7 @@ def record(
             tokens = tuple(range(sum(count + 1 for count in counts)))
             seconds = len(tokens) / rate
             generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
-            stream.write(json.dumps(generation.to_json()) + "\n")
+            stream.write(json.dumps(replace(generation, sitting=sitting).to_json()) + "\n")
 
 
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01

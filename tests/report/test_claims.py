@@ -28,7 +28,7 @@ from spec_bench.report.claims.verdict import (
 )
 from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper, paper_names
-from spec_bench.report.rows import Group
+from spec_bench.report.rows import Group, rows_of
 from tests.report import rows as cells_of
 from tests.report.rows import EMBEDDED, frame, record, recorded, write
 
@@ -90,6 +90,22 @@ def test_the_records_decide_and_without_them_there_is_a_value_but_no_verdict(
     check = only(judged("rsd", rows, results), "spectr > sd in block", "draft length 3")
     assert check.verdict == verdict
     assert f"{ours - theirs:+.3f} [" in check.evidence
+
+
+@pytest.mark.parametrize(
+    ("sitting", "told"),
+    [("first", "["), ("second", "(no interval: the cells were not timed in turn)")],
+)
+def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(
+    sitting: str, told: str, results: Path
+) -> None:
+    theirs, ours = rows_of(frame(row("ar", token_rate=1.0), row("sd", "3", token_rate=2.0)))
+    record(results, "ar--", HIGH, rate=1.0, sitting="first")
+    record(results, "sd-3", HIGH, rate=2.0, sitting=sitting)
+    found = difference([[Contrast((ours,), (theirs,))]], "token_rate", Records(results))
+    assert str(found).startswith("+100.0% " + told)
+    counted = difference([[Contrast((ours,), (theirs,))]], "block_efficiency", Records(results))
+    assert "no interval" not in str(counted)
 
 
 def test_only_prompts_that_both_cells_have_are_compared(results: Path) -> None:

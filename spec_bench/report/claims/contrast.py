@@ -26,6 +26,8 @@ from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row
 
 NO_RECORDS = "no records by prompt to pair the cells"
+NOT_IN_TURN = "the cells were not timed in turn"
+TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
 # Compared as left / right - 1, the others as left - right: what another machine or text scales.
 RELATIVE = frozenset(
     each.name
@@ -72,6 +74,7 @@ class Difference:
         high: upper end; None where there is none.
         paired: whether it is a bootstrap over common prompts; else it has no interval.
         relative: whether it is a share.
+        unpaired: why it is not paired.
     """
 
     value: float
@@ -79,11 +82,12 @@ class Difference:
     high: float | None
     paired: bool
     relative: bool
+    unpaired: str = NO_RECORDS
 
     def __str__(self) -> str:
         form = "+.1%" if self.relative else "+.3f"
         if self.low is None or self.high is None:
-            why = "" if self.paired else f": {NO_RECORDS}"
+            why = "" if self.paired else f": {self.unpaired}"
             return f"{self.value:{form}} (no interval{why})"
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
@@ -109,7 +113,7 @@ def difference(
     tables = [_table(stratum, metric, records) for stratum in strata]
     found = [table for table in tables if table is not None]
     if len(found) < len(strata):
-        return None if len(strata) > 1 else _from_rows(contrasts, metric)
+        return None if len(strata) > 1 else _from_rows(contrasts, metric, records)
     statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
     # A maximum over cells bends where they cross, so it has no standard error to be measured in.
     # Of scores, which are bounded and often 0, the percentiles are taken in a results file, too.
@@ -129,18 +133,25 @@ def _table(
 ) -> NDArray[np.float64] | None:
     """[2 per cell, seeds, prompts] numerators and denominators of all cells; None without records.
 
-    Of the seeds and prompts that all cells have.
+    Of the seeds and prompts that all cells have; of times, that one sitting decoded in turn.
     """
+    rows = [row for contrast in contrasts for row in (*contrast.left, *contrast.right)]
     cells: list[dict[str, Counts]] = []
-    for contrast in contrasts:
-        for row in (*contrast.left, *contrast.right):
-            counts = records.by_seed(row, metric)
-            if counts is None:
-                return None
-            cells.append(counts)
+    for row in rows:
+        counts = records.by_seed(row, metric)
+        if counts is None:
+            return None
+        cells.append(counts)
     seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
     runs = [runs[seed] for runs in cells for seed in seeds]
     common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
+    if metric in TIMED:
+        sittings = [records.sittings(row) for row in rows]
+        common = [
+            prompt
+            for prompt in common
+            if all(len({each[seed][prompt] for each in sittings}) == 1 for seed in seeds)
+        ]
     if not common:
         return None
     columns = [
@@ -175,7 +186,7 @@ def _mean_difference(
     return total / len(contrasts)
 
 
-def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
+def _from_rows(contrasts: Sequence[Contrast], metric: str, records: Records) -> Difference | None:
     """The value alone: the cells' own intervals are over the same prompts.
 
     What they say of the difference depends on how far prompts move both cells alike, which only
@@ -187,7 +198,10 @@ def _from_rows(contrasts: Sequence[Contrast], metric: str) -> Difference | None:
         if left is None or right is None:
             return None
         values.append(left / right - 1 if relative else left - right)
-    return Difference(float(np.mean(values)), None, None, False, relative)
+    sides = [row for contrast in contrasts for row in (*contrast.left, *contrast.right)]
+    recorded = all(records.by_seed(row, metric) for row in sides)
+    why = NOT_IN_TURN if recorded and metric in TIMED else NO_RECORDS
+    return Difference(float(np.mean(values)), None, None, False, relative, why)
 
 
 def _right(contrast: Contrast, metric: str) -> float | None:
