@@ -93,12 +93,7 @@ def _complete(
     the speedup.
     """
     generations, *again = _in_order(run, prompts)
-    reasons = []
-    reference, more = None, list[list[Generation]]()
-    if baseline is not None:
-        reference, *more = baseline
-    else:
-        reasons.append(Reason("speedup", "the baseline failed, none was timed in turn"))
+    reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
     records = CellRecords(
         generations,
         baseline=reference,
@@ -111,38 +106,54 @@ def _complete(
     )
     found = summary_of(records, prompts.scores())
     run.store.keep_scores(found.scores)
-    metrics = found.row
-    metrics["peak_memory_bytes"] = run.memory.peak_bytes
-    metrics["cache_bytes"] = max(
-        decoder.cache_bytes(len(request.prompt_ids), request.max_new_tokens)
-        for request in prompts.requests
-    )
-    metrics.update(energy_columns(metering))
-    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
-        metrics["prompts_truncated"] = prompts.truncated
-        metrics["prompts_skipped"] = prompts.skipped
-    if prompts.left_out:
-        why = f"{prompts.left_out} not asked, no fixed answer to continue"
-        reasons.append(Reason("later_turns", why))
-    if isinstance(settings.task, Task) and settings.task.judged:
-        metrics[SCORE] = None
-        reasons.append(Reason(SCORE, "not judged"))
+    if _judged(settings):
         model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
         write_answers(run.store.folder, model, settings, prompts, generations)
-    if note := stall_note(records):
-        reasons.append(Reason("speedup", note))
-    if others := _unlike_the_first(records):
-        reasons.append(Reason("repeats", others))
-    reasons += energy_reasons(metering, records.windows)
     return CellResult(
         run.run_id,
         facts,
         "partial" if reference is None else "complete",
         decoder.lossless,
-        tuple(reasons),
-        metrics,
+        tuple(_reasons(settings, records, prompts, metering)),
+        found.row | _beside(settings, run, decoder, prompts) | energy_columns(metering),
         None if reference is None else "same job",
     )
+
+
+def _judged(settings: JobSettings) -> bool:
+    """Whether a model is to rate the answers."""
+    return isinstance(settings.task, Task) and settings.task.judged
+
+
+def _beside(
+    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
+) -> dict[str, Any]:
+    """Columns that are no metric of the records."""
+    longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
+    values: dict[str, Any] = {
+        "peak_memory_bytes": run.memory.peak_bytes,
+        "cache_bytes": max(decoder.cache_bytes(*each) for each in longest),
+    }
+    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
+        values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
+    return values | ({SCORE: None} if _judged(settings) else {})
+
+
+def _reasons(
+    settings: JobSettings, records: CellRecords, prompts: Prompts, metering: Metering
+) -> list[Reason]:
+    """Why columns are empty, and what to mind about others."""
+    none = "the baseline failed, none was timed in turn"
+    left_out = f"{prompts.left_out} not asked, no fixed answer to continue"
+    said = [
+        ("speedup", none if records.baseline is None else ""),
+        ("later_turns", left_out if prompts.left_out else ""),
+        (SCORE, "not judged" if _judged(settings) else ""),
+        ("speedup", stall_note(records)),
+        ("repeats", _unlike_the_first(records)),
+    ]
+    found = [Reason(column, text) for column, text in said if text]
+    return [*found, *energy_reasons(metering, records.windows)]
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
