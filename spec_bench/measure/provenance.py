@@ -59,14 +59,19 @@ def versions() -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Revision of the checkout that holds ``folder`` and whether it had changes; None outside."""
+    """Revision of the checkout that holds ``folder`` and whether it had changes; None outside.
+
+    New results are no change.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        # What was measured before lies in the tree, and changes while a run adds to it.
+        changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)results")
+        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None
 
