@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable
 import pandas as pd
 
 from spec_bench.columns import Column, apart_in
+from spec_bench.files import digest
 from spec_bench.report.rows import said
 
 _WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
+_LONGEST = 60  # characters of a file's name
 _ANY: str = ""  # a value that no row of the same task, or pair, differs in
 
 
@@ -62,6 +64,11 @@ def _covered(key: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
 
 
 def slug(text: str) -> str:
-    """What tells a part from others, as part of a file's name: ``-batch-size-4``; "" for none."""
+    """What tells a part from others, as part of a file's name: ``-batch-size-4``; "" for none.
+
+    Of a long text its beginning and its digest.
+    """
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+    if len(plain) > _LONGEST:
+        plain = f"{plain[:_LONGEST].rpartition('-')[0] or plain[:_LONGEST]}-{digest(text)[:8]}"
     return f"-{plain}" if plain else ""

@@ -126,3 +126,11 @@ def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_pa
 def test_a_setting_becomes_part_of_a_files_name() -> None:
     assert slug("batch size 4, source a/b: c") == "-batch-size-4-source-a-b-c"
     assert slug("") == ""
+
+
+def test_a_part_told_by_much_has_a_name_that_a_file_can_have() -> None:
+    many = [f"stage screen, machine {'2 x AMD EPYC, ' * 20}engine {number}" for number in (0, 1)]
+    names = [slug(text) for text in many]
+    assert all(len(name) <= 70 for name in names)
+    assert names[0] != names[1]
+    assert names[0].startswith("-stage-screen-machine-2-x-AMD-EPYC")
