@@ -1,0 +1,64 @@
+"""On a simulated GPU no operation mixes devices, and every decoder emits the CPU's tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.model import HuggingFaceModel
+from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import medusa_heads, recurrent_head
+from tests.simcuda import DEVICE, SimCuda
+
+NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
+HEADS: dict[str, Any] = {"medusa": medusa_heads, "redrafter": recurrent_head}
+# One of each kind of drafter and of walk, at the batch size and law where most can go wrong.
+FAST = {("rsd_s", 4, 1.0), ("dsbd", 4, 1.0), ("medusa", 4, 0.3), ("ar", 1, 0.0)}
+CASES = [
+    pytest.param(name, rows, law, marks=[] if (name, rows, law) in FAST else pytest.mark.slow)
+    for name in NAMES
+    for rows in (1, 4)
+    for law in (0.0, 0.3, 1.0)
+]
+
+
+def tokens(name: str, rows: int, law: float, device: torch.device) -> list[tuple[int, ...]]:
+    """What a decoder answers to requests of unequal length and end, on a device."""
+    pair = [
+        HuggingFaceModel(model.module.to(device), VOCAB, device)
+        for model in tiny_pair.__wrapped__("llama")
+    ]
+    settings = decoder_settings(name)
+    kind = settings["drafter"]["kind"]
+    heads = HEADS[kind](32, VOCAB).to(device) if kind in HEADS else None
+    drafts = pair[1:] if kind == "language_model" else []
+    sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
+    built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+    requests = random_requests(5, 4)
+    requests = requests if rows > 1 else requests[3:]
+    return [answer.tokens for answer in built.generate(requests, seed=0)]
+
+
+@pytest.mark.parametrize(("name", "rows", "law"), CASES)
+def test_tokens_of_a_simulated_gpu_equal_the_cpus(name: str, rows: int, law: float) -> None:
+    expected = tokens(name, rows, law, torch.device("cpu"))
+    with SimCuda() as sim:
+        assert tokens(name, rows, law, DEVICE) == expected
+        assert sim.launches["other"] > 300
+        assert sum(sim.h2d.values()) > 0
+
+
+def test_mixing_devices_is_refused_as_cuda_refuses_it() -> None:
+    with SimCuda(watch="test_simulated_device") as sim:
+        there = torch.ones(3, device="cuda")
+        assert (there + torch.tensor(2.0)).tolist() == [3, 3, 3]
+        with pytest.raises(RuntimeError, match="on one device"):
+            there + torch.ones(3)
+        assert [line for _, line in sim.h2d] == []
+        assert int(there.sum()) == 3
+        (line,) = (line for _, what, line in sim.syncs if what == "_local_scalar_dense")
+        assert "test_simulated_device.py" in line

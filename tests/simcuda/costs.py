@@ -1,0 +1,48 @@
+"""What an operation costs on a device: launches of CUDA's eager kernels, and whether it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+NONE = {
+    "empty", "empty_like", "empty_strided", "new_empty", "detach", "lift_fresh", "alias", "lift",
+    "_unsafe_view", "_reshape_alias", "set_", "resize_", "_local_scalar_dense", "new_empty_strided",
+}  # fmt: skip
+MANY = {
+    "sort": 8, "topk": 3, "cumsum": 2, "cumprod": 2, "nonzero": 4, "constant_pad_nd": 2,
+    "masked_fill": 2, "scatter": 2, "scatter_add": 2, "index_put": 2, "eye": 2, "_unique2": 8,
+    "index_fill": 2, "logsumexp": 5, "index_add": 2, "native_layer_norm": 1, "linspace": 1,
+}  # fmt: skip
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim",
+         "unique_consecutive", "is_nonzero", "equal"}  # fmt: skip
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+# Operations that take a 0-dim operand of the host although they are not pointwise.
+SCALARS_TOO = {"where", "masked_fill", "masked_fill_", "fill_", "scatter", "scatter_", "lerp",
+               "index_fill_", "clamp", "copy_"}  # fmt: skip
+ATTENTION = "scaled_dot_product_attention"
+
+
+def cost(func: Any, name: str, args: Any) -> tuple[int, bool]:
+    """(launches, whether the host waits) of one dispatched operation."""
+    launches = 0 if func.is_view or name in NONE else MANY.get(name, 1)
+    waits = name in WAITS or (name == "repeat_interleave" and func._overloadname == "Tensor")
+    if name in INDEXING:
+        masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
+        waits, launches = bool(masks), launches + 4 * len(masks)
+    if name == ATTENTION:
+        launches += 2 * ("padded" in attention(args))
+    return launches, waits
+
+
+def attention(args: Any) -> str:
+    """What attention was asked for: mask, alignment of its rows to 8 elements, shared heads."""
+    query, key, mask = args[0], args[1], args[3] if len(args) > 3 else None
+    grouped = ", grouped" if query.shape[-3] != key.shape[-3] else ""
+    if mask is None:
+        return f"no mask, {query.dtype}{grouped}"
+    inner = getattr(mask, "inner", mask)
+    aligned = all(s % 8 == 0 for s in inner.stride()[:-1]) and inner.stride(-1) == 1
+    kind = "aligned" if aligned else "padded in every call"
+    return f"mask {str(mask.dtype)[6:]} {kind}{grouped}"

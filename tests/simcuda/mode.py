@@ -1,0 +1,263 @@
+"""The dispatch mode: what runs where, what it costs, and whose line asked for it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo  # before anything is replaced
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from tests.simcuda import costs
+from tests.simcuda.tensors import DEVICE, SimGenerator, SimTensor, answers, put_up_a_guard
+
+# Composite operations that have CUDA kernels of their own (or ask the device for one).
+_LEAVES = {costs.ATTENTION}
+
+
+class _Indexed(TorchFunctionMode):
+    """Writes ``cuda`` as ``cuda:0``: without an index torch asks a driver that is not there."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def indexed(x: Any) -> Any:
+            if (isinstance(x, torch.device) and x.type == "cuda") or (
+                isinstance(x, str) and x == "cuda"
+            ):
+                return DEVICE
+            return x
+
+        if func is torch.Tensor.cuda:
+            return args[0].to(DEVICE)
+        if func is torch.Tensor.tolist and isinstance(args[0], SimTensor):
+            return args[0].cpu().tolist()
+        named = {key: indexed(value) for key, value in (kwargs or {}).items()}
+        return func(*map(indexed, args), **named)
+
+
+class SimCuda(TorchDispatchMode):
+    """The mode; entering it also replaces what ``torch.cuda`` answers.
+
+    Args:
+        watch: part of the file names that events are ascribed to; empty: lines are not looked for,
+            which is several times faster.
+        capability: compute capability that is reported.
+        strict: whether mixing devices raises; otherwise it is only listed in ``errors``.
+    """
+
+    current: SimCuda | None = None
+
+    def __init__(
+        self, watch: str = "", capability: tuple[int, int] = (9, 0), strict: bool = True
+    ) -> None:
+        super().__init__()
+        self.watch, self.capability, self.strict = watch, capability, strict
+        self.phase = "other"
+        self.allocated = self.peak = 0
+        self._storages: dict[int, list[int]] = {}
+        self.errors: Counter[str] = Counter()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all counts."""
+        self.ops: Counter[tuple[str, str]] = Counter()  # (phase, op)
+        self.launches: Counter[str] = Counter()  # by phase
+        self.lines: Counter[tuple[str, str, str]] = Counter()  # launches: (phase, op, line)
+        self.syncs: Counter[tuple[str, str, str]] = Counter()  # (phase, what, line)
+        self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line); every one also waits
+        self.h2d_bytes = self.d2h_bytes = 0
+        self.wide: Counter[tuple[str, str, str]] = Counter()  # float64 bytes (phase, op, line)
+        self.attention: Counter[str] = Counter()  # what attention was asked for
+
+    # -- entering and leaving ------------------------------------------------------------------
+    def __enter__(self) -> SimCuda:
+        if SimCuda.current is None:
+            SimCuda.current = self
+            put_up_a_guard()
+            self._stack = ExitStack()
+            compatible = torch._has_compatible_shallow_copy_type
+            everywhere = {
+                "Generator": SimGenerator,
+                # A parameter must become a simulated one, not take over its metadata.
+                "_has_compatible_shallow_copy_type": lambda a, b: (
+                    not (isinstance(a, SimTensor) or isinstance(b, SimTensor)) and compatible(a, b)
+                ),
+            }
+            for owner, replaced in ((torch.cuda, answers(self)), (torch, everywhere)):
+                for name, value in replaced.items():
+                    self._stack.enter_context(mock.patch.object(owner, name, value, create=True))
+            self._stack.enter_context(_Indexed())
+            self._lift = torch._C._only_lift_cpu_tensors()
+            torch._C._set_only_lift_cpu_tensors(True)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        result = super().__exit__(*error)
+        if SimCuda.current is self:
+            SimCuda.current = None
+            torch._C._set_only_lift_cpu_tensors(self._lift)
+            self._stack.close()
+        return result
+
+    # -- bookkeeping ---------------------------------------------------------------------------
+    def _line(self) -> str:
+        if not self.watch:
+            return "?"
+        frame = sys._getframe(2)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if self.watch in name and "simcuda" not in name:
+                return f"{name[name.rfind(self.watch) :]}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return "?"
+
+    def waited(self, what: str) -> None:
+        """Notes that the host waited for the device."""
+        self.syncs[self.phase, what, self._line()] += 1
+
+    def _uploaded(self, nbytes: int) -> None:
+        self.h2d[self.phase, self._line()] += 1
+        self.h2d_bytes += nbytes
+
+    def wrap(self, inner: torch.Tensor) -> SimTensor:
+        """A CPU tensor as a simulated one, its storage counted."""
+        # A view of a tensor from outside inference mode is none of inference mode's.
+        with torch.inference_mode(inner.is_inference()):
+            made = SimTensor(inner)
+        storage = inner.untyped_storage()
+        key = storage._cdata
+        held = self._storages.setdefault(key, [0, storage.nbytes()])
+        if not held[0]:
+            self.allocated += held[1]
+            self.peak = max(self.peak, self.allocated)
+        held[0] += 1
+        weakref.finalize(made, self._drop, key).atexit = False
+        return made
+
+    def _drop(self, key: int) -> None:
+        held = self._storages[key]
+        held[0] -= 1
+        if not held[0]:
+            self.allocated -= held[1]
+            del self._storages[key]
+
+    def report(self) -> str:
+        """All counts, most frequent first."""
+        out = [f"launches {dict(self.launches)}"]
+        for title, counter in (("sync", self.syncs), ("h2d", self.h2d), ("sdpa", self.attention)):
+            out += [f"{title} {count:4d} {key}" for key, count in counter.most_common()]
+        return "\n".join(out)
+
+    # -- dispatch ------------------------------------------------------------------------------
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func._schema.name.removeprefix("aten::")
+        flat, _ = tree_flatten((args, kwargs))
+        sims = [x for x in flat if isinstance(x, SimTensor)]
+        asked = next((x for x in flat if isinstance(x, torch.device)), None)
+        to_device = asked is not None and asked.type == "cuda"
+        if not sims and not to_device:
+            return func(*args, **kwargs)
+        if (
+            func._can_decompose()
+            and torch._C._dispatch_has_kernel_for_dispatch_key(
+                func.name(), "CompositeImplicitAutograd"
+            )
+            and name not in _LEAVES
+            and (sims or name not in ("rand", "randn"))
+        ):
+            TorchDispatchMode.__enter__(self)
+            try:
+                made = func.decompose(*args, **kwargs)
+            finally:
+                TorchDispatchMode.__exit__(self, None, None, None)
+            if made is not NotImplemented:
+                return made
+        if asked is not None:
+            on_cpu = lambda x: torch.device("cpu") if isinstance(x, torch.device) else x  # noqa: E731
+            args, kwargs = tree_map(on_cpu, (args, kwargs))
+        self._check(func, name, flat, sims)
+        back = {id(x.inner): x for x in sims}
+        plain = lambda x: x.inner if isinstance(x, SimTensor) else x  # noqa: E731
+        result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        home = asked is not None and asked.type != "cuda"
+        if (name == "_to_copy" and asked is not None) or name == "copy_":
+            return self._copied(func, name, args, result, back, home, bool(sims))
+        self._count(func, name, args, result)
+        if (home and not name.startswith("new_")) or name == "_local_scalar_dense":
+            return result
+        return tree_map(
+            lambda x: back.get(id(x)) if id(x) in back
+            else self.wrap(x) if isinstance(x, torch.Tensor) else x,
+            result,
+        )  # fmt: skip
+
+    def _check(self, func: Any, name: str, flat: list[Any], sims: list[Any]) -> None:
+        """Refuses, or lists, operands of the host among those of the device."""
+        if not sims or name in ("_to_copy", "copy_"):
+            return
+        pointwise = torch.Tag.pointwise in func.tags or name in costs.SCALARS_TOO
+        for x in flat:
+            if not isinstance(x, torch.Tensor) or isinstance(x, SimTensor):
+                continue
+            if name in costs.INDEXING and (x.dim() == 0 or isinstance(flat[0], SimTensor)):
+                if x.dim():
+                    self._uploaded(x.numel() * x.element_size())
+                continue
+            if pointwise and x.dim() == 0:
+                continue
+            text = (
+                f"{name}: expected all tensors on one device, found cuda:0 and cpu {tuple(x.shape)}"
+                f" at {self._line()}"
+            )
+            self.errors[text] += 1
+            if self.strict:
+                raise RuntimeError(text)
+
+    def _copied(
+        self, func: Any, name: str, args: Any, result: Any, back: Any, home: bool, sim: bool
+    ) -> Any:
+        """A copy: within the device, up to it, or home to the host, which waits."""
+        nbytes = result.numel() * result.element_size()
+        into = name == "copy_"
+        if into:
+            up = isinstance(args[0], SimTensor) and not isinstance(args[1], SimTensor)
+            up = up and bool(args[1].dim())
+            home = isinstance(args[1], SimTensor) and not isinstance(args[0], SimTensor)
+        else:
+            up = not home and not sim
+        if home:
+            self.waited("copy to host")
+            self.d2h_bytes += nbytes
+        elif up:
+            self._uploaded(nbytes)
+        else:
+            self._count(func, name, args, result)
+        if into:
+            return back.get(id(result), result)
+        return result if home else self.wrap(result)
+
+    def _count(self, func: Any, name: str, args: Any, result: Any) -> None:
+        phase = self.phase
+        launches, waits = costs.cost(func, name, args)
+        if name == costs.ATTENTION:
+            self.attention[f"{phase}: {costs.attention(args)}"] += 1
+        if not launches and not waits:
+            return
+        line = self._line()
+        if waits:
+            self.syncs[phase, name, line] += 1
+        if not launches:
+            return
+        self.ops[phase, name] += 1
+        self.launches[phase] += launches
+        self.lines[phase, name, line] += launches
+        for x in tree_flatten((args, result))[0]:
+            if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
+                self.wide[phase, name, line] += x.numel() * x.element_size()
