@@ -105,8 +105,8 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
     Raises:
         ValueError: it is not.
     """
-    if not isinstance(each.prompt_id, str) or not isinstance(each.energy_note, str):
-        raise ValueError("prompt_id and energy_note are texts")
+    if not all(isinstance(t, str) for t in (each.prompt_id, each.energy_note, each.category)):
+        raise ValueError("prompt_id, energy_note and category are texts")
     if not _whole(each.repeat) or each.finish not in ("stop", "length"):
         raise ValueError(f"repeat {each.repeat!r}, finish {each.finish!r}")
     below = 2**31 if vocabulary is None else vocabulary

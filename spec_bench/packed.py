@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench import files
 from spec_bench.lines import read as read_generations
-from spec_bench.packed_fields import FIELDS, SCORE, STEP, Field
+from spec_bench.packed_fields import CATEGORY, FIELDS, SCORE, STEP, Field
 from spec_bench.records import Generation, StepRecord
 
 if TYPE_CHECKING:
@@ -194,6 +194,8 @@ def write(path: Path, packed: Packed) -> None:
         if packed.lines[f"{SCORE}{name}"].null_count < len(packed.lines)
     ]
     schema = _schema(had)
+    if not any(packed.lines[CATEGORY].to_pylist()):
+        schema = schema.remove(schema.get_field_index(CATEGORY))
     numbers = [each.name for each in schema if each.type == pa.float64()]
     meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
     lines = packed.lines.select(schema.names).combine_chunks()

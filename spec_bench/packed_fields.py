@@ -11,6 +11,7 @@ from spec_bench import files
 
 STEP = "step_"
 SCORE = "score_"
+CATEGORY = "category"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ FIELDS = (
     Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
     Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
     Field("sitting", "text", "what one sitting of a job decoded was decoded in turn"),
+    Field(CATEGORY, "text", "the prompt's, as the task's rows say; only where some prompt has one"),
     Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
     Field("step_nodes", "count", "tree nodes verified, the root not counted"),
     Field("step_depth", "count", "levels of the tree"),

@@ -118,6 +118,7 @@ class Generation:
             where the system tells none.
         clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
         sitting: which process of a job decoded it; what one sitting decoded was decoded in turn.
+        category: what kind of prompt it is, as the task's rows say; "" where they do not.
     """
 
     prompt_id: str
@@ -137,6 +138,7 @@ class Generation:
     load_average: float | None = None
     clock_mhz: float | None = None
     sitting: str = ""
+    category: str = ""
 
     def repeats(self, first: Generation) -> bool:
         """Whether it is ``first`` over again: the same target calls and tokens."""

@@ -117,3 +117,13 @@ def test_another_file_is_named(content: bytes | str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=naming(path)) as raised:
         packed.read(path)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path: Path) -> None:
+    kinds = [replace(PLAIN, category="qa"), replace(PLAIN, prompt_id="b")]
+    for name, done in (("with", kinds), ("without", [PLAIN])):
+        packed.write(tmp_path / name, packed.pack("a", done, None))
+    assert packed.read(tmp_path / "with").generations("a") == [without_ids(each) for each in kinds]
+    assert packed.read(tmp_path / "without").generations("a") == [without_ids(PLAIN)]
+    assert "category" in pd.read_parquet(tmp_path / "with")
+    assert "category" not in pd.read_parquet(tmp_path / "without")

@@ -230,7 +230,7 @@ def _question(example: Example, turns: int) -> dict[str, Any]:
     golds = [each[0] for each in takewhile(bool, example.references[:turns])]
     return {
         "question_id": _number(example.id),
-        "category": str(example.meta.get("category") or ""),
+        "category": example.category,
         "turns": list(example.turns[:turns]),
         **({"reference": golds} if golds else {}),
     }

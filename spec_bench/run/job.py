@@ -276,9 +276,10 @@ def _decode_batch(
         run.memory.begin()
         generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.memory.end()
-        state = machine.read()._asdict()
+        state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
         generations = [
-            replace(each, repeat=repeat, sitting=sitting.name, **state) for each in generations
+            replace(each, category=prompts.categories.get(each.prompt_id, ""), **state)
+            for each in generations
         ]
         if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from spec_bench.records import Generation, Request
@@ -160,6 +161,15 @@ class Prompts:
                 self.tokenizer.decode(generation.tokens, skip_special_tokens=True)
             )
             for generation in generations
+        }
+
+    @cached_property
+    def categories(self) -> dict[str, str]:
+        """What kind each prompt is, by prompt id."""
+        return {
+            prompt_id: example.category
+            for example in self.examples
+            for prompt_id in prompt_ids(self.task, example)
         }
 
     def scores(self) -> tuple[str, ...]:

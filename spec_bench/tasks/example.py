@@ -21,6 +21,7 @@ class Example:
         answers: fixed answers that later turns continue in place of the references; empty where
             none were given.
         system: what stands before the conversation, "" where nothing does.
+        category: what kind of prompt it is; "" where the row does not say.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Example:
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
     answers: tuple[str, ...] = ()
     system: str = ""
+    category: str = ""
 
     @property
     def prompt_ids(self) -> tuple[str, ...]:

@@ -72,7 +72,8 @@ class Task:
         source: where the rows come from.
         template: text of one turn with ``{field}`` in it; of several templates the first whose
             fields are all filled is used (an optional context).
-        fields: name in the template -> column or path into columns.
+        fields: name in the template -> column or path into columns; ``id`` and ``category`` need no
+            template.
         turns: a field that holds a list of turns, one text, or a list of chat messages (see
             ``messages``); the template then says ``{turn}``. A template that does not makes one
             turn of the row.
@@ -292,11 +293,24 @@ class Task:
             turns = self._turns(row)
             references = self._references(row, turns)
             identity = look_up(row, "id", self.fields, default=None)
+            category = self._category(row)
         except ValueError as error:
             where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
             raise ValueError(f"task {self.name}, {where}: {error}") from error
         name = str(index if identity is None else identity)
-        return Example(name, turns.asked, references, dict(row), turns.answers, turns.system)
+        return Example(
+            *(name, turns.asked, references, dict(row), turns.answers, turns.system, category)
+        )
+
+    def _category(self, row: Row) -> str:
+        """What kind of prompt the row says it is; "" where it says nothing, or no text.
+
+        Raises:
+            ValueError: ``fields`` names where it stands, and it does not stand there.
+        """
+        optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
+        found = look_up(row, "category", self.fields, **optional)
+        return str(found) if type(found) in (str, int) else ""
 
     def _turns(self, row: Row, most: int | None = None) -> Turns:
         """What the row asks, with the template filled in and its texts cut to so many letters."""

@@ -12,7 +12,7 @@ from spec_bench.run.compose import data_of
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
 SHARED = ROOT.parent / "shared" / "data"
-WITHOUT_SAMPLE = {"random", "jsonl"}
+WITHOUT_SAMPLE = {"random", "jsonl", "spec_bench"}
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in WITHOUT_SAMPLE)
 
 

@@ -1,6 +1,7 @@
 """``task=jsonl``: a file of the user's own."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -196,3 +197,25 @@ def test_ids_that_clash_once_turns_are_counted_are_refused(tmp_path):
     rows = {"question_id": "q", "turns": ["One?", "Two?"]}, {"question_id": "q/0", "turns": ["x"]}
     with pytest.raises(ValueError, match="twice: q/0"):
         task_of(tmp_path, *rows).examples()
+
+
+def test_a_category_comes_along_where_it_stands_or_where_fields_say(tmp_path):
+    rows = {"turns": "One?", "category": "qa"}, {"turns": "Two?", "category": {"deep": 1}}
+    task = task_of(tmp_path, *rows, {"turns": "Three?"})
+    assert [example.category for example in task.examples()] == ["qa", "", ""]
+    named = {**config("jsonl")["fields"], "category": "about.topic"}
+    row = {"turns": "One?", "category": "qa", "about": {"topic": "rain"}}
+    [example] = task_of(tmp_path, row, fields=named).examples()
+    assert example.category == "rain"
+    with pytest.raises(ValueError, match=naming("line 1", "'about.topic'", "turns, category")):
+        task_of(tmp_path, {"turns": "One?", "category": "qa"}, fields=named).examples()
+
+
+def test_spec_benchs_file_has_thirteen_categories():
+    file = SHARED / "spec_bench/question.jsonl"
+    if not file.exists():
+        pytest.skip("real prompts are not here: no spec_bench/question.jsonl")
+    examples = build_task(config("spec_bench", path=str(file))).examples()
+    assert len(examples) == 480
+    counts = Counter(example.category for example in examples)
+    assert sorted(counts.values()) == [10] * 8 + [80] * 5
