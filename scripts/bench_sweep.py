@@ -50,7 +50,7 @@ TIMED = {
     "spec_bench.run.store:CellStore.load": FILES,
     "spec_bench.run.store:CellStore.result": FILES,
     "spec_bench.run.store:CellStore.finish": FILES,
-    "spec_bench.run.store:Experiment.add": FILES,
+    "spec_bench.run.experiment:Experiment.add": FILES,
 }
 
 

@@ -135,8 +135,9 @@ class LoadedPair:
         """
         from spec_bench.decode.config import read_decoder
         from spec_bench.run.cells import load_decoder, read_cell
+        from spec_bench.run.fit import check_fit
         from spec_bench.run.models import heads_of
-        from spec_bench.run.settings import check_fit, sampling_of
+        from spec_bench.run.settings import sampling_of
         from spec_bench.tasks.generation import Generation as Asked
         from spec_bench.validation import check
 

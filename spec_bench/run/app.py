@@ -39,7 +39,9 @@ from spec_bench.run.compose import (
     register,
     shown_resolved,
 )
+from spec_bench.run.config import RunSettings, check_settings
 from spec_bench.run.confirm import confirming, planned_confirmation
+from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
@@ -52,8 +54,8 @@ from spec_bench.run.launch import (
 from spec_bench.run.pair import placed, with_own_name
 from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
 from spec_bench.run.rates import known_rates
-from spec_bench.run.settings import JobSettings, RunSettings, build_settings, check_settings
-from spec_bench.run.store import CellStore, Experiment, JobNote
+from spec_bench.run.settings import JobSettings, build_settings
+from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import build_sinks

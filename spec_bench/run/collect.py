@@ -22,12 +22,12 @@ from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellFacts, CellResult, Generation, Reason
+from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.pairing import Timings, paired
 from spec_bench.run.prompts import Prompts, prompt_ids
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellRun, job_of
 from spec_bench.tasks import Example, Task
 from spec_bench.tasks.conversation import fixed_answers
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 from spec_bench import columns
 from spec_bench.records import CellResult
 from spec_bench.run.cells import BASELINE
+from spec_bench.run.config import ConfirmSettings
+from spec_bench.run.identity import run_id
 from spec_bench.run.plan import PlannedCell
-from spec_bench.run.settings import ConfirmSettings, JobSettings
-from spec_bench.run.store import run_id
+from spec_bench.run.settings import JobSettings
 
 log = logging.getLogger(__name__)
 

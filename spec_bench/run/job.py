@@ -27,8 +27,10 @@ from spec_bench.measure.machine import Machine
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records import CellResult, Generation, Request
+from spec_bench.run.cell_run import CellRun
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.collect import collect
+from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering, ordinals
 from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
 from spec_bench.run.pairing import (
@@ -42,7 +44,7 @@ from spec_bench.run.pairing import (
 )
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellRun, CellStore, FollowerStore, run_id
+from spec_bench.run.store import CellStore, FollowerStore
 from spec_bench.sinks.console import Progress
 from spec_bench.tasks import Task
 

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from spec_bench.records import Generation, Request
-from spec_bench.run.store import CellRun, Repeats
+from spec_bench.run.cell_run import CellRun
+from spec_bench.run.store import Repeats
 
 log = logging.getLogger(__name__)
 Timings = dict[tuple[str, int, str], Generation]

@@ -18,13 +18,14 @@ from rich.table import Table
 from spec_bench import files
 from spec_bench.records import CellFacts
 from spec_bench.run.cells import Cell
+from spec_bench.run.identity import run_id
 from spec_bench.run.launch import gpu_memory_gib, gpus_of_job
 from spec_bench.run.model_files import BYTES, ModelSize
 from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes
 from spec_bench.run.prompts import prompt_ids
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate
 from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellStore, run_id
+from spec_bench.run.store import CellStore
 from spec_bench.tasks import RandomPrompts
 
 State = Literal["complete", "partial", "failed", "missing"]

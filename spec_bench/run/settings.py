@@ -1,4 +1,4 @@
-"""One job's settings as plain dataclasses, checked before any model is loaded."""
+"""Everything one job needs, from its checked config, before any model is loaded."""
 
 from __future__ import annotations
 
@@ -6,34 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BeforeValidator, PlainValidator
-
-from spec_bench.columns import COLUMNS
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine import processes
-from spec_bench.files import RUNS, digest, training_of
+from spec_bench.files import digest
 from spec_bench.judge.settings import JudgeSettings
-from spec_bench.measure.energy import EnergySettings, energy_settings
-from spec_bench.records import ENGINE, CellFacts, SqlReference, Stage
+from spec_bench.measure.energy import EnergySettings
+from spec_bench.records import ENGINE, CellFacts, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
-from spec_bench.run.model_files import EMBEDDED, model_path
-from spec_bench.run.pair import (
-    EngineSettings,
-    Pair,
-    PairSettings,
-    build_pair,
-    pinned,
-    placed,
-    with_own_name,
-)
-from spec_bench.run.simulation import check_simulate, simulate_cells, simulated_acceptance
-from spec_bench.sinks.settings import SinkSettings, sink_settings
+from spec_bench.run.config import ConfirmSettings, RunSettings
+from spec_bench.run.fit import fitting
+from spec_bench.run.identity import examples_digest, stated
+from spec_bench.run.pair import Pair, build_pair, pinned, placed, with_own_name
+from spec_bench.run.simulation import simulate_cells, simulated_acceptance
+from spec_bench.sinks.settings import SinkSettings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.schema import databases_digest
-from spec_bench.validation import Flag, Ge, Le, Says, Text, Whole, check, settings
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
@@ -41,69 +30,6 @@ _NOT_IDENTITY = ("generation", "databases")  # told by what they come to
 _USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
-_LONGEST_NAME = 200  # bytes; file systems allow 255
-
-Cells = Annotated[tuple[Text | dict[str, Any], ...], Says("a list such as [sd:3,rsd_s:4x3]")]
-
-
-def _folder_name(name: str) -> str:
-    assert name not in {".", ".."} and not set(name) & set("/\\\0\n")
-    assert len(name.encode()) <= _LONGEST_NAME
-    if name == RUNS:
-        raise ValueError(f"name {RUNS!r} is taken: results/{RUNS} holds what the cells measured")
-    return name
-
-
-def _checked_task(config: Any) -> Any:
-    """A task's mapping as it is, which the run id hashes, once it makes a task."""
-    build_task(config)
-    return config
-
-
-def _ranking(name: str) -> str:
-    """A column by which cells are told apart: more, or less, of it is better."""
-    known = [each.name for each in COLUMNS if each.better and each.interval]
-    if name not in known:
-        raise ValueError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
-    return name
-
-
-@settings
-class ConfirmSettings:
-    """The second stage of a search: the best cells of each decoder again, on other prompts."""
-
-    prompts: Annotated[Whole, Ge(1)]
-    best: Annotated[Whole, Ge(1)] = 5
-    by: Annotated[Text, AfterValidator(_ranking)] = "speedup"
-
-
-@settings
-class RunSettings:
-    """What ``conf/config.yaml`` composes to, checked; meanings stand there.
-
-    A decoder's own mapping and the cells are checked where they become cells (``run.cells``).
-    """
-
-    name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]
-    results: Text
-    seed: Annotated[Whole, Ge(0), Le(2**63 - 1)]
-    prompts: Annotated[Whole, Ge(1)] | None
-    warmup: Annotated[Whole, Ge(0)]
-    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1, or null")]
-    cells: Cells
-    plan: Flag
-    pair: PairSettings
-    task: Annotated[dict[str, Any], BeforeValidator(_checked_task)]
-    decoder: Annotated[dict[str, Any], Says("a decoder's drafter, tree and verifier")]
-    generation: Generation
-    engine: EngineSettings
-    energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
-    sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
-    simulate: Annotated[Any, PlainValidator(check_simulate)] = None
-    trees: dict[Text, Cells] = field(default_factory=dict)
-    repeats: Annotated[Whole, Ge(1)] = 1
-    confirm: ConfirmSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +89,7 @@ class JobSettings:
                 for k, v in self.task_config.items()
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
-            "examples": asked(self.examples),
+            "examples": stated(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
@@ -247,28 +173,6 @@ class JobSettings:
         return tuple(revision or "-" for revision in found)
 
 
-def check_settings(config: Any) -> RunSettings:
-    """Checks a job's config; reads no file and imports no torch.
-
-    Args:
-        config: the composed config as plain dictionaries and lists, interpolations resolved.
-
-    Raises:
-        ValueError: one line that names the first wrong key, its value and what is allowed.
-    """
-    asked = check(RunSettings, config)
-    lists = [asked.cells, *asked.trees.values()]
-    asked = replace(asked, cells=tuple(cell for cells in lists for cell in cells))
-    if asked.cells and asked.spec is not None:
-        raise ValueError(
-            f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"
-        )
-    if asked.confirm and asked.prompts is None:
-        raise ValueError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
-    check_folder("results", Path(asked.results))
-    return asked
-
-
 def build_settings(
     asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = ()
 ) -> JobSettings:
@@ -326,100 +230,6 @@ def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Exam
         return ()
     assert asked.prompts is not None
     return tuple(task.examples(asked.confirm.prompts, asked.prompts))
-
-
-def check_folder(key: str, folder: Path) -> None:
-    """Whether a folder is there or can be made.
-
-    Raises:
-        ValueError: a file is in its place or above it.
-    """
-    for place in (folder, *folder.parents):
-        if place.is_dir():
-            return
-        if place.exists():
-            raise ValueError(f"{key} must be a folder, got {str(folder)!r}: {place} is a file")
-
-
-def fitting(cells: Sequence[Cell], pair: Pair) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells whose drafts and heads the pair has, and why each of the others is left out.
-
-    Raises:
-        ValueError: none but the baseline is left.
-    """
-    fit, why = [], []
-    for cell in cells:
-        try:
-            check_fit(cell, pair)
-            fit.append(cell)
-        except ValueError as error:
-            why.append(str(error))
-    if why and len(fit) <= 1:
-        raise ValueError(why[0])
-    return tuple(fit), tuple(why)
-
-
-def check_fit(cell: Cell, pair: Pair) -> None:
-    """Whether a pair has the drafts and heads that a cell uses.
-
-    Raises:
-        ValueError: naming what is missing.
-    """
-    if cell.drafts > len(pair.drafts):
-        raise ValueError(
-            f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
-        )
-    kind = cell.heads
-    if kind is None:
-        return
-    if kind not in pair.heads:
-        raise ValueError(
-            f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
-            f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
-        )
-    name = training_of(Path(pair.heads[kind]))
-    if name is not None and not Path(pair.heads[kind]).is_dir():
-        raise ValueError(
-            f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
-            f"{training_command(kind, pair.name, name)}"
-        )
-    if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
-        raise ValueError(
-            f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
-            f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
-        )
-    model_path(pair.heads[kind])
-
-
-def training_command(kind: str, pair: str, name: str) -> str:
-    """What trains a pair's heads to where the pair looks for them."""
-    where = f"head={kind} pair={pair} name={name} data.path=sharegpt.json"
-    return f"python -m spec_bench.train {where}"
-
-
-def asked(examples: tuple[Example, ...]) -> dict[str, Any]:
-    """The examples as a cell's settings state them; with databases that are asked, their digest."""
-    stated: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
-    if files := {
-        gold.database
-        for example in examples
-        for golds in example.references
-        for gold in golds
-        if isinstance(gold, SqlReference)
-    }:
-        stated["databases"] = databases_digest(files)
-    return stated
-
-
-def examples_digest(examples: tuple[Example, ...]) -> str:
-    """What was asked and expected: a data set that changes under its name is another cell."""
-    return digest(
-        [
-            # Answers that later turns continue; only there where a file of them was given.
-            [each.id, each.turns, each.references, *([each.answers] if each.answers else [])]
-            for each in examples
-        ]
-    )
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:

@@ -6,67 +6,33 @@ scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the 
 experiment keeps them) and, after a failure, ``trace.txt``; the baseline's also
 ``retimed-<sitting>.jsonl``, where later sittings timed it again. Knows nothing about what numbers
 mean.
-
-An experiment is the cells that share a name. Every job writes a note of its own,
-``runs/jobs/<experiment>/<job_id>.json``, that lists its cells; nobody else writes that file. The
-CSV is rebuilt from all notes and the cells' own results, so jobs that end at the same moment on
-different machines need no lock on a shared file, and a process killed at any point leaves a CSV
-that the next job's end, or a rerun, makes whole. So is the file of records beside it, from what
-each cell packed when it finished: a job's end reads no generations of other jobs.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
-import time
-import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import yaml
 
 from spec_bench import files, lines, packed
-from spec_bench.files import digest
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
 from spec_bench.packed import Packed
-from spec_bench.records import CellResult, Generation, Reason, Request, Stage
+from spec_bench.records import CellResult, Generation
 from spec_bench.run import kept
-from spec_bench.run.cells import Cell
 from spec_bench.run.kept import Kept
-from spec_bench.sinks.csv import merge_csv, read_rows
 from spec_bench.sinks.rows import stored
-
-if TYPE_CHECKING:
-    from spec_bench.decode.config import AnyDecoder
-    from spec_bench.measure.memory import PeakMemory
 
 log = logging.getLogger(__name__)
 Read = TypeVar("Read")
-_MESSAGE_LENGTH = 300
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
-
-
-def run_id(settings: Mapping[str, Any]) -> str:
-    """The id of one cell.
-
-    Args:
-        settings: pair, task, prompts, generation, engine, decoder, energy, warm-up and seed, all
-            resolved; output folder, sinks and names are no part of it.
-    """
-    return digest(settings)
-
-
-def job_id(run_ids: Iterable[str]) -> str:
-    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
-    return digest(sorted(run_ids))
 
 
 class CellStore:
@@ -270,199 +236,9 @@ class FollowerStore(CellStore):
         """Process 0 writes."""
 
 
-@dataclass(frozen=True)
-class JobNote:
-    """What a job leaves about itself.
-
-    Attributes:
-        number: its place in the sweep, 0 where there is none.
-        place: labels that tell jobs of one number apart, so that their order never depends on time.
-        cells: the run ids of its cells, in order.
-        stage: which stage of a search it is.
-        ended: when, in seconds; of two states of a cell the present one is that of the later job.
-    """
-
-    number: int
-    place: str
-    cells: tuple[str, ...]
-    stage: Stage = ""
-    ended: float = 0.0
-
-
-def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
-    """All run ids in the notes' order, each once, with their stages."""
-    stages: dict[str, Stage] = {}
-    for note in notes:
-        for name in note.cells:
-            stages[name] = note.stage or stages.get(name, "")
-    return stages
-
-
-def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
-    """Run id -> when the last of its jobs ended."""
-    ends: dict[str, float] = {}
-    for note in sorted(notes, key=lambda note: note.ended):
-        ends.update(dict.fromkeys(note.cells, note.ended))
-    return ends
-
-
-class Experiment:
-    """The cells that share a name, and so a CSV and a file of records.
-
-    Args:
-        results: the results folder.
-        name: the experiment's name.
-    """
-
-    def __init__(self, results: Path, name: str) -> None:
-        self.csv = files.results_file(results, name)
-        self.records = files.records_file(self.csv)
-        self._results = results
-        self._notes = files.jobs_folder(results, name)
-
-    def check_places(self) -> None:
-        """Whether what a job ends with can be written: better said now than after decoding.
-
-        Raises:
-            ValueError: a folder takes no file, or the table there is none that takes more rows.
-        """
-        for folder in (self.csv.parent, self._results / files.RUNS):
-            files.check_writable(folder)
-        read_rows(self.csv)
-
-    def add(self, note: JobNote) -> list[dict[str, Any]]:
-        """Notes a job that has ended and rebuilds the CSV; its rows."""
-        path = self._notes / f"{job_id(note.cells)}.json"
-        files.write_json(path, asdict(replace(note, ended=time.time())))
-        return self.rebuild()
-
-    def rebuild(self) -> list[dict[str, Any]]:
-        """Rewrites CSV and records until no job has ended since its notes were read; the rows.
-
-        Whoever renames last has then seen every note: a note that comes later brings a rebuild of
-        its own. Rows of the file that no note knows stay first, in their order.
-        """
-        state, rows = None, list[dict[str, Any]]()
-        while state != (state := self._state()):
-            notes = self._read_notes()
-            order, ended = _stages(notes), _ends(notes)
-            known = ((CellStore(self._results, each).result(), order[each]) for each in order)
-            found = [result.at_stage(stage) for result, stage in known if result is not None]
-            rows = merge_csv(self.csv, found, order, ended)
-            past = files.read_csv(files.archive_file(self.csv))
-            self._write_records([str(row["run_id"]) for row in (*rows, *past)])
-        return rows
-
-    def _write_records(self, run_ids: Sequence[str]) -> None:
-        """Writes these cells' records; those of cells that are not here stay as they are."""
-        parts, before = [], None
-        for run_id in dict.fromkeys(run_ids):
-            part = CellStore(self._results, run_id).records()
-            if part is None:
-                before = self._records_before() if before is None else before
-                part = before.cell(run_id)
-            parts.append(part)
-        packed.write(self.records, packed.joined(parts))
-
-    def _records_before(self) -> Packed:
-        """The file as it is; one that cannot be read is set aside."""
-        try:
-            return packed.read(self.records) if self.records.exists() else packed.joined([])
-        except ValueError as error:
-            log.warning("%s; it is now %s", error, files.set_aside(self.records))
-            return packed.joined([])
-
-    def _read_notes(self) -> list[JobNote]:
-        """All jobs' notes by their places in the sweep."""
-        notes = [note for path in self._paths() if (note := _note(path)) is not None]
-        return sorted(notes, key=lambda note: (note.number, note.place))
-
-    def _state(self) -> dict[str, tuple[int, int]]:
-        """What changes whenever a job writes its note, even the same note again."""
-        states = {path.name: path.stat() for path in self._paths()}
-        return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in states.items()}
-
-    def _paths(self) -> list[Path]:
-        return sorted(self._notes.glob("*.json"))
-
-
-def _note(path: Path) -> JobNote | None:
-    """A job's note; one that cannot be used is set aside, and its cells' rows stay as they are."""
-    try:
-        note = JobNote(**json.loads(path.read_bytes()))
-        texts = (note.place, note.stage, *note.cells)
-        if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
-            raise ValueError("it does not name a number, a place and cells")
-        if type(note.ended) not in (int, float):
-            raise ValueError(f"it ended at {note.ended!r}")
-        if job_id(note.cells) != path.stem:
-            raise ValueError("it is another job's")
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, RecursionError, OSError) as error:
-        said = " ".join(str(error).split())
-        log.warning("%s: %s; it is now %s", path, said, files.set_aside(path).name)
-        return None
-    return replace(note, cells=tuple(note.cells))
-
-
 def _by_repeat(found: Lines) -> Repeats:
     """Generations by repeat and prompt id."""
     repeats: Repeats = defaultdict(dict)
     for each in found.generations:
         repeats[each.repeat][each.prompt_id] = each
     return repeats
-
-
-@dataclass
-class CellRun:
-    """One cell while its job runs.
-
-    Attributes:
-        cell: which decoder.
-        store: where its records go.
-        memory: peak memory of its windows.
-        done: generations by repeat and prompt id, those of an earlier, killed job included.
-        unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
-        decoder: None until it is built, and for a cell that was complete before.
-        failure: why the cell was given up; None while it goes on.
-    """
-
-    cell: Cell
-    store: CellStore
-    memory: PeakMemory
-    done: Repeats = field(default_factory=lambda: defaultdict(dict))
-    unpaired: set[tuple[int, str]] = field(default_factory=set)
-    decoder: AnyDecoder | None = None
-    failure: Reason | None = None
-
-    @property
-    def run_id(self) -> str:
-        """The hash of the settings that change its numbers."""
-        return self.store.folder.name
-
-    def missing(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
-        """The requests it still has to decode in a repeat; none once it has failed."""
-        return [] if self.decoder is None else self.lacking(requests, repeat)
-
-    def lacking(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
-        """The same whether or not it can be decoded: not done, or not in turn with the baseline."""
-        return [
-            each
-            for each in requests
-            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
-        ]
-
-    def fail(self, error: Exception) -> None:
-        """Gives the cell up; its trace lies beside its records."""
-        files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
-        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
-        trace = str(self.store.trace_path)
-        self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
-        self.decoder = None
-        log.error("%s failed: %s", self.cell.title, self.failure)
-
-
-def job_of(runs: Sequence[CellRun]) -> str:
-    """The id of the job that these cells make up."""
-    return job_id(run.run_id for run in runs)

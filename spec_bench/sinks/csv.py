@@ -26,8 +26,8 @@ def merge_csv(
     """Rewrites a results file from the union of its rows and ``results``.
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``run.store``). Rows of a past
-    state go to the archive beside the file, and come back with their state.
+    no lock: who writes at the same time as others must look again (``run.experiment``). Rows of a
+    past state go to the archive beside the file, and come back with their state.
 
     Args:
         path: the file; made with its folder if it is missing.

@@ -14,7 +14,7 @@ from spec_bench.report.recipes import read_recipe
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
-from spec_bench.run.settings import training_command
+from spec_bench.run.fit import training_command
 from tests.hub.models import published_pairs
 
 ROOT = Path(__file__).resolve().parents[2]

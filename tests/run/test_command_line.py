@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from spec_bench.run import app
-from spec_bench.run.store import CellRun, CellStore
+from spec_bench.run.cell_run import CellRun
+from spec_bench.run.store import CellStore
 from tests.run.tiny import RunJob, overrides, rows_of, tokens_of
 from tests.warm import Command
 

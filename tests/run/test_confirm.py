@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.run.config import ConfirmSettings
 from spec_bench.run.confirm import best_of
-from spec_bench.run.settings import ConfirmSettings
 from tests.cells import result
 from tests.run.test_command_line import main
 from tests.run.test_job import count_generate

@@ -11,8 +11,9 @@ import pytest
 from spec_bench import packed
 from spec_bench.files import read_csv
 from spec_bench.records import CellResult, Generation, StepRecord
-from spec_bench.run import store
-from spec_bench.run.store import CellStore, Experiment, JobNote
+from spec_bench.run import experiment
+from spec_bench.run.experiment import Experiment, JobNote
+from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
 from tests import warm
 from tests.cells import result
@@ -68,7 +69,7 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
             end(tmp_path, 1, "fast")
         return merge_csv(path, results, *more)
 
-    monkeypatch.setattr(store, "merge_csv", slow)
+    monkeypatch.setattr(experiment, "merge_csv", slow)
     end(tmp_path, 0, "slow")
     assert names(tmp_path) == ["slow", "fast"]
     assert recorded(tmp_path) == [("slow", ["0"]), ("fast", ["1"])]

@@ -14,7 +14,9 @@ import pytest
 
 from spec_bench import columns, files, lines, packed
 from spec_bench.records import Generation, StepRecord
-from spec_bench.run.store import CellStore, Experiment, JobNote, job_id
+from spec_bench.run.experiment import Experiment, JobNote
+from spec_bench.run.identity import job_id
+from spec_bench.run.store import CellStore
 from tests.cells import result
 from tests.run.tiny import RunJob, rows_of
 

@@ -15,9 +15,10 @@ from spec_bench.records import CellResult
 from spec_bench.run.app import run_config
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.compose import register
-from spec_bench.run.settings import JobSettings, build_settings, check_settings
+from spec_bench.run.config import check_settings
+from spec_bench.run.identity import run_id
+from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.run.simulation import published_block_efficiency
-from spec_bench.run.store import run_id
 from tests.run.tiny import rows_of
 from tests.said import naming
 

@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from spec_bench.records import SqlReference
-from spec_bench.run.settings import asked, examples_digest
+from spec_bench.run.identity import examples_digest, stated
 from spec_bench.tasks import build_task
 from spec_bench.tasks.schema import databases_digest
 from spec_bench.tasks.source import EMBEDDED
@@ -56,7 +56,7 @@ def test_the_databases_lie_where_the_user_says(tmp_path):
     assert gold.database == tmp_path / "mine" / "shop" / "shop.sqlite"
 
 
-def test_a_given_schema_does_not_stand_in_for_a_database_that_is_asked(tmp_path):
+def test_a_given_schema_does_not_stand_in_for_a_database_that_is_stated(tmp_path):
     row = {**ROW, "schema": "customer(name)"}
     with pytest.raises(ValueError, match=naming("line 1", "shop.sqlite")):
         task_of(tmp_path, row).examples()
@@ -87,19 +87,19 @@ def test_a_database_with_other_contents_is_another_cell(tmp_path):
     shutil.copytree(SHIPPED, tmp_path / "database")
     task = task_of(tmp_path, ROW)
     before = tuple(task.examples())
-    assert asked(before)["databases"] == databases_digest([tmp_path / "database/shop/shop.sqlite"])
-    stated = asked(before)
+    assert stated(before)["databases"] == databases_digest([tmp_path / "database/shop/shop.sqlite"])
+    then = stated(before)
     with sqlite3.connect(tmp_path / "database" / "shop" / "shop.sqlite") as connection:
         connection.execute("DELETE FROM customer")
     connection.close()
-    after = asked(tuple(task.examples()))
-    assert after["databases"] != stated["databases"]
-    assert {**after, "databases": ""} == {**stated, "databases": ""}
+    after = stated(tuple(task.examples()))
+    assert after["databases"] != then["databases"]
+    assert {**after, "databases": ""} == {**then, "databases": ""}
 
 
 def test_examples_that_ask_no_database_are_stated_as_ever():
     examples = tuple(build_task(config("xsum")).examples(3))
-    assert asked(examples) == {"count": 3, "digest": examples_digest(examples)}
+    assert stated(examples) == {"count": 3, "digest": examples_digest(examples)}
 
 
 def test_the_digest_is_that_of_the_files_digests_by_name():

@@ -1,0 +1,80 @@
+"""One cell while its job runs: what it has done, what it lacks, and why it was given up.
+
+What it leaves on disk is ``run.store``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spec_bench import files
+from spec_bench.records import Reason, Request
+from spec_bench.run.cells import Cell
+from spec_bench.run.identity import job_id
+from spec_bench.run.store import CellStore, Repeats
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import AnyDecoder
+    from spec_bench.measure.memory import PeakMemory
+
+log = logging.getLogger(__name__)
+_MESSAGE_LENGTH = 300
+
+
+@dataclass
+class CellRun:
+    """One cell while its job runs.
+
+    Attributes:
+        cell: which decoder.
+        store: where its records go.
+        memory: peak memory of its windows.
+        done: generations by repeat and prompt id, those of an earlier, killed job included.
+        unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
+        decoder: None until it is built, and for a cell that was complete before.
+        failure: why the cell was given up; None while it goes on.
+    """
+
+    cell: Cell
+    store: CellStore
+    memory: PeakMemory
+    done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    unpaired: set[tuple[int, str]] = field(default_factory=set)
+    decoder: AnyDecoder | None = None
+    failure: Reason | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The hash of the settings that change its numbers."""
+        return self.store.folder.name
+
+    def missing(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """The requests it still has to decode in a repeat; none once it has failed."""
+        return [] if self.decoder is None else self.lacking(requests, repeat)
+
+    def lacking(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """The same whether or not it can be decoded: not done, or not in turn with the baseline."""
+        return [
+            each
+            for each in requests
+            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
+        ]
+
+    def fail(self, error: Exception) -> None:
+        """Gives the cell up; its trace lies beside its records."""
+        files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
+        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
+        trace = str(self.store.trace_path)
+        self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
+        self.decoder = None
+        log.error("%s failed: %s", self.cell.title, self.failure)
+
+
+def job_of(runs: Sequence[CellRun]) -> str:
+    """The id of the job that these cells make up."""
+    return job_id(run.run_id for run in runs)

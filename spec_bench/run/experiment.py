@@ -1,0 +1,164 @@
+"""The cells that share a name: their jobs' notes, and the CSV and the records made of them.
+
+Every job writes a note of its own, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
+nobody else writes that file. The CSV is rebuilt from all notes and the cells' own results, so jobs
+that end at the same moment on different machines need no lock on a shared file, and a process
+killed at any point leaves a CSV that the next job's end, or a rerun, makes whole. So is the file
+of records beside it, from what each cell packed when it finished: a job's end reads no generations
+of other jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spec_bench import files, packed
+from spec_bench.packed import Packed
+from spec_bench.records import Stage
+from spec_bench.run.identity import job_id
+from spec_bench.run.store import CellStore
+from spec_bench.sinks.csv import merge_csv, read_rows
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobNote:
+    """What a job leaves about itself.
+
+    Attributes:
+        number: its place in the sweep, 0 where there is none.
+        place: labels that tell jobs of one number apart, so that their order never depends on time.
+        cells: the run ids of its cells, in order.
+        stage: which stage of a search it is.
+        ended: when, in seconds; of two states of a cell the present one is that of the later job.
+    """
+
+    number: int
+    place: str
+    cells: tuple[str, ...]
+    stage: Stage = ""
+    ended: float = 0.0
+
+
+def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
+    """All run ids in the notes' order, each once, with their stages."""
+    stages: dict[str, Stage] = {}
+    for note in notes:
+        for name in note.cells:
+            stages[name] = note.stage or stages.get(name, "")
+    return stages
+
+
+def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
+    """Run id -> when the last of its jobs ended."""
+    ends: dict[str, float] = {}
+    for note in sorted(notes, key=lambda note: note.ended):
+        ends.update(dict.fromkeys(note.cells, note.ended))
+    return ends
+
+
+class Experiment:
+    """The cells that share a name, and so a CSV and a file of records.
+
+    Args:
+        results: the results folder.
+        name: the experiment's name.
+    """
+
+    def __init__(self, results: Path, name: str) -> None:
+        self.csv = files.results_file(results, name)
+        self.records = files.records_file(self.csv)
+        self._results = results
+        self._notes = files.jobs_folder(results, name)
+
+    def check_places(self) -> None:
+        """Whether what a job ends with can be written: better said now than after decoding.
+
+        Raises:
+            ValueError: a folder takes no file, or the table there is none that takes more rows.
+        """
+        for folder in (self.csv.parent, self._results / files.RUNS):
+            files.check_writable(folder)
+        read_rows(self.csv)
+
+    def add(self, note: JobNote) -> list[dict[str, Any]]:
+        """Notes a job that has ended and rebuilds the CSV; its rows."""
+        path = self._notes / f"{job_id(note.cells)}.json"
+        files.write_json(path, asdict(replace(note, ended=time.time())))
+        return self.rebuild()
+
+    def rebuild(self) -> list[dict[str, Any]]:
+        """Rewrites CSV and records until no job has ended since its notes were read; the rows.
+
+        Whoever renames last has then seen every note: a note that comes later brings a rebuild of
+        its own. Rows of the file that no note knows stay first, in their order.
+        """
+        state, rows = None, list[dict[str, Any]]()
+        while state != (state := self._state()):
+            notes = self._read_notes()
+            order, ended = _stages(notes), _ends(notes)
+            known = ((CellStore(self._results, each).result(), order[each]) for each in order)
+            found = [result.at_stage(stage) for result, stage in known if result is not None]
+            rows = merge_csv(self.csv, found, order, ended)
+            past = files.read_csv(files.archive_file(self.csv))
+            self._write_records([str(row["run_id"]) for row in (*rows, *past)])
+        return rows
+
+    def _write_records(self, run_ids: Sequence[str]) -> None:
+        """Writes these cells' records; those of cells that are not here stay as they are."""
+        parts, before = [], None
+        for run_id in dict.fromkeys(run_ids):
+            part = CellStore(self._results, run_id).records()
+            if part is None:
+                before = self._records_before() if before is None else before
+                part = before.cell(run_id)
+            parts.append(part)
+        packed.write(self.records, packed.joined(parts))
+
+    def _records_before(self) -> Packed:
+        """The file as it is; one that cannot be read is set aside."""
+        try:
+            return packed.read(self.records) if self.records.exists() else packed.joined([])
+        except ValueError as error:
+            log.warning("%s; it is now %s", error, files.set_aside(self.records))
+            return packed.joined([])
+
+    def _read_notes(self) -> list[JobNote]:
+        """All jobs' notes by their places in the sweep."""
+        notes = [note for path in self._paths() if (note := _note(path)) is not None]
+        return sorted(notes, key=lambda note: (note.number, note.place))
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        """What changes whenever a job writes its note, even the same note again."""
+        states = {path.name: path.stat() for path in self._paths()}
+        return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in states.items()}
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._notes.glob("*.json"))
+
+
+def _note(path: Path) -> JobNote | None:
+    """A job's note; one that cannot be used is set aside, and its cells' rows stay as they are."""
+    try:
+        note = JobNote(**json.loads(path.read_bytes()))
+        texts = (note.place, note.stage, *note.cells)
+        if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
+            raise ValueError("it does not name a number, a place and cells")
+        if type(note.ended) not in (int, float):
+            raise ValueError(f"it ended at {note.ended!r}")
+        if job_id(note.cells) != path.stem:
+            raise ValueError("it is another job's")
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, RecursionError, OSError) as error:
+        said = " ".join(str(error).split())
+        log.warning("%s: %s; it is now %s", path, said, files.set_aside(path).name)
+        return None
+    return replace(note, cells=tuple(note.cells))

@@ -1,0 +1,67 @@
+"""Whether a pair has the drafts and heads that a cell uses, and what to do where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from spec_bench.files import training_of
+from spec_bench.run.cells import Cell
+from spec_bench.run.model_files import EMBEDDED, model_path
+from spec_bench.run.pair import Pair
+
+
+def fitting(cells: Sequence[Cell], pair: Pair) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The cells whose drafts and heads the pair has, and why each of the others is left out.
+
+    Raises:
+        ValueError: none but the baseline is left.
+    """
+    fit, why = [], []
+    for cell in cells:
+        try:
+            check_fit(cell, pair)
+            fit.append(cell)
+        except ValueError as error:
+            why.append(str(error))
+    if why and len(fit) <= 1:
+        raise ValueError(why[0])
+    return tuple(fit), tuple(why)
+
+
+def check_fit(cell: Cell, pair: Pair) -> None:
+    """Whether a pair has the drafts and heads that a cell uses.
+
+    Raises:
+        ValueError: naming what is missing.
+    """
+    if cell.drafts > len(pair.drafts):
+        raise ValueError(
+            f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"
+        )
+    kind = cell.heads
+    if kind is None:
+        return
+    if kind not in pair.heads:
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, pair {pair.name!r} names "
+            f"{', '.join(pair.heads) or 'none'}: set pair.heads.{kind} to a folder or hub id"
+        )
+    name = training_of(Path(pair.heads[kind]))
+    if name is not None and not Path(pair.heads[kind]).is_dir():
+        raise ValueError(
+            f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
+            f"{training_command(kind, pair.name, name)}"
+        )
+    if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
+        raise ValueError(
+            f"{cell.title} uses {kind} heads; {pair.heads[kind]!r} were trained on the embedded "
+            f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
+        )
+    model_path(pair.heads[kind])
+
+
+def training_command(kind: str, pair: str, name: str) -> str:
+    """What trains a pair's heads to where the pair looks for them."""
+    where = f"head={kind} pair={pair} name={name} data.path=sharegpt.json"
+    return f"python -m spec_bench.train {where}"
