@@ -24,14 +24,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from spec_bench import columns
 from spec_bench.files import read_csv, results_file
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
-TIMES = (
-    *("token_rate", "speedup", "host_overhead", "latency_s"),
-    *("prefill_s", "decode_s", "draft_s", "target_s"),
-)
+# What the clock, the meter and the machine's other work decide.
+TIMES = {
+    *(name for each in columns.of_kind("time", "energy") for name in each.names),
+    *("load_average", "clock_mhz", "stalls"),
+}
 PATIENCE_S = 60.0
 CONF = """\
 ClusterName=check
@@ -158,7 +160,7 @@ def quiet() -> bool:
 def rows(results: Path) -> list[dict[str, str]]:
     """The CSV's rows without times."""
     return [
-        {name: value for name, value in row.items() if not name.startswith(TIMES)}
+        {name: value for name, value in row.items() if name not in TIMES}
         for row in read_csv(results_file(results, "default"))
     ]
 

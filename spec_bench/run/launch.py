@@ -36,6 +36,7 @@ OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, where a launcher overwrites
 # Of a GPU's memory, what weights may fill; the rest is for caches, the drafts and the passes.
 WEIGHTS_SHARE = 0.85
 _POLL_S = 0.5
+_ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a job needs
 _QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
@@ -209,9 +210,10 @@ def _workers_here(*, _root_: DictConfig) -> int:
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """The need of every job that Hydra's own sweeper makes of the command line."""
     for config in _jobs(root):
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-        pair = check(PairSettings, plain["pair"], "pair")
-        engine = check(EngineSettings, plain["engine"], "engine")
+        # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
+        parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
+        pair = check(PairSettings, parts["pair"], "pair")
+        engine = check(EngineSettings, parts["engine"], "engine")
         yield gpus_of_job(with_own_name(pair, config_folders(config.hydra)), engine)
 
 

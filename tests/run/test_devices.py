@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
-from spec_bench.run.launch import OFFERED, VISIBLE, Claim, gpus_needed, gpus_of_job, visible_devices
+from spec_bench.configs import conf_dir
+from spec_bench.run.compose import register
+from spec_bench.run.launch import (
+    OFFERED,
+    VISIBLE,
+    Claim,
+    gpus_needed,
+    gpus_of_job,
+    register_resolvers,
+    visible_devices,
+)
 from spec_bench.run.pair import EngineSettings, PairSettings
 from tests import warm
 from tests.said import naming
@@ -121,3 +133,26 @@ def test_an_unknown_size_of_a_spread_target_is_asked_for() -> None:
     with pytest.raises(ValueError, match=naming("pair.target_parameters")):
         gpus_of_job(pair, CUDA)
     assert gpus_of_job(replace(pair, target_parameters=68_976_648_192), CUDA) == 2
+
+
+SPREAD = ("pair=llama2_70b", "engine=cuda", "engine.gpu_memory_gib=80")
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "expected"),
+    [
+        ("gpus_per_node", ("hydra/launcher=slurm", *SPREAD), 2),
+        ("gpus_per_node", ("hydra/launcher=slurm", "pair=embedded"), None),
+        ("n_jobs", ("hydra/launcher=workers", *SPREAD), 3),
+        ("n_jobs", ("hydra/launcher=workers", "pair=embedded", "engine.threads=1"), os.cpu_count()),
+    ],
+)
+def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
+    monkeypatch: pytest.MonkeyPatch, asked: str, given: tuple[str, ...], expected: int | None
+) -> None:
+    monkeypatch.setenv(VISIBLE, "0,1,2,3,4,5")
+    register()
+    register_resolvers()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=list(given), return_hydra_config=True)
+        assert config.hydra.launcher[asked] == expected
