@@ -8,9 +8,10 @@ has lost.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FILE = "reference.csv"
 COLUMNS = {
@@ -65,3 +66,48 @@ def side_by_side(numbers: Iterable[Row]) -> list[Row]:
         cell = cells.setdefault(key, dict(zip(KEYS, key, strict=True)))
         cell[number["metric"]] = number["value"]
     return list(cells.values())
+
+
+def printed_tree(
+    numbers: Iterable[Row],
+    pairs: Collection[tuple[str, str]],
+    task: str,
+    temperature: float,
+    decoder: str,
+) -> str | None:
+    """The tree with which a paper prints a speed-up of a pair, the first one; None for none.
+
+    Args:
+        numbers: a paper's printed numbers.
+        pairs: (target, draft) of one pair, in each spelling.
+        task: name of a task of ours.
+        temperature: of the sampling.
+        decoder: name of a decoder of ours.
+    """
+    for row in numbers:
+        if row["metric"] != "speedup" or not row["spec"] or not row["temperature"]:
+            continue
+        cell = (row["task"], float(row["temperature"]), row["decoder"])
+        if cell == (task, temperature, decoder) and (row["target"], row["draft"]) in pairs:
+            return row["spec"]
+    return None
+
+
+def spellings(paper: Any) -> list[tuple[str, str]]:
+    """(target, draft) in each way in which papers print a pair; "" where there is no draft.
+
+    Args:
+        paper: ``paper:`` of a pair's config: a mapping whose names may be lists, a list of such
+            mappings, or None.
+    """
+    several = [] if paper is None else paper if isinstance(paper, list | tuple) else [paper]
+    return [
+        (target, draft)
+        for each in several
+        for target in _listed(each.get("target"))
+        for draft in _listed(each.get("draft")) or [""]
+    ]
+
+
+def _listed(names: Any) -> list[str]:
+    return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

@@ -126,6 +126,25 @@ def test_search_covers_every_configuration_that_the_paper_prints() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pair", "tree"),
+    [
+        ("llama_13b_68m", "4-2-2"),
+        ("vicuna_13b_68m", "16-1"),
+        ("llama_33b_68m", "8-2-1-1"),
+        ("vicuna_33b_68m", "16-1-1"),
+        ("opt_13b", "4-2-1"),
+        ("embedded", "4-2-1"),
+    ],
+)
+def test_the_ablation_takes_each_pair_at_its_best_tree(pair: str, tree: str) -> None:
+    """As MCSD's Table 4 does, by its Tables 2 and 5; any other pair at one tree of ours."""
+    config = composed("mcsd=ablation", f"pair={pair}", "task=alpaca")
+    assert {cell["spec"] for cell in config.cells} == {tree}
+    warm = composed("mcsd=ablation", f"pair={pair}", "task=alpaca", "generation.temperature=null")
+    assert warm.cells[0]["spec"] == tree
+
+
+@pytest.mark.parametrize(
     ("overrides", "kind"),
     [
         (("pair=embedded",), "embedded"),

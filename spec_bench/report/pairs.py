@@ -13,6 +13,7 @@ import pandas as pd
 import yaml
 
 from spec_bench.files import package_folder
+from spec_bench.published import spellings
 from spec_bench.registry import config_folders
 
 _EMBEDDED = "embedded:"
@@ -59,18 +60,12 @@ def pair_of(target: str, draft: str) -> str | None:
 
 def _config(path: Path) -> PairConfig:
     data = _read(path)
-    paper = data.get("paper") or {}
-    printed = frozenset(
-        (target, draft)
-        for target in _listed(paper.get("target"))
-        for draft in _listed(paper.get("draft")) or [""]
-    )
     drafts = tuple(_listed(data.get("draft")))
     return PairConfig(
         path.stem,
         str(data.get("target")),
         drafts,
-        printed,
+        frozenset(spellings(data.get("paper"))),
         data.get("stand_in") or None,
         data.get("target_parameters"),
     )

@@ -64,4 +64,5 @@ def _cell(entry: str | Mapping[str, Any]) -> str:
     """A cell of a recipe as ``decoder:tree``, what else it sets left out; "" for a grid."""
     if isinstance(entry, str):
         return entry
-    return f"{entry['decoder']}:{entry.get('spec', '')}" if "decoder" in entry else ""
+    spec = str(entry.get("spec", ""))  # one that each pair has another of is left open
+    return f"{entry['decoder']}:{'' if '${' in spec else spec}" if "decoder" in entry else ""

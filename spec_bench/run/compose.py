@@ -17,6 +17,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from traceback import walk_tb
+from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
@@ -25,8 +26,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.configs import conf_dirs, experiments_dirs
+from spec_bench.configs import conf_dirs, experiments_dir, experiments_dirs
 from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.published import FILE, printed_tree, read_published, spellings
 from spec_bench.run.budgets import with_quoted_numbers
 from spec_bench.run.model_files import EMBEDDED
 from spec_bench.validation import did_you_mean
@@ -78,8 +80,30 @@ def data_of(target: str) -> str:
     return "embedded" if target.startswith((EMBEDDED, RANDOM)) else "hub"
 
 
+def tree_of(
+    paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
+) -> str:
+    """The tree that a paper's tables have for a pair at a task and temperature, else another.
+
+    In a recipe: ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
+
+    Args:
+        paper: its folder below ``experiments``.
+        decoder: whose tree.
+        task: name of the task.
+        temperature: of the sampling; null: 1.
+        pair: what the papers call it, ``paper:`` of its config.
+        otherwise: the tree of any pair that the paper does not have there.
+    """
+    names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
+    numbers = read_published(experiments_dir() / paper / FILE)
+    warm = 1.0 if temperature is None else float(temperature)
+    return printed_tree(numbers, spellings(names), task, warm, decoder) or otherwise
+
+
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
 OmegaConf.register_new_resolver("data_of", data_of, replace=True)
+OmegaConf.register_new_resolver("tree_of", tree_of, replace=True)
 
 
 _NO_CHOICE = re.compile(

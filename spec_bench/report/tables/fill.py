@@ -17,8 +17,7 @@ from spec_bench.report.counts import Records
 from spec_bench.report.pairs import drafter_size
 from spec_bench.report.paper import Column
 from spec_bench.report.rows import Row, failure_of, reason_of
-from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted, falls
-from spec_bench.report.tables.layout import tree_text
+from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted, falls, tree_text
 from spec_bench.report.tables.measured import Measured
 
 NOT_RUN = "not run"

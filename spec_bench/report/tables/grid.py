@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from spec_bench.columns import columns_in
 from spec_bench.report.items import Column, Pick
+from spec_bench.spec import parse
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,15 @@ class Wanted:
         pair: name of the pair.
         task: name of the task.
         decoder: name of the decoder.
-        spec: its tree; without meaning unless ``pick`` is ``spec``.
+        spec: its tree, as ``pick`` takes it.
         temperature: None takes any, the lowest first.
         top_k: truncation of the sampling; 0: none.
         top_p: nucleus of the sampling.
         tree_attention: False takes cells whose candidates were rows of the batch.
         pick: ``spec`` that tree; ``preferred`` that tree, or where it was not measured the first
             one that was; ``fastest`` the tree with the highest speedup; ``same depth`` a
-            chain as deep as another decoder's fastest tree; ``common`` the tree of an ablation.
+            chain as deep as another decoder's fastest tree; ``common`` the tree of an ablation,
+            rather that tree than another one.
         among: that other decoder; the decoders that share the ablation's tree.
     """
 
@@ -186,6 +188,12 @@ class Grid:
             if each is not None
         ]
         return list(dict.fromkeys(found))
+
+
+def tree_text(decoder: str, spec: str) -> str:
+    """A tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
+    numbers = parse(spec).numbers if spec else ()
+    return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
 def falls(column: Column) -> bool:

@@ -12,11 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spec_bench import columns, names
-from spec_bench.published import FILE, KEYS, Row
+from spec_bench.published import FILE, KEYS, Row, printed_tree
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Column, Lines, Table, find_table, load_paper, recipe_cells
-from spec_bench.report.tables.grid import Cell, Grid, Line, Wanted, mark_best, mark_tuned
-from spec_bench.spec import parse
+from spec_bench.report.tables.grid import (
+    Cell,
+    Grid,
+    Line,
+    Wanted,
+    mark_best,
+    mark_tuned,
+    tree_text,
+)
 
 UNNAMED = "paper's"  # a target that the table does not name
 _OF_PAIR = ("target", "draft", "task")
@@ -58,7 +65,7 @@ def printed_grid(name: str, pair: str | None = None) -> Grid:
                 f"table {name}: {' or '.join(column.metrics)} is not in {paper.folder / FILE}; "
                 f"there: {', '.join(sorted(metrics)) or 'nothing'}"
             )
-    return _Layout(table, paper.numbers_of(table.number), pair).grid()
+    return _Layout(table, paper.numbers_of(table.number), pair, paper.numbers).grid()
 
 
 class _Layout:
@@ -68,10 +75,13 @@ class _Layout:
         table: the table.
         numbers: what it prints.
         asked: the one pair whose rows are wanted; None: the table's own.
+        others: what all of the paper's tables print.
     """
 
-    def __init__(self, table: Table, numbers: Sequence[Row], asked: str | None) -> None:
-        self.table, self.numbers, self.asked = table, numbers, asked
+    def __init__(
+        self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
+    ) -> None:
+        self.table, self.numbers, self.asked, self.others = table, numbers, asked, others
         sources = {*table.heads.values(), *table.block, "decoder", "method"}
         self.keys = [key for key in KEYS if key in sources and key != table.across]
         self.places = [*self.keys, *([table.across] if table.across else [])]
@@ -174,6 +184,10 @@ class _Layout:
         if pick in ("spec", "preferred") and not spec:
             spec = row["spec"] or own.spec or self._usual(row["decoder"])
         temperature = float(row["temperature"]) if row["temperature"] else own.temperature
+        among = own.among or (self._decoders() if pick == "common" else ())
+        if pick == "common":
+            pairs, warm = {(row["target"], row["draft"])}, temperature or 0.0
+            spec = printed_tree(self.others, pairs, row["task"], warm, among[0]) or ""
         return Wanted(
             pair=pair,
             task=row["task"],
@@ -184,7 +198,7 @@ class _Layout:
             top_p=float(row["top_p"] or 1.0),
             tree_attention=row["tree_attention"] != "false",
             pick=pick,
-            among=own.among or (self._decoders() if pick == "common" else ()),
+            among=among,
         )
 
     def _pair(self, row: Row) -> str | None:
@@ -263,12 +277,6 @@ class _Layout:
 
     def _decoders(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row["decoder"] for row in self.numbers))
-
-
-def tree_text(decoder: str, spec: str) -> str:
-    """A tree as MCSD writes it: factors with an x; a chain of three is 1x1x1."""
-    numbers = parse(spec).numbers if spec else ()
-    return "x".join(["1"] * numbers[0] if decoder == "sd" else map(str, numbers))
 
 
 def _printed(number: Row | None, column: Column) -> str:

@@ -110,7 +110,7 @@ class Measured:
         return found
 
     def common_spec(self, wanted: Wanted, experiments: Sequence[str]) -> str | None:
-        """The tree that an ablation measured: the one that most of its decoders have."""
+        """An ablation's tree: the asked one if it was measured, else most of its decoders'."""
         counts: dict[str, int] = {}
         for decoder in wanted.among:
             for attention in (True, False):
@@ -119,6 +119,8 @@ class Measured:
                 own = [row for row in rows if row["experiment"] in experiments]
                 for spec in {str(row["spec"]) for row in own}:
                     counts[spec] = counts.get(spec, 0) + 1
+        if wanted.spec in counts:
+            return wanted.spec
         return max(counts, key=lambda spec: (counts[spec], spec)) if counts else None
 
     def _first(self, wanted: Wanted, spec: str, experiments: Sequence[str]) -> Row | None:

@@ -63,6 +63,7 @@ def notes_for(
             f"Ours is pair {asked}, not the paper's: a difference is one between models, too."
         )
     notes += _others(item, rows)
+    notes += _stops(rows)
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
     return [*notes, *_compared(grid)]
@@ -153,6 +154,20 @@ def _others(item: Table, rows: Sequence[Row]) -> list[str]:
     return [
         f"{len(other)} of {len(rows)} cells come from other experiments ({', '.join(names)}): "
         "their speeds were not measured side by side with the rest."
+    ]
+
+
+def _stops(rows: Sequence[Row]) -> list[str]:
+    """What ends answers beside the end of sequence, by task: papers let some of them run on."""
+    rules: dict[str, list[str]] = {}
+    for row in rows:
+        rule = row.get("stop_rule")
+        if isinstance(rule, str) and rule not in ("", "eos", *rules.get(row["task"], ())):
+            rules.setdefault(row["task"], []).append(rule)
+    return [
+        f"Ours, {names.task(task)}: an answer ends at {' or '.join(own).replace('+', ' or ')}, if "
+        "not at its limit; task.stop=[] lets it run on."
+        for task, own in rules.items()
     ]
 
 

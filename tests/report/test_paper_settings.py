@@ -1,0 +1,36 @@
+"""Tables say with which settings of the paper's, and which of ours, their cells were measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spec_bench.report.paper import find_table
+from spec_bench.report.tables.build import build_table, build_tables
+from spec_bench.report.tables.measured import Measured
+from tests.report.rows import row, write
+
+ALPACA = {"pair": "vicuna_13b_68m", "task": "alpaca", "temperature": 1.0}
+WMT = {**ALPACA, "task": "wmt14_ende", "prompts_digest": "1"}
+
+
+def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path: Path) -> None:
+    other = [row(each, "4-2-1", **ALPACA, speedup=1.1) for each in ("mcsd_wor", "mcsd", "mcns")]
+    write(tmp_path, "mcsd-ablation", *other, row("mcsd_wor", "16-1", **ALPACA, speedup=1.6))
+    grid = build_table(find_table("mcsd/4"), Measured.below(tmp_path))
+    assert any("vicuna_13b_68m 16x1." in note for note in grid.notes)
+    shown = [cell.ours.value for line in grid.lines for cell in line.cells if cell.ours]
+    assert shown[0] == 1.6
+    assert 1.1 not in shown
+
+
+def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_path: Path) -> None:
+    cells = [
+        row("mcsd_wor", "1", **WMT, stop_rule=rule, acceptance_rate=rate)
+        for rule, rate in (("eos+newline", 0.25), ("eos", 0.24))
+    ]
+    write(tmp_path, "mcsd-acceptance", *cells)
+    one, other = build_tables(find_table("mcsd/1"), Measured.below(tmp_path))
+    assert "stop rule eos+newline" in one.title
+    assert any("WMT14 En-De: an answer ends at eos or newline" in note for note in one.notes)
+    assert "(stop rule eos)" in other.title
+    assert not any("task.stop=[]" in note for note in other.notes)
