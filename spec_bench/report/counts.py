@@ -29,6 +29,7 @@ class Records:
         self._results = results
         self._cells: dict[tuple[str, str], list[dict[str, Counts]]] = {}
         self._sittings: dict[tuple[str, str], list[dict[str, str]]] = {}
+        self._categories: dict[tuple[str, str], dict[str, str]] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
         """Prompt id -> (numerator, denominator) of a metric, each summed over a prompt's repeats.
@@ -59,6 +60,8 @@ class Records:
             self._sittings[place] = [
                 {prompt: each.sitting for prompt, each in found.items()} for found in repeats
             ]
+            first = repeats[0] if repeats else {}
+            self._categories[place] = {name: each.category for name, each in first.items()}
         return place
 
     def sittings(self, row: Row) -> dict[str, dict[str, str]]:
@@ -73,6 +76,11 @@ class Records:
             for seed, run in zip(seeds, runs, strict=True)
             for number, found in enumerate(self._sittings[self._cell({**row, "run_id": run})])
         }
+
+    def categories(self, row: Row) -> dict[str, str]:
+        """Prompt id -> its category, "" where the task's rows did not say; {} without records."""
+        run = str(row["run_id"]).split(",")[0]
+        return self._categories[self._cell({**row, "run_id": run})]
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.

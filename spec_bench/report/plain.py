@@ -5,16 +5,17 @@ The table has one part per task; values stand with their 95% intervals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from spec_bench import columns
-from spec_bench.columns import Column
+from spec_bench.columns import ENDS, Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
+from spec_bench.report.categories import TABLES, by_category, kinds_of
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.counts import Records
@@ -39,9 +40,11 @@ def write_report(results: Path, folder: Path) -> None:
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
-    rows = pooled(read_results(results), Records(results))
+    records = Records(results)
+    rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)
-    text = markdown(groups, results) + "\n" + _checks_markdown(checks)
+    parts = [markdown(groups, results), *categories_markdown(groups, records)]
+    text = "\n".join([*parts, _checks_markdown(checks)])
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
     print_checks(checks, summary_of(checks, None))
@@ -54,14 +57,34 @@ def markdown(groups: Sequence[Group], results: Path) -> str:
     return "\n\n".join([*parts, _footer(groups, results)]) + "\n"
 
 
+def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[str]:
+    """Two tables of each group whose prompts have categories."""
+    for group in groups:
+        kinds = kinds_of(group, records)
+        cells = by_category(group, kinds, records) if kinds else []
+        heads = [*(f"{kind.name} ({len(kind.prompts)})" for kind in kinds), "overall"]
+        for column, title in TABLES.items() if cells else ():
+            lines = []
+            for cell in cells:
+                found = [*(cell.of(column).get(kind.name) for kind in kinds), cell.overall(column)]
+                numbers = [
+                    _written(each.value, each.low, each.high, 2) if each else "" for each in found
+                ]
+                lines.append([str(cell.row["decoder"]), str(cell.row["spec"]), *numbers])
+            shown = [line for line in lines if any(line[2:])]
+            table = markdown_table(["decoder", "spec", *heads], shown, labels=2)
+            yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
+
+
 def formatted(row: pd.Series, column: str, digits: int) -> str:
     """``value [low, high]``; empty where there is no value."""
-    value = row.get(column)
-    if value is None or pd.isna(value):
-        return ""
+    value, low, high = (row.get(f"{column}{end}") for end in ("", *ENDS))
+    return "" if value is None or pd.isna(value) else _written(value, low, high, digits)
+
+
+def _written(value: float, low: float | None, high: float | None, digits: int) -> str:
     text = f"{value:.{digits}f}"
-    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
-    if low is None or pd.isna(low) or pd.isna(high) or low == high:
+    if low is None or high is None or pd.isna(low) or pd.isna(high) or low == high:
         return text
     return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 

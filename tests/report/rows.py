@@ -118,6 +118,7 @@ def record(
     depth: int = 3,
     rate: float = 1,
     sitting: str = "",
+    categories: Sequence[str] = (),
 ) -> None:
     """Writes a cell's raw records beside a results file.
 
@@ -128,6 +129,7 @@ def record(
         depth: levels of the tree.
         rate: tokens per second.
         sitting: in which they were decoded.
+        categories: of the prompts; none: of no category.
     """
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +139,9 @@ def record(
             tokens = tuple(range(sum(count + 1 for count in counts)))
             seconds = len(tokens) / rate
             generation = Generation(str(prompt), tokens, "length", steps, 0.0, seconds, 0.0, 0.0)
-            stream.write(json.dumps(replace(generation, sitting=sitting).to_json()) + "\n")
+            category = categories[prompt] if categories else ""
+            generation = replace(generation, sitting=sitting, category=category)
+            stream.write(json.dumps(generation.to_json()) + "\n")
 
 
 _PROMPTS, _CALLS, _TOKENS, _SPREAD = 8, 20, 20, 0.01

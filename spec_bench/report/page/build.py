@@ -12,6 +12,8 @@ from spec_bench import names
 from spec_bench.report.claims import Check
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import VERDICTS
+from spec_bench.report.counts import Records
+from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
@@ -49,12 +51,17 @@ class Place:
 def build_page(data: PageData) -> str:
     """The whole page."""
     cards = [(Place.of(group), headline(group)) for group in data.groups]
-    found = set(map(str, data.rows.lossless))
+    found, records = set(map(str, data.rows.lossless)), Records(data.file)
+    categories = [
+        (Place.of(group), title, table)
+        for group in data.groups
+        for title, table in category_tables(group, records)
+    ]
     return render(
         "page.html.j2",
         data=data,
         days=sorted({origin["day"] for origin, _ in data.origins if origin["day"]}),
-        sections=_sections(data),
+        sections=_sections(data, bool(categories)),
         measured_on=measured_on(data.rows.target, bool(data.paper)),
         tiles=_tiles(data),
         pairs={pair: pair for pair in dict.fromkeys(map(str, data.rows.pair))},
@@ -62,6 +69,7 @@ def build_page(data: PageData) -> str:
         headlines=[{"group": place, **asdict(card)} for place, card in cards if card],
         meanings=[text for mark, text in names.MEANINGS.items() if mark in found],
         results=[(Place.of(group), results_table(group)) for group in data.groups],
+        categories=categories,
         tables=list(_tables(data)),
         claims=_claims(data.checks, bool(data.paper)),
         summary=_summary(data),
@@ -86,10 +94,11 @@ def measured_on(targets: Sequence[str], paper: bool) -> str:
     return text if all(small) else f"Cells of the embedded pairs: {text[0].lower()}{text[1:]}"
 
 
-def _sections(data: PageData) -> dict[str, str]:
+def _sections(data: PageData, categories: bool) -> dict[str, str]:
     """Key and heading of the sections that have something to show, "" for the others."""
     shown = {
         "results": ("Results", True),
+        "categories": ("By category", categories),
         "figures": ("Figures", bool(data.pictures or data.more_figures)),
         "paper": ("Beside the paper", bool(data.tables)),
         "checks": ("Checks", bool(data.checks or data.paper)),

@@ -1,0 +1,145 @@
+"""A group's numbers by category of prompt: speed-up and tokens per target call.
+
+Made of the records by prompt. A category's speed-up is a ratio of sums like that of the whole task,
+over its own prompts, with the interval of those. Its tokens per target call are the block
+efficiency, which Spec-Bench (Xia et al., arXiv:2401.07851) calls mean accepted tokens: the accepted
+ones and the one that every call adds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_bench.columns import ENDS
+from spec_bench.metrics.intervals import Interval, rate_ratio_interval, ratio_interval
+from spec_bench.report.counts import Counts, Records
+from spec_bench.report.rows import Group, Row, rows_of
+
+TABLES = {
+    "speedup": "speed-up over plain decoding of the same prompts",
+    "block_efficiency": "tokens per target call (mean accepted tokens)",
+}
+OTHERS, UNKNOWN = "others", "no category"
+_MOST = 24  # columns that a table has room for
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A category.
+
+    Attributes:
+        name: as the task's rows have it.
+        prompts: ids of its prompts.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellByCategory:
+    """One cell's numbers.
+
+    Attributes:
+        row: the cell's.
+        speedup: by category, over plain decoding of the same prompts, where it was timed in turn
+            with them.
+        tokens: by category, tokens per target call, where there are records.
+    """
+
+    row: Row
+    speedup: Mapping[str, Interval]
+    tokens: Mapping[str, Interval]
+
+    def of(self, column: str) -> Mapping[str, Interval]:
+        """The numbers of one of ``TABLES``."""
+        return self.speedup if column == "speedup" else self.tokens
+
+    def overall(self, column: str) -> Interval | None:
+        """The row's own number, of all prompts; None where it has none."""
+        ends = [self.row.get(f"{column}{end}") for end in ("", *ENDS)]
+        value, low, high = (None if end is None or isnan(end) else float(end) for end in ends)
+        return None if value is None else Interval(value, low, high)
+
+
+def kinds_of(group: Group, records: Records) -> list[Kind]:
+    """The categories of a group's prompts in the task's order; none where no prompt has one.
+
+    Of more than ``_MOST`` the largest, and the others as one.
+    """
+    found: Mapping[str, str] = {}
+    for row in rows_of(group.rows):  # the prompts of all cells are the same
+        if row["status"] != "failed" and (found := records.categories(row)):
+            break
+    if not any(found.values()):
+        return []
+    counts = Counter(found.values())
+    kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
+    names: dict[str, list[str]] = {}
+    for prompt, name in found.items():
+        names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
+    last = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
+    return [Kind(name, tuple(names[name])) for name in last]
+
+
+def by_category(group: Group, kinds: Sequence[Kind], records: Records) -> list[CellByCategory]:
+    """The numbers of all cells that have any, the baseline first."""
+    rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
+    bases = [row for row in rows if row["decoder"] == "ar"]
+    found = []
+    for row in rows:
+        speedups = {kind.name: _speedup(row, bases, kind.prompts, records) for kind in kinds}
+        tokens = {kind.name: _tokens(row, kind.prompts, records) for kind in kinds}
+        found.append(CellByCategory(row, _known(speedups), _known(tokens)))
+    return found
+
+
+def _known(found: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
+    runs = records.by_seed(row, "block_efficiency")
+    if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
+        return None
+    return ratio_interval(*_sums(runs, runs, prompts))
+
+
+def _speedup(
+    row: Row, bases: Sequence[Row], prompts: Sequence[str], records: Records
+) -> Interval | None:
+    """Over the first baseline that was timed in turn with some of the prompts."""
+    if row["decoder"] == "ar":
+        return None
+    own, sat = records.by_seed(row, "token_rate"), records.sittings(row)
+    for base in bases if own else ():
+        theirs, their_sat = records.by_seed(base, "token_rate"), records.sittings(base)
+        if own is None or theirs is None:
+            continue
+        seeds = [seed for seed in own if seed in theirs]
+        known = [
+            prompt
+            for prompt in prompts
+            if all(prompt in own[seed] and prompt in theirs[seed] for seed in seeds)
+            and all(sat[seed][prompt] == their_sat[seed][prompt] for seed in seeds)
+        ]
+        if seeds and known:
+            return rate_ratio_interval(*_sums(own, seeds, known), *_sums(theirs, seeds, known))
+    return None
+
+
+def _sums(
+    runs: Mapping[str, Counts], seeds: Collection[str], prompts: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[seeds, prompts] numerators and denominators."""
+    above, below = (
+        np.array([[runs[seed][prompt][end] for prompt in prompts] for seed in seeds], float)
+        for end in (0, 1)
+    )
+    return above, below

@@ -1,0 +1,51 @@
+"""Numbers by category of prompt as tables of a page, like those of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spec_bench import names
+from spec_bench.metrics.intervals import Interval
+from spec_bench.report.categories import TABLES, CellByCategory, Kind, by_category, kinds_of
+from spec_bench.report.counts import Records
+from spec_bench.report.page.results_table import Cell, Line, ResultsTable
+from spec_bench.report.rows import Group
+
+
+def category_tables(group: Group, records: Records) -> Iterator[tuple[str, ResultsTable]]:
+    """Title and table of the speed-ups and of the tokens; none without categories."""
+    kinds = kinds_of(group, records)
+    cells = by_category(group, kinds, records) if kinds else []
+    for column, title in TABLES.items() if cells else ():
+        lines = [_line(cell, column, kinds) for cell in cells if cell.of(column)]
+        if lines:
+            yield title, ResultsTable(_heads(kinds), tuple(lines))
+
+
+def _heads(kinds: Sequence[Kind]) -> tuple[tuple[str, str], ...]:
+    counts = ((kind.name, f"{len(kind.prompts)} prompts") for kind in kinds)
+    first = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
+    return (*first, *counts, ("overall", "all prompts"))
+
+
+def _line(cell: CellByCategory, column: str, kinds: Sequence[Kind]) -> Line:
+    row, own = cell.row, cell.of(column)
+    numbers = [*(own.get(kind.name) for kind in kinds), cell.overall(column)]
+    return Line(
+        code=str(row["decoder"]),
+        decoder=names.decoder(str(row["decoder"])).title,
+        tree=str(row["spec"]),
+        marks=(),
+        kind="baseline" if row["decoder"] == "ar" else "",
+        failure="",
+        cells=tuple(map(_cell, numbers)),
+    )
+
+
+def _cell(found: Interval | None) -> Cell | None:
+    if found is None:
+        return None
+    low, high = found.low, found.high
+    known = low is not None and high is not None and low < high
+    interval = f"{low:.2f}–{high:.2f}" if known else ""
+    return Cell(f"{found.value:.2f}", interval, f"{found.value:.6g}", None, best=False)
