@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spec_bench.files import results_files, write_text
-from spec_bench.report.apart import slug
+from spec_bench.report.apart import slugs
 from spec_bench.report.paper import (
     find_figure,
     find_table,
@@ -168,9 +168,11 @@ def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     items = [item for item in paper.items if folder.name in item.experiments]
     measured = Measured(read_rows([file]))
     written = [page]
-    for table in shown_tables(items, measured, shown):
+    tables = list(shown_tables(items, measured, shown))
+    parts = slugs(table.grid.setting for table in tables)
+    for table in tables:
         own = table.grid.name.replace("/", "-")
-        stem = (f"{own}-{table.pair}" if table.pair else own) + slug(table.grid.setting)
+        stem = (f"{own}-{table.pair}" if table.pair else own) + parts[table.grid.setting]
         for suffix, rendered in _TABLES.items():
             written.append(folder / "tables" / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.grid))

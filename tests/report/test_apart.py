@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.report.__main__ import main
-from spec_bench.report.apart import slug, split
+from spec_bench.report.apart import slugs, split
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.paper import find_figure, find_table
@@ -123,14 +123,46 @@ def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_pa
     ]
 
 
-def test_a_setting_becomes_part_of_a_files_name() -> None:
-    assert slug("batch size 4, source a/b: c") == "-batch-size-4-source-a-b-c"
-    assert slug("") == ""
+def test_parts_of_a_search_have_the_prompts_of_every_task() -> None:
+    stages = (("screen", "a1b2"), ("confirm", "c3d4"))
+    rows = [
+        each
+        for stage, prompts in stages
+        for task in ("xsum", "wmt18_deen")
+        for each in cells(task=task, stage=stage, prompts_digest=prompts + task)
+    ]
+    assert [(text, len(part)) for text, part in split(frame(*rows), ())] == [
+        ("stage screen", 4),
+        ("stage confirm", 4),
+    ]
+    # What all rows of a part agree in is named even where it follows from the rest.
+    short = [each for each in rows if each["task"] == "xsum"]
+    assert [text for text, _ in split(frame(*short), ())] == [
+        "stage screen, prompts a1b2xsum",
+        "stage confirm, prompts c3d4xsum",
+    ]
 
 
-def test_a_part_told_by_much_has_a_name_that_a_file_can_have() -> None:
+def test_a_parts_file_is_named_by_what_tells_it_from_the_others() -> None:
+    many = [
+        "batch size 1, stage confirm, prompts 43f74adf, threads 2",
+        "batch size 1, stage screen, prompts 5cb76eaa, threads 2",
+        "batch size 1, stage screen, prompts faa8eeb0, threads 2",
+    ]
+    names = ["-confirm", "-screen-prompts-5cb76eaa", "-screen-prompts-faa8eeb0"]
+    assert slugs(many) == dict(zip(many, names, strict=True))
+    sizes = ["batch size 4, batching continuous", "batch size 1, batching not stated"]
+    assert list(slugs(sizes).values()) == ["-batch-size-4", "-batch-size-1"]
+    assert slugs([""]) == {"": ""}
+    assert slugs(["data source a/b: c"]) == {"data source a/b: c": "-data-source-a-b-c"}
+
+
+def test_parts_that_long_texts_tell_have_short_names_of_their_own() -> None:
     many = [f"stage screen, machine {'2 x AMD EPYC, ' * 20}engine {number}" for number in (0, 1)]
-    names = [slug(text) for text in many]
-    assert all(len(name) <= 70 for name in names)
-    assert names[0] != names[1]
-    assert names[0].startswith("-stage-screen-machine-2-x-AMD-EPYC")
+    assert list(slugs(many).values()) == ["-engine-0", "-engine-1"]
+    alike = [f"machine {'2 x AMD EPYC ' * 20}of {place}" for place in ("here", "there")]
+    names = list(slugs(alike).values())
+    assert len(set(names)) == 2 and all(len(name) <= 40 for name in names)
+    assert all(name.startswith("-machine-2-x-AMD-EPYC") for name in names)
+    odd = list(slugs(["stage a b", "stage a-b"]).values())  # the same word of two texts
+    assert len(set(odd)) == 2 and all(name.startswith("-a-b-") for name in odd)

@@ -34,6 +34,17 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path: Path) -
     assert line.endswith("| 0.143 | 0.153 | +0.010 |")
 
 
+@pytest.mark.parametrize("sizes", [(8, 30), (30, 8)], ids=["small first", "large first"])
+def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(
+    sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    taus = {8: 2.9, 30: 2.2}
+    rows = (row("sd", "2", prompts=n, block_efficiency=taus[n], run_id=f"run{n}") for n in sizes)
+    write(tmp_path, "rsd-exp1", *rows)
+    line = line_of(markdown(measured_table("rsd/1", tmp_path)), "| 2 | SD | 2 |")
+    assert "| 2.166 | 2.200 |" in line and "2.900" not in line
+
+
 def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
     grid = measured_table("rsd/1", tmp_path)

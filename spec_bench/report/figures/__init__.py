@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.apart import slug
+from spec_bench.report.apart import slugs
 from spec_bench.report.figures import heat_maps
 from spec_bench.report.figures.choose import nothing_measured, parts_of
 from spec_bench.report.figures.drawing import Drawing, drawing_of
@@ -99,7 +99,7 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
 
 def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    names = []
+    names, parts = [], slugs(sheet.setting for sheet in found)
     for sheet in found:
         name = f"{item.paper}-fig{item.number}"
         pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
@@ -108,7 +108,7 @@ def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
             name += f"-{pair}"
         if len(same) > 1:
             name += f"-{sheet.rows.task.iloc[0]}"
-        names.append(name + slug(sheet.setting))
+        names.append(name + parts[sheet.setting])
     return names
 
 

@@ -1,0 +1,32 @@
+"""The list of deliberate errors stays one that can be run: ``make mutants`` takes half an hour."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from spec_bench import files
+from tests.said import naming
+
+SCRIPT = files.package_folder("scripts") / "mutants.py"
+
+
+def test_every_mutants_old_text_stands_once_where_it_is_to_be_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location("mutants", SCRIPT)
+    assert spec and spec.loader
+    mutants = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mutants", mutants)
+    spec.loader.exec_module(mutants)
+    found = mutants.read_mutants()  # raises where a text is gone, or a test
+    assert len(found) > 50
+
+    other = tmp_path / "mutants.yaml"
+    text = mutants.MUTANTS.read_text(encoding="utf-8")
+    files.write_text(other, text.replace(found[0].old, "no such text"))
+    with pytest.raises(ValueError, match=naming(found[0].name)):
+        mutants.read_mutants(other)
