@@ -56,6 +56,8 @@ DECODERS: dict[str, Decoder] = {
     "dsbd_one_cache": Decoder("DSBD, one cache", VERMILLION, "D"),
     "medusa": Decoder("Medusa", BLUE, "o"),
     "medusa_typical": Decoder("Medusa, typical", BLUE, "v"),
+    "prompt_lookup": Decoder("prompt lookup", SKY, "v"),
+    "suffix": Decoder("suffix lookup", SKY, "s"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),

@@ -23,7 +23,8 @@ CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 SINGLE = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer", "spectr"]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
-DECODERS = sorted([*SINGLE, *BEAMS, *ON_HEADS])
+WITHOUT_MODEL = ["prompt_lookup", "suffix"]
+DECODERS = sorted([*SINGLE, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])
 
 
 TRAINING = {"head", "training"}  # groups of conf/train.yaml

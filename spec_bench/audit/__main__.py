@@ -59,20 +59,24 @@ def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
         for label, settings in case.settings():
             if case.enumerable(settings):
                 error, count = enumerated_error(
-                    case.config, settings, vocab=case.tree.vocab, seed=seed
+                    case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
                 )
                 yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
             else:
-                p_value = chi_square(case.config, settings, samples=10 * samples, seed=seed)
+                p_value = chi_square(
+                    case.config, settings, samples=10 * samples, seed=seed, prompt=case.tree.prompt
+                )
                 yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
-        p_value = chi_square(case.config, WARM, samples=samples, seed=seed)
+        p_value = chi_square(case.config, WARM, samples=samples, seed=seed, prompt=case.tree.prompt)
         yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
 
 
 def audit_approximations(seed: int) -> Iterator[Line]:
     """How far off rules are that claim no exactness."""
     for case in tree_cases("approximate"):
-        distance = total_variation(case.config, WARM, vocab=case.tree.vocab, seed=seed)
+        distance = total_variation(
+            case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
+        )
         yield Line(
             f"{case.name}: temperature 1",
             "approximate; distance by enumeration",

@@ -69,6 +69,7 @@ def enumerated_error(
     *,
     vocab: int = 3,
     seed: int = 0,
+    prompt: Tokens = PROMPT,
     alter: Callable[[Decoder], None] | None = None,
 ) -> tuple[float, int]:
     """Exact error of one iteration's output law.
@@ -81,6 +82,7 @@ def enumerated_error(
         settings: sampling settings with ``probability_dtype`` float64.
         vocab: V of the chain.
         seed: of the chain.
+        prompt: what is continued.
         alter: breaks the decoder on purpose, to see the audit catch it.
 
     Returns:
@@ -89,30 +91,33 @@ def enumerated_error(
     built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
     if alter:
         alter(built)
-    got, expected, count = block_law(built, partial(target.law, settings=settings))
+    got, expected, count = block_law(built, partial(target.law, settings=settings), prompt)
     return max(abs(got[tokens] - chance) for tokens, chance in expected.items()), count
 
 
 def block_law(
-    built: Decoder, law: Callable[[Tokens, int], Mapping[Tokens, float]]
+    built: Decoder,
+    law: Callable[[Tokens, int], Mapping[Tokens, float]],
+    prompt: Tokens = PROMPT,
 ) -> tuple[Mapping[Tokens, float], Mapping[Tokens, float], int]:
     """The law of one block followed by the target's own tokens, by enumeration.
 
     Args:
         built: the decoder; its randomness is replaced.
         law: the target's own law: P(continuation) of every continuation of a prefix, of a length.
+        prompt: what is continued.
 
     Returns:
-        Decoder's and target's law of the tokens that follow ``PROMPT``, as many as the longest
+        Decoder's and target's law of the tokens that follow the prompt, as many as the longest
         block has, and the number of outcomes enumerated.
     """
-    request = Request("audit", PROMPT, built.depth + 1)
+    request = Request("audit", prompt, built.depth + 1)
 
     def block(draws: EnumeratedDraws) -> Tokens:
         built.make_draws = lambda generators: draws
         rows = built.begin([request], seed=0)
         built.step(rows)
-        return tuple(rows[0].tokens[len(PROMPT) :])
+        return tuple(rows[0].tokens[len(prompt) :])
 
     blocks: dict[Tokens, float] = defaultdict(float)
     count = 0
@@ -122,21 +127,26 @@ def block_law(
     length = built.depth + 1
     got: dict[Tokens, float] = defaultdict(float)
     for tokens, probability in blocks.items():
-        rest = law((*PROMPT, *tokens), length - len(tokens))
+        rest = law((*prompt, *tokens), length - len(tokens))
         for continuation, chance in rest.items():
             got[tokens + continuation] += probability * chance
-    return got, law(PROMPT, length), count
+    return got, law(prompt, length), count
 
 
 def total_variation(
-    config: DecoderConfig, settings: SamplingSettings, *, vocab: int = 3, seed: int = 0
+    config: DecoderConfig,
+    settings: SamplingSettings,
+    *,
+    vocab: int = 3,
+    seed: int = 0,
+    prompt: Tokens = PROMPT,
 ) -> float:
     """Distance of one iteration's output law from the chain's: half the sum of differences.
 
     Arguments as ``enumerated_error``'s.
     """
     built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
-    got, expected, _ = block_law(built, partial(target.law, settings=settings))
+    got, expected, _ = block_law(built, partial(target.law, settings=settings), prompt)
     return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
 
 
@@ -148,6 +158,7 @@ def chi_square(
     length: int = 3,
     samples: int = 6000,
     seed: int = 0,
+    prompt: Tokens = PROMPT,
     alter: Callable[[Decoder], None] | None = None,
 ) -> float:
     """p-value of the sampled continuations against the chain's exact law.
@@ -161,6 +172,7 @@ def chi_square(
         length: tokens per continuation.
         samples: continuations drawn.
         seed: of the chain and of the draws.
+        prompt: what is continued.
         alter: breaks the decoder on purpose.
 
     Returns:
@@ -172,9 +184,9 @@ def chi_square(
         alter(built)
     counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, samples, rows):
-        requests = [Request(f"{start + row}", PROMPT, length) for row in range(rows)]
+        requests = [Request(f"{start + row}", prompt, length) for row in range(rows)]
         counts.update(generation.tokens for generation in built.generate(requests, seed))
-    law = {tokens: p for tokens, p in target.law(PROMPT, length, settings).items() if p > 0}
+    law = {tokens: p for tokens, p in target.law(prompt, length, settings).items() if p > 0}
     if set(counts) - set(law):
         return 0.0
     observed = torch.tensor([counts[tokens] for tokens in law], dtype=torch.float64)

@@ -67,6 +67,15 @@ class EnumeratedDraws:
             missed *= 1 - accept
         return torch.tensor([self.choose([*probs, missed])])
 
+    def by_position(self, count: int) -> EnumeratedDraws:
+        return self
+
+    def token_at(self, level: int, probs: Tensor) -> Tensor:
+        return self.token(probs)
+
+    def settle(self, emitted: Sequence[int]) -> None:
+        """Nothing was looked ahead at."""
+
     def trials(self, count: int) -> EnumeratedDraws:
         return self
 

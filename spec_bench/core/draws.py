@@ -30,6 +30,14 @@ class VerdictDraws(Protocol):
         ...
 
 
+class PositionDraws(Protocol):
+    """One choice of a token for each position that a walk may come to."""
+
+    def token_at(self, level: int, probs: Tensor) -> Tensor:
+        """The token that follows a node of that level. probs [R, V] -> [R]."""
+        ...
+
+
 class Trials(Protocol):
     """Yes-or-no choices whose number is known beforehand."""
 
@@ -51,6 +59,18 @@ class Draws(Protocol):
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
         """The choices of one walk; ``children`` bounds the children tested at each level."""
+        ...
+
+    def by_position(self, count: int) -> PositionDraws:
+        """A choice for each of the next ``count`` positions of every row.
+
+        What a position is drawn by does not depend on the iteration that comes to it, so that the
+        text is the one that plain decoding would have drawn.
+        """
+        ...
+
+    def settle(self, emitted: Sequence[int]) -> None:
+        """The walk is over: every row moved on by so many positions."""
         ...
 
     def trials(self, count: int) -> Trials:
@@ -99,6 +119,7 @@ class SeededDraws:
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
+        self._before: list[Tensor] = []  # states before positions were looked ahead at
 
     def _uniforms(self, *shape: int) -> Tensor:
         """[R, *shape] in [0, 1), float64."""
@@ -119,6 +140,19 @@ class SeededDraws:
 
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)
+
+    def by_position(self, count: int) -> SeededPositions:
+        self._before = [generator.get_state() for generator in self.generators]
+        # One number a call, as plain decoding draws them: on a GPU larger calls give others.
+        return SeededPositions(torch.cat([self._uniforms(1) for _ in range(count)], dim=1))
+
+    def settle(self, emitted: Sequence[int]) -> None:
+        for generator, state, count in zip(
+            self.generators, self._before, emitted, strict=bool(self._before)
+        ):
+            generator.set_state(state)
+            for _ in range(count):
+                torch.rand(1, generator=generator, dtype=torch.float64, device=generator.device)
 
     def trials(self, count: int) -> SeededTrials:
         return SeededTrials(self._uniforms(count))
@@ -143,6 +177,20 @@ class SeededVerdict:
 
     def token(self, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._token).squeeze(-1)
+
+
+class SeededPositions:
+    """Uniforms of the positions that a walk may come to.
+
+    Args:
+        uniforms: [R, count] in [0, 1), float64.
+    """
+
+    def __init__(self, uniforms: Tensor) -> None:
+        self._uniforms = uniforms
+
+    def token_at(self, level: int, probs: Tensor) -> Tensor:
+        return inverse_cdf(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
 
 
 class SeededTrials:

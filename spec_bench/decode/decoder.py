@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.tree import Tree
+from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Row, check_lawful
@@ -154,15 +154,17 @@ class Decoder(DecodingLoop[Row]):
         verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
         for row, line in zip(active, verdict, strict=True):
             check_lawful(row.request.prompt_id, *line[-2:])
-        nodes = tree.shape.size - 1
-        return sum(self._commit(i, row, verdict[i], nodes) for i, row in enumerate(active))
+        shape = tree.shape
+        emitted_now = [self._commit(i, row, verdict[i], shape) for i, row in enumerate(active)]
+        draws.settle(emitted_now)
+        return sum(emitted_now)
 
     def _judge(self, tree: Tree, logits: Tensor, draws: Draws) -> WalkResult:
         """Which path of each tree stands."""
         merge_copies = self.policy.merge_copies
         return self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
 
-    def _commit(self, index: int, row: Row, verdict: list[float], size: int) -> int:
+    def _commit(self, index: int, row: Row, verdict: list[float], shape: TreeShape) -> int:
         """Keeps one row's accepted path in the caches and appends its tokens.
 
         Args:
@@ -171,16 +173,16 @@ class Decoder(DecodingLoop[Row]):
             verdict: the number accepted, then L + 1 entries each of path, tokens emitted and their
                 log-probabilities, of which the first ``accepted + 1`` mean anything, then whether
                 the target's and the draft's logits made laws.
-            size: tree nodes verified, the root not counted.
+            shape: of the tree that was verified.
         """
-        width, count = self.depth + 1, int(verdict[0]) + 1
+        width, count = shape.depth + 1, int(verdict[0]) + 1
         path, emitted, log_p = (
             verdict[1 + part * width : 1 + part * width + count] for part in range(3)
         )
         nodes, tokens = [int(node) for node in path], [int(token) for token in emitted]
         self._scorer.commit(index, row.length, nodes)
-        self.drafting.commit(index, row.length, nodes, self.depth)
-        row.commit(tokens, log_p, size, self.depth)
+        self.drafting.commit(index, row.length, nodes, shape.depth)
+        row.commit(tokens, log_p, shape.size - 1, shape.depth)
         return count
 
     def move_row(self, row: Row, source: int, target: int) -> None:

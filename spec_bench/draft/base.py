@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from spec_bench.core.tree import Tree
 from spec_bench.draft.hidden import HiddenStates
+from spec_bench.draft.ngrams import Guess
 from spec_bench.engine.model import LanguageModel
 from spec_bench.registry import Registry
 
@@ -43,6 +44,18 @@ class Drafting:
 
     def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
         """Logits [R, F, D, V] below the frontier's F nodes."""
+        raise NotImplementedError
+
+    def guesses(
+        self, committed: Sequence[Sequence[int]], width: int, depth: int
+    ) -> list[list[list[Guess]]]:
+        """Whole trees from a drafter that has no law: per row and level the nodes, best first.
+
+        Args:
+            committed: per row all tokens so far; the last one is the root.
+            width: most nodes of a level.
+            depth: most levels.
+        """
         raise NotImplementedError
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:

@@ -78,12 +78,14 @@ class AuditTree(NamedTuple):
         vocab: V of the chain that it is grown on.
         drafts: draft models that share the children of a node.
         enumerable: whether every random choice is discrete; otherwise samples are tested.
+        prompt: what is continued.
     """
 
     policy: Policy
     vocab: int = 3
     drafts: int = 1
     enumerable: bool = True
+    prompt: tuple[int, ...] = (1, 0)
 
 
 class GrownTree(Policy):

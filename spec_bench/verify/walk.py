@@ -67,7 +67,7 @@ def walk(
     path = [node]
     outcome = probs(logits[rows, node], settings)
     for level in range(shape.depth):
-        order, valid = _candidates(tree, level, place, copies)
+        order, valid = candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
         q = _draft_law(tree, level, rows, place, tokens)
@@ -85,12 +85,12 @@ def walk(
         accepted = accepted + going
         outcome = torch.where(going.unsqueeze(1), probs(logits[rows, node], settings), outcome)
         if merge_copies:
-            copies = _copies(tree, level, copies, tokens.gather(1, picked))
+            copies = copies_below(tree, level, copies, tokens.gather(1, picked))
     path += [node] * (shape.depth + 1 - len(path))
     return WalkResult(torch.stack(path, dim=1), accepted, chosen.token(outcome))
 
 
-def _candidates(
+def candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Children of the current node, in the order drawn; absent ones stand last.
@@ -131,7 +131,7 @@ def _draft_law(
     return law if drafts == 1 else law[:, torch.arange(width, device=law.device) % drafts]
 
 
-def _copies(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
+def copies_below(tree: Tree, level: int, copies: Tensor | None, token: Tensor) -> Tensor:
     """[R, n_below] the nodes below the current node's copies that hold the accepted token."""
     below = tree.shape.level(level + 1)
     same = tree.tokens[:, below] == token

@@ -51,7 +51,9 @@ def test_enumeration_visits_every_outcome_once_with_its_probability() -> None:
 def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
     labels = []
     for label, settings in case.settings():
-        error, count = enumerated_error(case.config, settings, vocab=case.tree.vocab)
+        error, count = enumerated_error(
+            case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt
+        )
         assert error <= TOLERANCE, label
         assert count >= 1
         labels.append(label)
@@ -60,12 +62,16 @@ def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
 
 @pytest.mark.parametrize("case", ONE_PER_TREE.values(), ids=lambda case: case.name)
 def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
-    assert chi_square(case.config, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
+    assert (
+        chi_square(case.config, WARM, samples=4000, seed=1, prompt=case.tree.prompt)
+        >= FALSE_ALARM_RATE
+    )
 
 
 @pytest.mark.parametrize("case", tree_cases("approximate"), ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
-    assert 0.01 < total_variation(case.config, WARM) < 1
+    distance = total_variation(case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt)
+    assert 0.01 < distance < 1
 
 
 def test_every_policy_and_every_exact_rule_is_audited() -> None:

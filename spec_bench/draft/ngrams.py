@@ -1,0 +1,135 @@
+"""What followed the last few tokens before: an index of n-grams over one row, and its guesses.
+
+Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) takes the
+longest of a few short n-grams that occurred before; suffix decoding (arXiv 2411.04975, section 3;
+2411.10666) any suffix up to a bound, and goes on only where the past mostly agrees. Both are this
+index under other bounds.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_RECENT = 64  # occurrences of one n-gram that are looked at, the latest
+
+
+class Guess(NamedTuple):
+    """One node of the guessed tree.
+
+    Attributes:
+        token: its token.
+        parent: place of its parent among the nodes of the level above; 0 below the root.
+    """
+
+    token: int
+    parent: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far guesses may go.
+
+    Attributes:
+        width: most nodes of a level.
+        depth: most levels.
+        share: a node is guessed only if at least this share of its parent's occurrences went on
+            with its token.
+        per_match: most nodes in all for each token of the match; None: no such bound.
+    """
+
+    width: int
+    depth: int
+    share: float = 0.0
+    per_match: float | None = None
+
+
+class NgramIndex:
+    """All tokens of a row so far, and where each n-gram of them ended.
+
+    Args:
+        longest: the longest n-gram that is looked for.
+        shortest: the shortest.
+    """
+
+    def __init__(self, longest: int, shortest: int = 1) -> None:
+        self._lengths = range(longest, shortest - 1, -1)
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self.tokens: list[int] = []
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens."""
+        for token in tokens:
+            self.tokens.append(token)
+            end = len(self.tokens)
+            for length in self._lengths:
+                if length <= end:
+                    gram = tuple(self.tokens[end - length : end])
+                    ends = self._ends.setdefault(gram, [])
+                    ends.append(end)
+                    del ends[:-_RECENT]
+
+    def match(self) -> tuple[int, list[int]]:
+        """The longest n-gram at the end that was there before.
+
+        Returns:
+            Its length and where its earlier occurrences ended, the latest last; (0, []) where none
+            was there before.
+        """
+        end = len(self.tokens)
+        for length in self._lengths:
+            if length <= end:
+                ends = self._ends.get(tuple(self.tokens[end - length :]), [])
+                if len(ends) > 1:
+                    return length, ends[:-1]
+        return 0, []
+
+    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+        """What followed the match, occurrences with equal beginnings as one.
+
+        Of a level the continuations seen most often are kept, of equally frequent ones the most
+        recent, in that order.
+
+        Args:
+            bounds: how far to go.
+
+        Returns:
+            Per level its nodes; as many levels as there is something to guess.
+        """
+        length, ends = self.match()
+        left = bounds.width * bounds.depth
+        if bounds.per_match is not None:
+            left = min(left, int(bounds.per_match * length))
+        levels: list[list[Guess]] = []
+        above: list[list[int]] = [ends] if ends else []
+        while above and len(levels) < bounds.depth and left > 0:
+            found = self._next(above, len(levels), bounds.share)[: min(bounds.width, left)]
+            if not found:
+                break
+            levels.append([guess for guess, _ in found])
+            above = [ends for _, ends in found]
+            left -= len(found)
+        return levels
+
+    def _next(
+        self, above: Sequence[list[int]], offset: int, share: float
+    ) -> list[tuple[Guess, list[int]]]:
+        """The nodes below a level's nodes, best first, each with its occurrences.
+
+        Args:
+            above: per node where the occurrences of the n-gram ended that run through it.
+            offset: tokens between those ends and the level below.
+            share: as in ``Bounds``.
+        """
+        ranked: list[tuple[int, int, int, int, list[int]]] = []
+        for parent, ends in enumerate(above):
+            going: dict[int, list[int]] = {}
+            for end in ends:
+                if end + offset < len(self.tokens):
+                    going.setdefault(self.tokens[end + offset], []).append(end)
+            for token, mine in going.items():
+                if len(mine) >= share * len(ends):
+                    insort(ranked, (-len(mine), -mine[-1], parent, token, mine))
+        return [(Guess(token, parent), mine) for _, _, parent, token, mine in ranked]

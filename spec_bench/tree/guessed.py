@@ -1,0 +1,103 @@
+"""A tree of guesses that come whole, each row's as large as what there is to guess."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.draft.base import Drafting
+from spec_bench.draft.ngrams import Guess
+from spec_bench.fields import Count
+from spec_bench.spec import Spec
+from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+
+
+@policy("guessed")
+@dataclass(frozen=True)
+class Guessed(GrownTree):
+    """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
+
+    An iteration's tree is as deep and as wide as its largest row needs, a root where no row has
+    anything to guess; the random numbers drawn are those of the largest tree, whatever was found.
+
+    Attributes:
+        width: W.
+        depth: L.
+    """
+
+    width: Count
+    depth: Count
+
+    takes = "WxL: at most W guesses a level on L levels, such as 1x10"
+    drafters = ("lookup",)
+
+    def __post_init__(self) -> None:
+        within_bounds("width", self.width * self.depth)
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        return {"width": spec.width, "depth": spec.depth} if spec.form == "product" else None
+
+    @property
+    def spec(self) -> str:
+        return f"{self.width}x{self.depth}"
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
+
+    def siblings(self, settings: SamplingSettings) -> Siblings:
+        return "deterministic"
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        """Not grown level by level."""
+        raise AssertionError("guesses come whole")
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Sequence[Sequence[int]],
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        found = drafting.guesses(committed, self.width, self.depth)
+        deepest = max(len(levels) for levels in found)
+        counts = [
+            max(len(levels[level]) if level < len(levels) else 0 for levels in found)
+            for level in range(deepest)
+        ]
+        shape = TreeShape(tuple(counts), self.shape.children)
+        packed = torch.tensor(
+            [
+                _packed(tokens[-1], levels, counts)
+                for tokens, levels in zip(committed, found, strict=True)
+            ]
+        ).to(device)  # [R, 3, N]: tokens, parents within the level above, whether there
+        tree = Tree(shape, packed[:, 0, 0], "deterministic")
+        for level in range(deepest):
+            tokens, parent, there = packed[:, :, shape.level(level + 1)].unbind(1)
+            tree.add_level(tokens, parent, there.bool(), None)
+        return tree
+
+    @classmethod
+    def audit_cases(cls) -> tuple[AuditTree, ...]:
+        # After 0 1 the prompt went on with 1 0 and with 0 0, so that two nodes have a child each.
+        return (AuditTree(cls(2, 2), prompt=(0, 1, 1, 0, 1, 0, 0, 1)),)
+
+
+def _packed(root: int, levels: Sequence[Sequence[Guess]], counts: Sequence[int]) -> list[list[int]]:
+    """One row's tokens, parents and whether each node is there, absent nodes last of a level."""
+    nodes = [(root, 0, 1)]
+    for level, count in enumerate(counts):
+        mine = levels[level] if level < len(levels) else ()
+        nodes += [(guess.token, guess.parent, 1) for guess in mine]
+        nodes += [(root, 0, 0)] * (count - len(mine))
+    return [list(part) for part in zip(*nodes, strict=True)]

@@ -1,0 +1,79 @@
+"""Draw the target's token at every position, and go down while a child has it.
+
+The law is the naive rule's: for one-hot proposals nothing better is possible. What differs is where
+the randomness stands. A position's uniform belongs to the position, not to the iteration or to the
+children tested, so the text equals that of plain decoding with the same generator, token for
+token, at any temperature: losslessness that one can see without statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify.base import TreeVerifier, rule
+from spec_bench.verify.walk import WalkResult, candidates, copies_below
+
+
+def by_position_walk(
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: int,
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
+) -> WalkResult:
+    """The path that the target itself takes through the tree, as far as the tree goes.
+
+    Args:
+        tree: fully grown, N nodes; may be shallower than its policy's largest.
+        logits: [R, N, V] the target's logits at every node.
+        settings: the target's sampling settings.
+        rule: how many positions an iteration may come to, L + 1 of the largest tree.
+        draws: randomness.
+        merge_copies: treat nodes with equal prefixes as one (beams run apart).
+
+    Returns:
+        The path, its length and the last token.
+    """
+    shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
+    chosen = draws.by_position(rule)
+    node = place = accepted = torch.zeros_like(rows)
+    copies: Tensor | None = None
+    going = torch.ones_like(rows, dtype=torch.bool)
+    token = chosen.token_at(0, probs(logits[:, 0], settings))
+    path = [node]
+    for level in range(shape.depth):
+        order, valid = candidates(tree, level, place, copies)
+        tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
+        hit = (tokens == token.unsqueeze(1)) & valid
+        going = going & hit.any(dim=1)
+        if going.is_cpu and not going.any():  # elsewhere the question would stop the device
+            break
+        place = order.gather(1, hit.byte().argmax(dim=1, keepdim=True)).squeeze(1)
+        node = torch.where(going, place + shape.starts[level + 1], node)
+        path.append(node)
+        accepted = accepted + going
+        if merge_copies:
+            copies = copies_below(tree, level, copies, token.unsqueeze(1))
+        following = chosen.token_at(level + 1, probs(logits[rows, node], settings))
+        token = torch.where(going, following, token)
+    path += [node] * (shape.depth + 1 - len(path))
+    return WalkResult(torch.stack(path, dim=1), accepted, token)
+
+
+@rule("by_position", siblings=("deterministic",))
+@dataclass(frozen=True)
+class ByPosition(TreeVerifier):
+    """Plain decoding's own draws, held against the proposals."""
+
+    walk = staticmethod(by_position_walk)
+
+    def judge(self, depth: int) -> int:
+        return depth + 1

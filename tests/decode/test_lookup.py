@@ -1,0 +1,73 @@
+"""Without a draft model: the text is plain decoding's, token for token, at any temperature."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.records import Generation, Request
+from tests.families import decoder_settings, random_requests, tiny_pair
+
+LOOKUPS = ("prompt_lookup", "suffix")
+# Prompts that repeat themselves, so that there is something to look up.
+REQUESTS = [
+    Request(r.prompt_id, tuple(r.prompt_ids) * 3, 12 + 5 * (index % 3))
+    for index, r in enumerate(random_requests(6, 1))
+]
+
+
+def answers(name: str, temperature: float, rows: int) -> list[Generation]:
+    settings = SamplingSettings(temperature, top_k=3, probability_dtype="float64")
+    target, _ = tiny_pair("llama", torch.float64)
+    decoder = build_decoder(decoder_settings(name), target, [], settings, rows)
+    return decoder.generate(REQUESTS, seed=5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_the_text_is_plain_decodings_whatever_the_batch(name: str, temperature: float) -> None:
+    plain = [g.tokens for g in answers("ar", temperature, 1)]
+    alone = answers(name, temperature, 1)
+    assert [g.tokens for g in alone] == plain
+    assert [g.tokens for g in answers(name, temperature, 4)] == plain
+    assert sum(step.accepted for g in alone for step in g.steps) > 5  # it did guess something
+
+
+def test_positions_keep_their_numbers_when_a_walk_stops_early() -> None:
+    def drawn(steps: list[int]) -> list[int]:
+        generator, tokens = torch.Generator().manual_seed(3), []
+        law = torch.full((1, 1000), 0.001)
+        for emitted in steps:
+            draws = SeededDraws([generator])
+            positions = draws.by_position(4)
+            tokens += [int(positions.token_at(level, law)) for level in range(emitted)]
+            draws.settle([emitted])
+        return tokens
+
+    assert drawn([4, 4]) == drawn([1] * 8) == drawn([3, 1, 2, 2])
+    plain = torch.Generator().manual_seed(3)
+    law = torch.full((1, 1000), 0.001)
+    assert drawn([4, 4]) == [int(SeededDraws([plain]).verdict(()).token(law)) for _ in range(8)]
+
+
+def test_without_a_match_an_iteration_is_one_of_plain_decoding() -> None:
+    target, _ = tiny_pair("llama")
+    decoder = build_decoder(
+        decoder_settings("prompt_lookup"), target, [], SamplingSettings(temperature=0)
+    )
+    assert isinstance(decoder, Decoder)
+    (row,) = decoder.begin([Request("0", (1, 2, 3), 4)], seed=0)
+    decoder.step([row])
+    assert [(step.nodes, step.depth) for step in row.steps] == [(0, 0)]
+
+
+def test_its_settings_are_checked() -> None:
+    settings = decoder_settings("prompt_lookup")
+    settings["drafter"] = {"kind": "lookup", "longest": 2, "shortest": 3}
+    target, _ = tiny_pair("llama")
+    with pytest.raises(ValueError, match=r"shortest must be at most longest, 2, got 3"):
+        build_decoder(settings, target, [], SamplingSettings())
