@@ -50,6 +50,8 @@ DECODERS: dict[str, Decoder] = {
     "mcsd": Decoder("MCSD with replacement", PURPLE, "s"),
     "mcsd_wor": Decoder("MCSD", PURPLE, "o"),
     "mcns": Decoder("MCNS", PURPLE, "^"),
+    "block": Decoder("block verification", SKY, "o"),
+    "traversal": Decoder("traversal", SKY, "^"),
     "beam_sampling": Decoder("beam sampling", GREEN, "s"),
     "beam_search": Decoder("beam search", GREEN, "P"),
     "dsbd": Decoder("DSBD", VERMILLION, "o"),

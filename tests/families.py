@@ -1,4 +1,4 @@
-"""Tiny random models of several architectures, and the nine decoders of ``conf/decoder``."""
+"""Tiny random models of several architectures, and the decoders that have draft models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
-DECODERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
+DECODERS = (
+    *("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s"),
+    *("block", "traversal"),
+)
 
 
 def tiny_model(architecture: str) -> PreTrainedModel:

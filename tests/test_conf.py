@@ -22,9 +22,10 @@ CONF = conf_dir()
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 SINGLE = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer", "spectr"]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
+BEYOND = ["block", "traversal"]  # rules of no paper that is reproduced here
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
-DECODERS = sorted([*SINGLE, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])
+DECODERS = sorted([*SINGLE, *BEYOND, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])
 
 
 TRAINING = {"head", "training"}  # groups of conf/train.yaml

@@ -29,6 +29,7 @@ from spec_bench.audit.decoders import (
     total_variation,
 )
 from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
+from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
@@ -47,10 +48,13 @@ class Line:
 
 
 def audit_rules() -> Iterator[Line]:
-    """Every node rule by enumeration over random and adversarial (p, q)."""
+    """Every node rule by enumeration over random and adversarial (p, q), then the path rules."""
     for case in rule_cases():
         error, cases = audit_rule(case)
         yield _enumerated(f"rule: {case.name}", error, f"{cases} cases")
+    for name, judge, law in path_cases():
+        error, cases = audit_path(judge, law)
+        yield _enumerated(f"rule: {name}", error, f"{cases} cases")
 
 
 def audit_decoders(samples: int, seed: int) -> Iterator[Line]:

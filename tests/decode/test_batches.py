@@ -13,7 +13,7 @@ from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s")
+SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", "block", "traversal")
 BEAMS = ("beam_sampling", "dsbd", "beam_search")
 HEADS = ("medusa", "redrafter", "redrafter apart")
 REQUESTS = [

@@ -44,7 +44,7 @@ def broken(model: Any, value: float) -> Any:
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["ar", "rsd_s", "spectr", "dsbd", "beam_search"])
+@pytest.mark.parametrize("name", ["ar", "rsd_s", "spectr", "traversal", "dsbd", "beam_search"])
 def test_a_target_without_laws_ends_the_request_by_name(
     name: str, temperature: float, bad: str
 ) -> None:

@@ -15,7 +15,9 @@ from tests.said import naming
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("name", ["sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c"])
+@pytest.mark.parametrize(
+    "name", ["sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "traversal"]
+)
 def test_tokens_do_not_depend_on_tree_attention(name: str, rows: int) -> None:
     target, draft = tiny_pair("llama")
     requests = random_requests(5, 16)
