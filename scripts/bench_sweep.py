@@ -44,7 +44,7 @@ TIMED = {
     "spec_bench.run.job:_warm_up": WARM_UP,
     "spec_bench.run.metering:Metering.generate": AROUND,
     "spec_bench.run.collect:collect": METRICS,
-    "spec_bench.metrics.intervals:studentised_interval": INTERVALS,
+    "spec_bench.metrics.bootstrap:studentised_interval": INTERVALS,
     "spec_bench.run.job:_describe": FILES,
     "spec_bench.run.store:CellStore.append": FILES,
     "spec_bench.run.store:CellStore.load": FILES,

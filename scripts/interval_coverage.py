@@ -20,13 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics.intervals import (
-    Interval,
-    percentile_interval,
-    rate_ratio_interval,
-    ratio_interval,
-    studentised_interval,
-)
+from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 
 OUT = Path(__file__).resolve().parents[1] / "results/benchmarks/interval-coverage.md"
 SIGMAS = (0.4, 0.7, 1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_bench.judge.grade import Grade
-from spec_bench.metrics.intervals import Interval, mean_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import mean_interval
 
 SCORE = "judge_score"
 Columns = dict[str, float | str | None]

@@ -1,6 +1,6 @@
 """Metrics: pure functions of records."""
 
-from spec_bench.metrics.intervals import Interval
+from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.metrics.quality import SCORES, check_references, check_score
 from spec_bench.metrics.summary import summarise, summary_of

@@ -1,22 +1,17 @@
-"""What a decoder's target calls and seconds bought: pure functions of generations.
+"""What a decoder's seconds and joules bought: pure functions of generations.
 
-Knows the records only; nothing about intervals, quality or how a table is laid out.
-
-Every aggregate is a ratio of sums over the whole cell, never a mean of per-prompt means. The
-per-prompt numerators and denominators (``Sums``) are the common ground of the point values here
-and of their intervals (``metric``). A ratio whose denominator is zero has no value (None).
+Knows the records only; nothing about quality or how a table is laid out. What target calls bought
+stands in ``calls``, where it also says how numbers are aggregated.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import exp
 
-import numpy as np
-
-from spec_bench.metrics.intervals import Interval, rate_ratio_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric, pooled
 from spec_bench.records import Generation
 
@@ -37,82 +32,6 @@ def repeats(cell: CellRecords) -> int:
 def delivered_tokens(generations: Sequence[Generation]) -> int:
     """Tokens handed to the user, counted from token ids."""
     return sum(len(generation.tokens) for generation in generations)
-
-
-@metric("target_calls")
-def target_calls(generations: Sequence[Generation]) -> int:
-    """Forward passes of the target that verified a tree; the prefill is not one."""
-    return sum(len(generation.steps) for generation in generations)
-
-
-@metric("block_efficiency")
-def emitted_per_call(generations: Sequence[Generation]) -> Sums:
-    """Emitted tokens (accepted + 1) over target calls: tau (arXiv:2402.14160, C.2).
-
-    Autoregressive decoding has exactly 1. Tokens after an end-of-sequence token or past the length
-    limit inside the last block count here although they are not delivered.
-    """
-    emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
-    return Sums(emitted, tuple(float(len(g.steps)) for g in generations))
-
-
-@metric("mbsu", of_cell=True)
-def mbsu_of(cell: CellRecords) -> Sums | None:
-    """Emitted tokens over target calls, and what makes it the memory-bound speed-up."""
-    calls, ratio = cell.draft_calls, cell.parameter_ratio
-    if calls is None or ratio is None:
-        return None
-    factor = mbsu(1.0, calls, ratio)
-    return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
-
-
-def mbsu(block_efficiency: float, draft_calls: int, parameter_ratio: float) -> float:
-    """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
-
-    The paper's sentence has r upside down; with r = draft / target its own tables come out.
-
-    Args:
-        block_efficiency: tau, emitted tokens per target call.
-        draft_calls: L, sequential draft calls per iteration (the tree's depth).
-        parameter_ratio: r, parameters of the draft over parameters of the target.
-    """
-    return block_efficiency / (draft_calls * parameter_ratio + 1.0)
-
-
-def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums:
-    """Walks that left depth - 1 by an accepted child, over walks that reached depth - 1.
-
-    Args:
-        generations: of one cell.
-        depth: 1 for the root's children, 2 for theirs, ... Target calls whose tree is shallower
-            than this do not count.
-    """
-    reached = [
-        [s for s in g.steps if s.depth >= depth and s.accepted >= depth - 1] for g in generations
-    ]
-    accepted = tuple(float(sum(s.accepted >= depth for s in steps)) for steps in reached)
-    return Sums(accepted, tuple(float(len(steps)) for steps in reached))
-
-
-@metric("acceptance_rate")
-def acceptance(generations: Sequence[Generation]) -> Sums:
-    """The counts of ``accepted_at_depth`` pooled over all depths."""
-    accepted = tuple(float(sum(s.accepted for s in g.steps)) for g in generations)
-    # A walk that accepts a of L levels reached depths 0..a, and could have left each but depth L.
-    reached = tuple(float(sum(min(s.accepted + 1, s.depth) for s in g.steps)) for g in generations)
-    return Sums(accepted, reached)
-
-
-@metric("acceptance_rate_by_depth")
-def acceptance_rates_text(generations: Sequence[Generation]) -> str:
-    """alpha_1 .. alpha_L as a JSON list."""
-    return json.dumps(acceptance_rate_by_depth(generations))
-
-
-def acceptance_rate_by_depth(generations: Sequence[Generation]) -> tuple[float | None, ...]:
-    """alpha_1 .. alpha_L; None at a depth that no walk came close to."""
-    deepest = max((step.depth for g in generations for step in g.steps), default=0)
-    return tuple(accepted_at_depth(generations, d).value for d in range(1, deepest + 1))
 
 
 @metric("token_rate")
@@ -150,37 +69,6 @@ def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
     if len(check_j) < len(generations):
         return None
     return Sums(check_j, _delivered(generations)).value
-
-
-@metric("nodes_per_call_p01")
-def nodes_first_percentile(generations: Sequence[Generation]) -> float | None:
-    """1st percentile of the tree nodes of a call."""
-    return nodes_percentile(generations, 1)
-
-
-@metric("nodes_per_call_p50")
-def nodes_median(generations: Sequence[Generation]) -> float | None:
-    """Median of the tree nodes of a call."""
-    return nodes_percentile(generations, 50)
-
-
-@metric("nodes_per_call_p99")
-def nodes_last_percentile(generations: Sequence[Generation]) -> float | None:
-    """99th percentile of the tree nodes of a call."""
-    return nodes_percentile(generations, 99)
-
-
-def nodes_percentile(generations: Sequence[Generation], percent: float) -> float | None:
-    """Tree nodes of a target call, the root not counted: a percentile over all calls."""
-    nodes = [step.nodes for generation in generations for step in generation.steps]
-    return float(np.percentile(nodes, percent)) if nodes else None
-
-
-@metric("nodes_per_call")
-def nodes_per_call(generations: Sequence[Generation]) -> float | None:
-    """Tree nodes verified per target call, the root not counted."""
-    nodes = tuple(float(sum(s.nodes for s in g.steps)) for g in generations)
-    return Sums(nodes, tuple(float(len(g.steps)) for g in generations)).value
 
 
 def paired_repeats(
@@ -222,18 +110,6 @@ def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Gener
 
 def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
     return tuple(float(len(generation.tokens)) for generation in generations)
-
-
-@metric("draft_calls", of_cell=True)
-def draft_calls(cell: CellRecords) -> int | None:
-    """L: sequential draft calls per iteration."""
-    return cell.draft_calls
-
-
-@metric("parameter_ratio", of_cell=True)
-def parameter_ratio(cell: CellRecords) -> float | None:
-    """r: parameters of the draft / parameters of the target."""
-    return cell.parameter_ratio
 
 
 @metric("prefill_s")
@@ -310,12 +186,3 @@ def tokens_per_latency_s(generations: Sequence[Generation]) -> Sums | None:
     if latency is None:
         return None
     return Sums(tuple(float(len(g.tokens)) for g in generations), latency.numerators)
-
-
-@metric("beam_width")
-def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
-    """Beams of all layers over layers; None where single sequences were decoded."""
-    widths = [[width for step in g.steps for width in step.widths] for g in generations]
-    if not any(widths):
-        return None
-    return Sums(tuple(float(sum(w)) for w in widths), tuple(float(len(w)) for w in widths))

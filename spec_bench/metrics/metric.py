@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from spec_bench import columns
 from spec_bench.columns import Column
-from spec_bench.metrics.intervals import Interval, ratio_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import ratio_interval
 from spec_bench.records import Generation
 from spec_bench.registry import Registry
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from spec_bench.metrics.intervals import LEVEL, SEED, Interval
+from spec_bench.metrics.bootstrap import SEED
+from spec_bench.metrics.interval import LEVEL, Interval
 
 SHIPPED = Path(__file__).parent / "modules"
 # Resamples for modules whose call takes at most so many seconds; a slower one has no interval. Few

@@ -22,8 +22,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spec_bench.metrics.bootstrap import percentile_interval
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
-from spec_bench.metrics.intervals import Interval, mean_interval, percentile_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
 from spec_bench.registry import Registry

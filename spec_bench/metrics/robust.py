@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from spec_bench.metrics.efficiency import paired_repeats, speedup
-from spec_bench.metrics.intervals import Interval, median_interval, rate_ratio_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, metric
 from spec_bench.records import Generation
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.columns import ENDS
-from spec_bench.metrics.intervals import Interval, rate_ratio_interval, ratio_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.counts import Counts, Records
 from spec_bench.report.rows import Group, Row, rows_of
 

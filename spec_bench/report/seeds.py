@@ -21,7 +21,8 @@ import pandas as pd
 from spec_bench import files
 from spec_bench.columns import ENDS, columns_in
 from spec_bench.metrics import metric
-from spec_bench.metrics.intervals import Interval, rate_ratio_interval, ratio_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row, apart_in, cell_keys, rows_of
 

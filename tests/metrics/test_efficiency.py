@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec_bench.metrics import CellRecords, efficiency, metric
+from spec_bench.metrics import CellRecords, calls, efficiency, metric
 from spec_bench.records import Generation, StepRecord
 from tests.said import naming
 
@@ -41,17 +41,17 @@ def test_block_efficiency_counts_tokens_that_were_not_delivered():
 
 
 def test_mbsu_divides_by_the_cost_of_the_draft_calls():
-    assert efficiency.mbsu(2.166, 2, 0.017352) == pytest.approx(2.093, abs=1e-3)  # RSD, Table 1
+    assert calls.mbsu(2.166, 2, 0.017352) == pytest.approx(2.093, abs=1e-3)  # RSD, Table 1
 
 
 def test_mbsu_without_a_drafting_cost_is_the_block_efficiency():
-    assert efficiency.mbsu(1.7, 0, 0.0) == 1.7
+    assert calls.mbsu(1.7, 0, 0.0) == 1.7
 
 
 def test_acceptance_rate_by_depth_conditions_on_reaching_the_depth():
     # Four walks in a tree of two levels: depth 1 is left by 3 of 4, depth 2 by 1 of those 3.
     cell = [generation(accepted=(0, 1, 1, 2), depth=2)]
-    assert efficiency.acceptance_rate_by_depth(cell) == (3 / 4, 1 / 3)
+    assert calls.acceptance_rate_by_depth(cell) == (3 / 4, 1 / 3)
 
 
 def test_overall_acceptance_rate_pools_the_depths():
@@ -61,18 +61,18 @@ def test_overall_acceptance_rate_pools_the_depths():
 
 def test_a_tree_that_was_shallower_does_not_count_at_the_depths_it_lacks():
     cell = [generation(accepted=(2,), depth=2), generation(accepted=(1,), depth=1)]
-    assert efficiency.acceptance_rate_by_depth(cell) == (1.0, 1.0)
+    assert calls.acceptance_rate_by_depth(cell) == (1.0, 1.0)
     assert value("acceptance_rate", cell) == 1.0
 
 
 def test_a_depth_that_no_walk_came_close_to_has_no_rate():
-    assert efficiency.acceptance_rate_by_depth([generation(accepted=(0,))]) == (0.0, None, None)
+    assert calls.acceptance_rate_by_depth([generation(accepted=(0,))]) == (0.0, None, None)
 
 
 def test_autoregressive_decoding_has_no_acceptance_rate():
     cell = [generation(accepted=(0, 0), depth=0)]
     assert value("acceptance_rate", cell) is None
-    assert efficiency.acceptance_rate_by_depth(cell) == ()
+    assert calls.acceptance_rate_by_depth(cell) == ()
 
 
 def test_token_rates_count_delivered_tokens_with_and_without_the_prefill():

@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.intervals import (
-    Interval,
-    mean_interval,
-    percentile_interval,
-    rate_ratio_interval,
-    ratio_interval,
-    studentised_interval,
-)
+from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
 
 
 def log_ratio(sums):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.metrics.efficiency import mbsu
+from spec_bench.metrics.calls import mbsu
 from spec_bench.published import FILE, read_published, side_by_side
 
 RSD = Path(__file__).parents[2] / "experiments" / "rsd"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from spec_bench.metrics import CellRecords, summarise
-from spec_bench.metrics.intervals import Interval, median_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import median_interval
 from spec_bench.metrics.robust import stall_note, stalled
 from spec_bench.records import Generation, StepRecord
 

@@ -13,7 +13,8 @@ from typing import Literal
 from spec_bench.metrics.execution.process import SQL_LENGTH, Outcome, SqlProcess
 from spec_bench.metrics.execution.result_sets import same_result
 from spec_bench.metrics.execution.statement import first_statement, is_ordered, is_query
-from spec_bench.metrics.intervals import Interval, mean_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import mean_interval
 from spec_bench.records import SqlReference
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench import columns
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.intervals import percentile_interval, studentised_interval
+from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
 from spec_bench.report.counts import Counts, Records, value_of
 from spec_bench.report.rows import Row
 

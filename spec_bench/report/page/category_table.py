@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from spec_bench import names
-from spec_bench.metrics.intervals import Interval
+from spec_bench.metrics.interval import Interval
 from spec_bench.report.categories import TABLES, CellByCategory, Kind, by_category, kinds_of
 from spec_bench.report.counts import Records
 from spec_bench.report.page.results_table import Cell, Line, ResultsTable

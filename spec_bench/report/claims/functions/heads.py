@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spec_bench.metrics.intervals import studentised_interval
+from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
