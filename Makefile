@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format rehearse bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches \
@@ -25,6 +25,7 @@ help:
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose; see tests notice"
 	@echo "make rehearse     every printed command, with tiny models behind the published ids"
+	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
@@ -127,6 +128,10 @@ format: $(STAMP)
 # Every command on a published pair that is printed anywhere, against a stand-in for the hub.
 rehearse: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/rehearse.py $(WITH)
+
+# Goes on where it was stopped; what it has is in outputs/kill_check.
+kill-check: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/kill_check.py --out results/benchmarks/kills.md $(WITH)
 
 bench: $(STAMP)
 	$(BIN)/python scripts/bench.py

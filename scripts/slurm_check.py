@@ -26,6 +26,7 @@ from typing import TypeVar
 
 from spec_bench import columns
 from spec_bench.files import read_csv, results_file
+from spec_bench.records import parse_reasons, written_reasons
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
@@ -158,11 +159,13 @@ def quiet() -> bool:
 
 
 def rows(results: Path) -> list[dict[str, str]]:
-    """The CSV's rows without times."""
-    return [
-        {name: value for name, value in row.items() if name not in TIMES}
-        for row in read_csv(results_file(results, "default"))
-    ]
+    """The CSV's rows without times, and without remarks about them."""
+    found = []
+    for row in read_csv(results_file(results, "default")):
+        reasons = [each for each in parse_reasons(row["reason"]) if each.column not in TIMES]
+        own = {**row, "reason": written_reasons(reasons)}
+        found.append({name: value for name, value in own.items() if name not in TIMES})
+    return found
 
 
 @contextmanager

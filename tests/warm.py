@@ -13,9 +13,11 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,7 @@ class Command:
         arguments: what a user types after it.
         folder: where it runs; its output goes to files there whose names start with a dot.
         environment: in addition to this process's, which is offline.
+        group: it leads a session and a group of processes, which ``kill`` kills as a whole.
     """
 
     def __init__(
@@ -66,12 +69,14 @@ class Command:
         arguments: Sequence[str],
         folder: Path,
         environment: Mapping[str, str] | None = None,
+        group: bool = False,
     ) -> None:
         name = uuid4().hex
         self._out, self._err = (folder / f".{name}.{kind}" for kind in ("out", "err"))
         values = {"HF_HUB_OFFLINE": "1", **os.environ, **(environment or {})}
         files = (str(self._out), str(self._err))
-        self._process = process(_run, module, list(arguments), str(folder), values, files)
+        self._group = group
+        self._process = process(_run, module, list(arguments), str(folder), values, files, group)
         self._process.start()
 
     @property
@@ -86,6 +91,9 @@ class Command:
 
     def kill(self) -> None:
         """Kills it -9 and waits for its end."""
+        with suppress(ProcessLookupError):  # it has ended, or leads no group yet
+            if self._group:
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
         self._process.join()
 
@@ -114,8 +122,11 @@ def _run(
     folder: str,
     environment: dict[str, str],
     files: tuple[str, str],
+    group: bool,
 ) -> None:
     """In the new process: what the interpreter does for ``-m``, from standard output to the end."""
+    if group:
+        os.setsid()
     streams = []
     for number, file in enumerate(files, start=1):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
