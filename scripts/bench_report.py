@@ -18,7 +18,7 @@ import pandas as pd
 
 from spec_bench.files import results_file
 from spec_bench.published import side_by_side
-from spec_bench.report.__main__ import main as report
+from spec_bench.report.command_line import main as report
 from spec_bench.report.pairs import pair_configs, pair_of
 from spec_bench.report.paper import load_paper, recipe_name
 from spec_bench.report.tables.build import build_table

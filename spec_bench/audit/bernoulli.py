@@ -21,6 +21,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from spec_bench import signals
 from spec_bench.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
 from spec_bench.verify.verdict import NodeRule
@@ -162,4 +163,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signals.run(lambda: main, "interrupted; what was written is whole")

@@ -50,7 +50,11 @@ class Grader:
         """The grades of each conversation's turns; a failed one leaves the others going."""
         asked = [(each, turn) for each in conversations for turn in range(len(each.questions))]
         with ThreadPoolExecutor(self.endpoint.settings.parallel) as pool:
-            grades = iter(list(pool.map(lambda item: self._grade(*item), asked)))
+            try:
+                grades = iter(list(pool.map(lambda item: self._grade(*item), asked)))
+            except BaseException:  # an interrupt: no more than what is under way is waited for
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return [[next(grades) for _ in each.questions] for each in conversations]
 
     def _grade(self, conversation: Conversation, turn: int) -> Grade:

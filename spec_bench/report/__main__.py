@@ -1,118 +1,18 @@
-"""Tables, figures, claims and pages from measured results.
-
-Each after ``python -m spec_bench.report``:
-
-  list rsd              what of the paper is measured, and what would run the rest
-  table rsd/7           a table, the paper's numbers and ours side by side
-  figure rsd/4          a figure from our rows
-  checks rsd            what the paper claims, checked on our rows
-  page rsd-exp1         one HTML page of an experiment
-  all                   all of these beside each results.csv, and index.html
-  records               how much the records beside each results.csv hold
-  NAME/results.csv      a results file of any experiment: its table, figure and checks
-
-Papers are the folders below experiments/, experiments those below results/. A wrong name is
-answered with the names there are.
-"""
+"""``python -m spec_bench.report``; what it does is in ``command_line``."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable
 
-from spec_bench.report import subcommands
-
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
-    "list": (subcommands.run_list, "tables and figures: measured, missing, and how to run them"),
-    "table": (subcommands.run_table, "a paper's table"),
-    "figure": (subcommands.run_figure, "a paper's figure"),
-    "checks": (subcommands.run_checks, "a paper's claims"),
-    "page": (subcommands.run_page, "one HTML page of an experiment"),
-    "all": (subcommands.run_all, "every page, table and figure, and an index of them"),
-    "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
-    "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
-}
+from spec_bench import signals
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; 2 and one line where the request cannot be right."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and (given[0].endswith(".csv") or Path(given[0]).is_file()):
-        given.insert(0, "results")
-    options = _parser().parse_args(given)
-    try:
-        options.run(options)
-    except ValueError as error:
-        print(f"spec_bench.report: {error}", file=sys.stderr)
-        return 2
-    return 0
+def load() -> Callable[[], int]:
+    """Imports the command."""
+    from spec_bench.report.command_line import main
 
-
-class _Parser(argparse.ArgumentParser):
-    """Answers a wrong request with one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; --help tells more\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).replace("``", "").partition("\n")
-    parser = _Parser(
-        prog="python -m spec_bench.report",
-        description=summary,
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parsers = parser.add_subparsers(
-        required=True, title="commands", metavar="COMMAND", parser_class=_Parser
-    )
-    made = {}
-    for name, (run, text) in COMMANDS.items():
-        made[name] = parsers.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}."
-        )
-        made[name].set_defaults(run=run)
-
-    made["list"].add_argument("paper", nargs="?", help="such as rsd; default: all papers")
-    for name in ("table", "figure"):
-        made[name].add_argument("name", help="PAPER/NUMBER, such as rsd/7")
-    made["table"].add_argument(
-        "--format",
-        choices=sorted(subcommands.FORMATS),
-        default="markdown",
-        help="of the table",
-    )
-    made["table"].add_argument("--output", type=Path, metavar="FILE", help="default: print it")
-    made["figure"].add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: figures in the results folder"
-    )
-    made["checks"].add_argument("paper", help="such as rsd")
-    made["page"].add_argument("name", help="an experiment, such as rsd-exp1, or a results.csv")
-    made["page"].add_argument("--output", type=Path, metavar="FILE", help="default: beside it")
-    for name in ("all", "records"):
-        made[name].add_argument(
-            "names", nargs="*", metavar="NAME", help="experiments; default: all"
-        )
-    made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
-    made["results"].add_argument("--output", type=Path, metavar="FOLDER", help="default: beside it")
-
-    for name in ("list", "table", "figure", "checks", "page", "all", "records"):
-        made[name].add_argument(
-            "--results",
-            type=Path,
-            default=Path("results"),
-            metavar="FOLDER",
-            help="all results",
-        )
-    for name in ("list", "table", "figure", "page"):
-        made[name].add_argument(
-            "--pair", help="this pair of models' rows; default: those of the paper's own pairs"
-        )
-    return parser
+    return main
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signals.run(load, "interrupted; what was written is whole")

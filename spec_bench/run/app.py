@@ -245,15 +245,15 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells, settings.stage)
     rows = Experiment(settings.results, settings.name).add(note)
-    if settings.sink.table:
-        print_table(results)
-        print(f"results: {files.results_file(settings.results, settings.name)}")
     if sinks:
         place = settings.pair.name, settings.task.name
         own = [row for row in rows if (row["pair"], row["task"]) == place]
         logged = [_logged(settings.results, result) for result in results]
         for each in sinks:
             each.take(logged, own)
+    if settings.sink.table:  # last: there may be nobody who reads it
+        print_table(results)
+        print(f"results: {files.results_file(settings.results, settings.name)}")
 
 
 def _logged(results: Path, result: CellResult) -> LoggedCell:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spec_bench import signals
 from spec_bench.files import write_csv
 
 
@@ -56,7 +57,7 @@ def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
     write_csv(file, rows, columns)
 
 
-def main() -> None:
+def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
@@ -69,7 +70,8 @@ def main() -> None:
     file = options.out or options.folders[0] / "heads.csv"
     write_rows(rows, file)
     print(f"{file}: {len(rows)} heads")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    signals.run(lambda: main, "interrupted; what was written is whole")

@@ -9,7 +9,7 @@ import pytest
 
 from spec_bench.files import read_csv
 from spec_bench.judge import cells
-from spec_bench.judge.__main__ import main
+from spec_bench.judge.command_line import main
 from tests.judge.endpoint import KEY, Judge
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.__main__ import main
 from spec_bench.report.apart import slugs, split
+from spec_bench.report.command_line import main
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.paper import find_figure, find_table

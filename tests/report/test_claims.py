@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from spec_bench.files import package_folder
-from spec_bench.report.__main__ import main
 from spec_bench.report.claim import read_claim
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.contrast import Contrast, difference
@@ -26,6 +25,7 @@ from spec_bench.report.claims.verdict import (
     verdict_of_equality,
     verdict_of_majority,
 )
+from spec_bench.report.command_line import main
 from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper, paper_names
 from spec_bench.report.rows import Group, rows_of

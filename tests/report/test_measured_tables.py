@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.__main__ import main
+from spec_bench.report.command_line import main
 from spec_bench.report.paper import find_table
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid

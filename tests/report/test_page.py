@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench import names
-from spec_bench.report.__main__ import main
+from spec_bench.report.command_line import main
 from tests.report.rows import EMBEDDED, row, write
 
 FAILURE = "RuntimeError: went wrong"

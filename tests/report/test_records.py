@@ -11,8 +11,8 @@ import pytest
 import spec_bench.report
 from spec_bench import files, packed
 from spec_bench.records import Generation, StepRecord
-from spec_bench.report.__main__ import main
 from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.command_line import main
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of, repeats_of, scores_of
 from spec_bench.run.store import CellStore

@@ -11,8 +11,8 @@ import pandas
 import pytest
 
 from spec_bench import files, packed
-from spec_bench.report.__main__ import main as report
 from spec_bench.report.claims.verdict import NOT_DECIDED
+from spec_bench.report.command_line import main as report
 from tests.run.test_command_line import main
 from tests.run.tiny import RunJob
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench import columns
-from spec_bench.report.__main__ import main as report
+from spec_bench.report.command_line import main as report
 from tests.run.test_command_line import main
 from tests.warm import Command
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.report.__main__ import main
+from spec_bench.report.command_line import main
 from tests.run.tiny import RunJob
 
 

@@ -1,0 +1,199 @@
+"""``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
+
+Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
+with all drafters and rules that fit it, those of other packages too. With ``--target``
+and ``--draft``: also greedy equality with autoregressive decoding on that pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from spec_bench.audit.beam_decoders import (
+    BEAM_SETTINGS,
+    beam_chi_square,
+    enumerated_beam_error,
+)
+from spec_bench.audit.beams import audit_counts, audit_layers
+from spec_bench.audit.catalogue import WARM, beam_cases, tree_cases
+from spec_bench.audit.decoders import (
+    FALSE_ALARM_RATE,
+    chi_square,
+    enumerated_error,
+    total_variation,
+)
+from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
+from spec_bench.audit.paths import audit_path, path_cases
+from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import DecoderConfig
+from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
+from spec_bench.records import Request
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the audit's table; ``passed`` is None where nothing is claimed, only measured."""
+
+    subject: str
+    check: str
+    result: str
+    passed: bool | None
+
+
+def audit_rules() -> Iterator[Line]:
+    """Every node rule by enumeration over random and adversarial (p, q), then the path rules."""
+    for case in rule_cases():
+        error, cases = audit_rule(case)
+        yield _enumerated(f"rule: {case.name}", error, f"{cases} cases")
+    for name, judge, law in path_cases():
+        error, cases = audit_path(judge, law)
+        yield _enumerated(f"rule: {name}", error, f"{cases} cases")
+
+
+def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
+    """Every decoder on a Markov chain, exactly where enumeration reaches, else by chi-square."""
+    for case in tree_cases("exact"):
+        for label, settings in case.settings():
+            if case.enumerable(settings):
+                error, count = enumerated_error(
+                    case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
+                )
+                yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
+            else:
+                p_value = chi_square(
+                    case.config, settings, samples=10 * samples, seed=seed, prompt=case.tree.prompt
+                )
+                yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
+        p_value = chi_square(case.config, WARM, samples=samples, seed=seed, prompt=case.tree.prompt)
+        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
+
+
+def audit_approximations(seed: int) -> Iterator[Line]:
+    """How far off rules are that claim no exactness."""
+    for case in tree_cases("approximate"):
+        distance = total_variation(
+            case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
+        )
+        yield Line(
+            f"{case.name}: temperature 1",
+            "approximate; distance by enumeration",
+            f"TV {distance:.3f}",
+            None,
+        )
+
+
+def audit_beams(samples: int, seed: int) -> Iterator[Line]:
+    """Beam verification by enumeration, the beam decoders on a Markov chain."""
+    found = {
+        "a layer's beams are i.i.d.": audit_layers(seed=seed),
+        "width recursion": audit_counts(seed=seed),
+    }
+    for label, (error, cases) in found.items():
+        yield _enumerated(f"beams: {label}", error, f"{cases} cases")
+    for case in beam_cases():
+        for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
+            error, count = enumerated_beam_error(
+                case.config,
+                settings,
+                vocab=vocab or case.tree.vocab,
+                stop_ids=stop_ids,
+                seed=seed,
+            )
+            yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
+        p_value = beam_chi_square(case.config, WARM, samples=samples, seed=seed)
+        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
+
+
+def _enumerated(subject: str, error: float, counted: str) -> Line:
+    result = f"error {error:.1e}"
+    return Line(subject, f"enumeration, {counted}", result, error <= TOLERANCE)
+
+
+def _sampled(subject: str, p_value: float, counted: str) -> Line:
+    result = f"p = {p_value:.3g}"
+    return Line(subject, f"chi-square, {counted}", result, p_value >= FALSE_ALARM_RATE)
+
+
+def audit_pair(
+    target_path: str, draft_path: str, prompts: list[str], max_new_tokens: int
+) -> Iterator[Line]:
+    """Greedy equality of every decoder with the autoregressive one on a real pair."""
+    tokenizer = load_tokenizer(target_path)
+    vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
+    target, draft = load_model(ModelSpec(target_path)), load_model(ModelSpec(draft_path))
+    target.vocab_size = draft.vocab_size = vocab
+    stop = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    requests = [
+        Request(str(index), tuple(tokenizer(prompt)["input_ids"]), max_new_tokens, stop)
+        for index, prompt in enumerate(prompts)
+    ]
+    greedy = SamplingSettings(temperature=0.0)
+
+    def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
+        built = config.build(target, [draft, draft], greedy)
+        return [built.generate([request], seed=0)[0].tokens for request in requests]
+
+    cases = [case for case in tree_cases("exact") if case.config.heads is None]
+    baseline = answers(next(case.config for case in cases if case.config.drafts == 0))
+    for case in cases:
+        if case.config.drafts == 0:
+            continue
+        got = answers(case.config)
+        found = [
+            first_difference(target, request, *pair)
+            for request, *pair in zip(requests, baseline, got, strict=True)
+        ]
+        differences = [difference for difference in found if difference]
+        ties = sum(difference.near_tie for difference in differences)
+        yield Line(
+            f"{case.name}: greedy equals autoregressive",
+            f"{len(requests)} prompts",
+            f"{len(requests) - len(differences)} equal, {ties} near-ties "
+            f"(gap <= {NEAR_TIE_GAP:g}), {len(differences) - ties} different",
+            len(differences) == ties,
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the audit; returns 0 if everything passed."""
+    parser = argparse.ArgumentParser(prog="python -m spec_bench.audit", description=__doc__)
+    parser.add_argument("--target", help="folder or hub id of a target to check greedily")
+    parser.add_argument("--draft", help="folder or hub id of its draft")
+    parser.add_argument("--prompts", help="text file, one prompt a line")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if bool(options.target) != bool(options.draft):
+        parser.error("--target and --draft go together")
+    if options.target and not options.prompts:
+        parser.error("--prompts FILE is needed with --target and --draft")
+
+    table = Table("subject", "check", "result", "")
+    lines = [
+        *audit_rules(),
+        *audit_decoders(options.samples, options.seed),
+        *audit_approximations(options.seed),
+        *audit_beams(options.samples, options.seed),
+    ]
+    if options.target:
+        with open(options.prompts, encoding="utf-8") as file:
+            prompts = [line.strip() for line in file if line.strip()]
+        lines += audit_pair(options.target, options.draft, prompts, options.max_new_tokens)
+    for line in lines:
+        says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
+        table.add_row(line.subject, line.check, line.result, says)
+    Console(width=130).print(table)
+    claims = [line for line in lines if line.passed is not None]
+    failed = sum(not line.passed for line in claims)
+    print(
+        f"{len(claims) - failed} of {len(claims)} checks passed; tolerance of exact checks "
+        f"{TOLERANCE:g}, false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
+    )
+    return 1 if failed else 0

@@ -1,0 +1,110 @@
+"""What ends a command that reads, prints and draws: a signal, or a reader who went away."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.report.rows import row, write
+from tests.run.test_signals import catches
+from tests.warm import Command, run
+
+REPORT = "spec_bench.report"
+SAID = "interrupted; what was written is whole"
+
+
+@pytest.mark.parametrize(
+    ("module", "number", "line"),
+    [
+        (REPORT, signal.SIGINT, SAID),
+        ("spec_bench.audit", signal.SIGTERM, "interrupted; nothing is proven"),
+        ("spec_bench.judge", signal.SIGTERM, "interrupted; the same command asks only what"),
+    ],
+)
+def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
+    tmp_path: Path, module: str, number: signal.Signals, line: str
+) -> None:
+    command = [sys.executable, "-m", module, "list"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not catches(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert said.startswith(line) and said.count("\n") == 1
+
+
+PRINTING = {
+    "print": "print('line\\n' * 100_000)",
+    "one line at the end": "print('line')",
+    "rich": "from rich.console import Console; Console().print('line\\n' * 1_000)",
+    "logging": "import logging; logging.basicConfig(stream=sys.stdout, level=20); "
+    "logging.info('line'); open('after', 'w').close()",
+}
+
+
+@pytest.mark.parametrize("how", PRINTING)
+def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path: Path, how: str) -> None:
+    code = (
+        "import sys\nfrom spec_bench import signals\n"
+        f"def main():\n    {PRINTING[how]}\n    return 0\n"
+        "signals.run(lambda: main, 'interrupted')\n"
+    )
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    logs = how == "logging"  # which is not what a command is for: the rest is done
+    assert (done.returncode, done.stderr) == (0 if logs else 128 + signal.SIGPIPE, "")
+    assert (tmp_path / "after").exists() == logs
+
+
+def test_a_pipe_that_is_not_standard_output_is_an_error_as_before(tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom spec_bench import signals\n"
+        "def main():\n    ours, theirs = os.pipe()\n    os.close(ours)\n"
+        "    os.write(theirs, b'x')\n"
+        "signals.run(lambda: main, 'interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "BrokenPipeError" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_report_that_is_ended_leaves_whole_files_only(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    rates = {"token_rate": (50.0, 49.0, 51.0), "block_efficiency": (2.0, 1.9, 2.1)}
+    cells = [row(*each, **rates) for each in (("ar", "-"), ("sd", "2"), ("rsd_s", "3x2"))]
+    given = ["all", "--results", "results"]
+    for name in ("whole", "cut"):
+        write(tmp_path / name / "results", "rsd-exp1", *cells)
+    begun = time.monotonic()
+    assert run(REPORT, *given, folder=tmp_path / "whole")[0] == 0
+    usual_s, draws = time.monotonic() - begun, random.Random(0)
+    ended = 0
+    for _ in range(6):
+        command = Command(REPORT, given, tmp_path / "cut")
+        time.sleep(draws.uniform(0.3, 0.9) * usual_s)
+        if command.poll() is None:
+            os.kill(command.pid, number)
+        status, _, said = command.finish()
+        assert status in (0, 128 + number), said
+        ended += status > 0
+        assert said.splitlines() == ([SAID] if status else [])
+        for path in (tmp_path / "cut").rglob("*.*"):
+            assert not path.name.endswith(".tmp")
+            if path.suffix in (".md", ".html", ".csv", ".tex"):
+                other = tmp_path / "whole" / path.relative_to(tmp_path / "cut")
+                assert path.read_bytes() == other.read_bytes()
+    assert ended
