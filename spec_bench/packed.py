@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from spec_bench import files
 from spec_bench.lines import read as read_generations
-from spec_bench.packed_fields import CATEGORY, FIELDS, SCORE, STEP, Field
+from spec_bench.packed_fields import AGAIN, CATEGORY, FIELDS, PARTS, SCORE, STEP, Field
 from spec_bench.records import Generation, StepRecord
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
 _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError)
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
-Scores = Mapping[str, Mapping[str, float]]
-"""What each prompt's answer scored: name of the score -> prompt id -> number."""
+Scored = float | Sequence[float]
+"""A number, of which the score is the mean, or numbers that make the score by their sums."""
+Scores = Mapping[str, Mapping[str, Scored]]
+"""What each prompt's answer scored: name of the score -> prompt id -> number or numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,9 @@ class Packed:
     """The lines of some cells.
 
     Attributes:
-        lines: the columns of ``FIELDS``, then ``score_NAME`` for each score that some cell has; the
-            lines of a cell stand together.
+        lines: the columns of ``FIELDS``, then ``score_NAME`` or ``parts_NAME`` for each score that
+            some cell has; the lines of a cell stand together, those of later timings last and
+            below ``RUN_ID/again``.
         origins: run id -> where the cell was measured, as ``measure.provenance`` tells it.
     """
 
@@ -63,29 +67,41 @@ class Packed:
     @property
     def run_ids(self) -> list[str]:
         """Cells that have lines or an origin, those with lines first."""
-        return list(dict.fromkeys([*self._places, *self.origins]))
+        own = (each.removesuffix(AGAIN) for each in self._places)
+        return list(dict.fromkeys([*own, *self.origins]))
 
     def cell(self, run_id: str) -> Packed:
         """One cell alone; empty where it is not here."""
-        start, count = self._places.get(run_id, (0, 0))
+        import pyarrow as pa
+
         own = {run_id: self.origins[run_id]} if run_id in self.origins else {}
-        return Packed(self.lines.slice(start, count), own)
+        both = [self.own(run_id), self.own(f"{run_id}{AGAIN}")]
+        return Packed(pa.concat_tables(both) if len(both[1]) else both[0], own)
+
+    def own(self, run_id: str) -> pa.Table:
+        """A cell's own lines, those of later timings left out."""
+        start, count = self._places.get(run_id, (0, 0))
+        return self.lines.slice(start, count)
 
     def generations(self, run_id: str) -> list[Generation]:
         """A cell's records in their order, none where it is not here.
 
         Of the tokens only the number was kept: each is ``UNKNOWN_TOKEN``.
         """
-        return [_generation(line) for line in self.cell(run_id).lines.to_pylist()]
+        return [_generation(line) for line in self.own(run_id).to_pylist()]
+
+    def retimed(self, run_id: str) -> list[Generation]:
+        """A baseline's records of later sittings, which timed it again beside added cells."""
+        return self.generations(f"{run_id}{AGAIN}")
 
     def scores(self, run_id: str) -> Scores:
         """What the answers of a cell scored."""
-        own = self.cell(run_id).lines
-        prompts, found = own["prompt_id"].to_pylist(), {}
-        for name in _scores_in(own):
-            values = zip(prompts, own[f"{SCORE}{name}"].to_pylist(), strict=True)
+        own = self.own(run_id)
+        prompts, found = own["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
+        for column in _scores_in(own):
+            values = zip(prompts, own[column].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
-                found[name] = known
+                found[_NAMED.sub("", column)] = known
         return found
 
 
@@ -94,6 +110,7 @@ def pack(
     done: Iterable[Generation],
     origin: Mapping[str, Any] | None,
     scores: Scores | None = None,
+    retimed: Iterable[Generation] = (),
 ) -> Packed:
     """The lines of one cell.
 
@@ -102,13 +119,17 @@ def pack(
         done: its records, in the order that they keep.
         origin: where it was measured.
         scores: what the answers of the first repeat scored.
+        retimed: of a baseline, what later sittings timed again.
     """
     import pyarrow as pa
 
-    lines = [_line(run_id, each, scores or {}) for each in done]
-    schema = _schema(scores or ())
+    found = {_column_of(name, own): own for name, own in (scores or {}).items()}
+    lines = [_line(run_id, each, found) for each in done]
+    lines += [_line(f"{run_id}{AGAIN}", each, {}) for each in retimed]
+    schema = _schema(found)
     columns = [
-        pa.array([line[name] for line in lines], schema.field(name).type) for name in schema.names
+        pa.array([line.get(name) for line in lines], schema.field(name).type)
+        for name in schema.names
     ]
     kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
     return Packed(pa.table(columns, schema=schema), {run_id: kept} if kept else {})
@@ -130,6 +151,15 @@ def read_lines(path: Path) -> list[Generation]:
     return list(found.generations)
 
 
+def read_retimed(run: Path) -> list[Generation]:
+    """What later sittings timed again of a baseline, in the order of their files.
+
+    Args:
+        run: the baseline's folder.
+    """
+    return [each for path in files.retimed_files(run) for each in read_lines(path)]
+
+
 def read_scores(path: Path) -> Scores:
     """What a cell's ``scores.json`` says; nothing where there is none.
 
@@ -140,7 +170,8 @@ def read_scores(path: Path) -> Scores:
         return {}
     try:
         found = json.loads(path.read_bytes())
-        numbers = [value for own in found.values() for value in own.values()]
+        values = [value for own in found.values() for value in own.values()]
+        numbers = [n for each in values for n in (each if isinstance(each, list) else [each])]
         if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
             raise ValueError("a score is no number")
     except _FAULTS as error:
@@ -189,9 +220,9 @@ def write(path: Path, packed: Packed) -> None:
 
     # A score that no line has, as where its cells are no longer here, is no column.
     had = [
-        name
-        for name in _scores_in(packed.lines)
-        if packed.lines[f"{SCORE}{name}"].null_count < len(packed.lines)
+        column
+        for column in _scores_in(packed.lines)
+        if packed.lines[column].null_count < len(packed.lines)
     ]
     schema = _schema(had)
     if not any(packed.lines[CATEGORY].to_pylist()):
@@ -267,12 +298,12 @@ def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
-    """A generation as a line."""
+    """A generation as a line, with its scores by column."""
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
         line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
-    for name, own in scores.items():
-        line[f"{SCORE}{name}"] = None if generation.repeat else own.get(generation.prompt_id)
+    for column, own in scores.items():
+        line[column] = None if generation.repeat else own.get(generation.prompt_id)
     return line
 
 
@@ -292,17 +323,28 @@ def _generation(line: Mapping[str, Any]) -> Generation:
     return Generation(**own)
 
 
+_NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
+
+
+def _column_of(score: str, own: Mapping[str, Scored]) -> str:
+    """The column of a score: of one number a prompt, or of several."""
+    several = any(isinstance(value, Sequence) for value in own.values())
+    return f"{PARTS if several else SCORE}{score}"
+
+
 def _scores_in(lines: pa.Table) -> list[str]:
-    """The names of the scores that have a column."""
-    return [name.removeprefix(SCORE) for name in lines.column_names if name.startswith(SCORE)]
+    """The columns of scores."""
+    return [name for name in lines.column_names if _NAMED.match(name)]
 
 
 def _schema(scores: Iterable[str] = ()) -> pa.Schema:
-    """The columns with their types, those of the scores by name."""
+    """The columns with their types, then those of scores, one number before several."""
     import pyarrow as pa
 
     found = [pa.field(each.name, _kind(each)) for each in FIELDS]
-    found += [pa.field(f"{SCORE}{name}", pa.float64()) for name in sorted(scores)]
+    parts = pa.list_(pa.field("element", pa.float64()))
+    for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
+        found.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
     return pa.schema(found)
 
 

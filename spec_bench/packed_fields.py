@@ -11,6 +11,8 @@ from spec_bench import files
 
 STEP = "step_"
 SCORE = "score_"
+PARTS = "parts_"
+AGAIN = "/again"
 CATEGORY = "category"
 
 
@@ -32,7 +34,7 @@ class Field:
 
 
 FIELDS = (
-    Field("run_id", "text", "which line of the table it belongs to"),
+    Field("run_id", "text", f"which line of the table; RUN_ID{AGAIN}: a baseline's, timed again"),
     Field("repeat", "count", "which time the prompt was decoded, from 0"),
     Field("prompt_id", "text", "which prompt of the task"),
     Field("finish", "text", "stop: by an end-of-sequence token; length: by the limit"),
@@ -57,11 +59,14 @@ FIELDS = (
     Field("step_widths", "count", "beams after each layer of the call; empty without beams"),
 )
 _SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
+_PARTS = "the numbers whose sums over prompts make the table's score: sacrebleu's counts of BLEU"
 _ABOUT = f"""## Records by prompt
 
 `<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
 pages and verdicts come out the same where `{files.RUNS}` is not there. It holds no text, no token
-ids. Columns that begin with `{STEP}` are lists with an entry per target call.
+ids. Columns that begin with `{STEP}` are lists with an entry per target call. Where cells were
+added to a finished job, the baseline was timed again beside them: these lines are none of its own
+speed, and stand below `RUN_ID{AGAIN}`, by `sitting`.
 
 ```python
 records = pandas.read_parquet("results/NAME/{files.RECORDS}")
@@ -76,5 +81,7 @@ rates = records.groupby("run_id")[["tokens", "decode_s"]].sum().eval("tokens / d
 def markdown() -> str:
     """What ``results/README.md`` says of the file."""
     score = Field(f"{SCORE}NAME", "number", _SCORED)
-    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in (*FIELDS, score)]
+    parts = Field(f"{PARTS}NAME", "number", _PARTS)
+    every = (*FIELDS, score, parts)
+    lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in every]
     return _ABOUT + "\n".join(lines) + "\n"

@@ -66,6 +66,33 @@ def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Pat
     assert [each.repeat for each in found.generations("a")] == [0, 0, 1]
 
 
+def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path: Path) -> None:
+    bleu = {"q/0": (3, 2, 1), "ü, \n": (0, 0, 2)}
+    scored = packed.pack("a", [PLAIN, METERED], None, {"bleu": bleu, "f1": {"q/0": 0.5}})
+    packed.write(tmp_path / "r", packed.joined([packed.pack("b", [PLAIN], None), scored]))
+    found = packed.read(tmp_path / "r")
+    assert found.scores("a") == {"f1": {"q/0": 0.5}, "bleu": {"q/0": [3, 2, 1]}}  # not of repeats
+    assert found.scores("b") == {}
+
+
+def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path: Path) -> None:
+    later = [replace(PLAIN, decode_s=9.0, sitting="later"), replace(PLAIN, sitting="last")]
+    scores = {"f1": {"q/0": 0.5}}
+    base = packed.pack("base", [PLAIN], ORIGIN, scores, later)
+    packed.write(tmp_path / "r", packed.joined([base, packed.pack("cell", [METERED], ORIGIN)]))
+    found = packed.read(tmp_path / "r")
+    assert found.run_ids == ["base", "cell"]
+    assert found.generations("base") == [without_ids(PLAIN)]
+    assert found.retimed("base") == [without_ids(each) for each in later]
+    assert found.retimed("cell") == []
+    assert found.scores("base") == scores
+    # A mean by run id, as anybody would take it, does not mix them.
+    seconds = pd.read_parquet(tmp_path / "r").groupby("run_id").decode_s.mean()
+    assert seconds["base"] == PLAIN.decode_s != seconds["base/again"]
+    packed.write(tmp_path / "chosen", packed.joined(found.cell(name) for name in found.run_ids))
+    assert (tmp_path / "chosen").read_bytes() == (tmp_path / "r").read_bytes()
+
+
 def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path: Path) -> None:
     scored = packed.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
     both = packed.joined([scored, packed.pack("b", [PLAIN], None)])

@@ -17,12 +17,15 @@ class Interval:
         low: lower end, None where there is no interval (a single prompt).
         high: upper end, None where there is no interval.
         by_prompt: what it is the mean of, a number a prompt; empty where it is no such mean.
+        parts: the numbers of each prompt that make it by their sums, such as BLEU's counts; empty
+            where it is a mean, or nobody knows.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
     by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
 
     def scaled(self, factor: float) -> Interval:
         """The interval of ``factor`` (positive) times the statistic."""

@@ -16,13 +16,14 @@ import string
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics.bootstrap import percentile_interval
+from spec_bench.metrics.bootstrap import Statistic, percentile_interval
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
@@ -92,9 +93,22 @@ class Bleu(_OneColumn):
         for prediction, golds in zip(predictions, references, strict=True):
             found = counter.sentence_score(prediction, list(golds))
             rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
-        found = percentile_interval(_corpus_bleu, np.asarray(rows, dtype=np.float64).T)
+        found = percentile_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
         assert found is not None, "a corpus of at least one prompt has a score"
-        return found
+        return replace(found, parts=tuple(map(tuple, rows)))
+
+    @staticmethod
+    def of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """BLEU / 100 from summed statistics (10, batch): 4 matches, 4 totals, two lengths."""
+        from sacrebleu.metrics.bleu import BLEU
+
+        scores = np.empty(sums.shape[1])
+        for index, column in enumerate(sums.T.astype(int).tolist()):
+            score = BLEU.compute_bleu(
+                column[:4], column[4:8], column[8], column[9], smooth_method="exp"
+            )
+            scores[index] = score.score / 100.0
+        return scores
 
     def signature(self, references: References) -> str:
         """Sacrebleu's own signature, with the number of references per prompt."""
@@ -246,6 +260,27 @@ def quality_columns(
     return load_module(name, tuple(SCORES)).score(predictions, references)
 
 
+def score_of_sums(name: str, numbers: int) -> Statistic | None:
+    """The score as a function of sums over prompts (numbers, batch).
+
+    Args:
+        name: a column; the score's whose column it is, if it says so (``of_sums``).
+        numbers: how many numbers of each prompt are summed.
+
+    Returns:
+        None where there are two, whose ratio it is.
+
+    Raises:
+        ValueError: nobody says what the score is made of.
+    """
+    if numbers == 2:
+        return None
+    made = getattr(SCORES[name], "of_sums", None) if name in SCORES else None
+    if made is None:
+        raise ValueError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
+    return cast("Statistic", made)
+
+
 def normalise(text: str) -> str:
     """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
     plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
@@ -270,16 +305,3 @@ def _check(
             raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
         if not golds and not may_be_empty:
             raise ValueError(f"{name}: prompt {index} has no reference")
-
-
-def _corpus_bleu(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """BLEU / 100 from summed statistics (10, batch): 4 matches, 4 totals, two lengths."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    scores = np.empty(sums.shape[1])
-    for index, column in enumerate(sums.T.astype(int).tolist()):
-        score = BLEU.compute_bleu(
-            column[:4], column[4:8], column[8], column[9], smooth_method="exp"
-        )
-        scores[index] = score.score / 100.0
-    return scores

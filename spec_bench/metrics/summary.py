@@ -28,11 +28,12 @@ class Summary:
     Attributes:
         row: a value for each registered metric, those of the scores, and the ends of their
             intervals; None is an empty cell.
-        scores: of each score that is a mean over prompts, every prompt's own, by prompt id.
+        scores: of each score that is a mean over prompts, every prompt's own, by prompt id; of one
+            that is made of sums over prompts, every prompt's numbers.
     """
 
     row: Row
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, float | tuple[float, ...]]]
 
 
 def summarise(cell: CellRecords, scores: Sequence[str] = ()) -> Row:
@@ -56,7 +57,7 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     intervals = Intervals()
     for name, each in metric.items():
         row.update(_values(name, each.of(cell), each.column.interval, intervals))
-    signatures, own = [], {}
+    signatures, own = [], dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
         found, signature = _score(cell, name)
         if name not in SCORES and (taken := sorted(set(found) & set(columns.header()))):
@@ -65,8 +66,9 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
             # The columns of metric modules all have an interval.
             known = next((each for each in columns.COLUMNS if each.name == column), None)
             row.update(_values(column, interval, known is None or known.interval, intervals))
-            if interval.by_prompt:
-                own[column] = dict(zip(cell.ids, interval.by_prompt, strict=True))
+            told: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
+            if told:
+                own[column] = dict(zip(cell.ids, told, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
     return Summary(row, own)

@@ -118,18 +118,10 @@ def _speedup(
     """Over the first baseline that was timed in turn with some of the prompts."""
     if row["decoder"] == "ar":
         return None
-    own, sat = records.by_seed(row, "token_rate"), records.sittings(row)
-    for base in bases if own else ():
-        theirs, their_sat = records.by_seed(base, "token_rate"), records.sittings(base)
-        if own is None or theirs is None:
-            continue
-        seeds = [seed for seed in own if seed in theirs]
-        known = [
-            prompt
-            for prompt in prompts
-            if all(prompt in own[seed] and prompt in theirs[seed] for seed in seeds)
-            and all(sat[seed][prompt] == their_sat[seed][prompt] for seed in seeds)
-        ]
+    for base in bases:
+        own, theirs = records.in_turn([row, base], "token_rate") or ({}, {})
+        seeds = list(own)
+        known = [prompt for prompt in prompts if all(prompt in own[seed] for seed in seeds)]
         if seeds and known:
             return rate_ratio_interval(*_sums(own, seeds, known), *_sums(theirs, seeds, known))
     return None

@@ -1,8 +1,13 @@
-"""Per-prompt counts behind a cell's numbers, as far as there are records."""
+"""Per-prompt counts behind a cell's numbers, as far as there are records.
+
+Seconds of two cells are compared where one sitting decoded both in turn. A baseline that later
+sittings timed again has several timings of a prompt: that of the other cell's sitting counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 
@@ -11,11 +16,32 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics import CellRecords, Sums, metric
 from spec_bench.metrics.metric import MEASURED_ANEW
+from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import Generation
-from spec_bench.report.records import repeats_of, scores_of
+from spec_bench.report.records import repeats_of, retimed_of, scores_of
 from spec_bench.report.rows import Row
 
-Counts = dict[str, tuple[float, float]]
+Counts = dict[str, tuple[float, ...]]
+"""Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
+Timings = dict[str, dict[str, tuple[float, ...]]]
+"""Prompt id -> sitting -> numerator and denominator."""
+
+
+@dataclass
+class _Cell:
+    """What is known of a cell.
+
+    Attributes:
+        repeats: counts by metric, of each repeat.
+        sittings: the sitting of each prompt, of each repeat.
+        again: counts by metric of what later sittings timed again, by repeat and sitting.
+        categories: of each prompt.
+    """
+
+    repeats: list[dict[str, Counts]]
+    sittings: list[dict[str, str]]
+    again: dict[tuple[int, str], dict[str, Counts]] = field(default_factory=dict)
+    categories: dict[str, str] = field(default_factory=dict)
 
 
 class Records:
@@ -27,60 +53,72 @@ class Records:
 
     def __init__(self, results: Path) -> None:
         self._results = results
-        self._cells: dict[tuple[str, str], list[dict[str, Counts]]] = {}
-        self._sittings: dict[tuple[str, str], list[dict[str, str]]] = {}
-        self._categories: dict[tuple[str, str], dict[str, str]] = {}
+        self._cells: dict[tuple[str, str], _Cell] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> (numerator, denominator) of a metric, each summed over a prompt's repeats.
+        """Prompt id -> what a metric is made of, mostly numerator and denominator.
+
+        Each is summed over a prompt's repeats.
 
         None where there are no records.
         """
-        repeats = self._by_repeat(row, name)
-        if len(repeats) < 2:
-            return repeats[0] if repeats else None
-        return {
-            prompt: (
-                sum(each[prompt][0] for each in repeats),
-                sum(each[prompt][1] for each in repeats),
-            )
-            for prompt in repeats[0]
-        }
+        return summed(self._by_repeat(row, name))
 
     def _by_repeat(self, row: Row, name: str) -> list[Counts]:
         """The counts of each repeat that measured the metric anew; none without records."""
-        return [cell[name] for cell in self._cells[self._cell(row)] if name in cell]
+        return [cell[name] for cell in self._cell(row).repeats if name in cell]
 
-    def _cell(self, row: Row) -> tuple[str, str]:
-        """Where a row's records are kept here, once they are read."""
+    def _cell(self, row: Row) -> _Cell:
+        """A row's records, read once."""
         place = path, run_id = str(row.get("file", self._results)), str(row["run_id"])
         if place not in self._cells:
-            repeats = repeats_of(Path(path), run_id)
-            self._cells[place] = _read(Path(path), run_id, repeats)
-            self._sittings[place] = [
-                {prompt: each.sitting for prompt, each in found.items()} for found in repeats
-            ]
-            first = repeats[0] if repeats else {}
-            self._categories[place] = {name: each.category for name, each in first.items()}
-        return place
+            self._cells[place] = _read(Path(path), run_id)
+        return self._cells[place]
 
-    def sittings(self, row: Row) -> dict[str, dict[str, str]]:
-        """Seed, or ``SEED/REPEAT`` as ``by_seed`` has it -> prompt id -> in which sitting.
+    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+        """The counts of seconds or joules that one sitting measured in turn for all rows.
 
-        Seconds of two cells are compared where they are of one sitting, which decoded them in turn.
+        Args:
+            rows: cells that are compared.
+            name: the metric.
+
+        Returns:
+            For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without
+            the prompts that no sitting decoded for all of them. None where some row has no records.
         """
-        runs = str(row["run_id"]).split(",")
-        seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
-        return {
-            f"{seed}/{number}" if number else seed: found
-            for seed, run in zip(seeds, runs, strict=True)
-            for number, found in enumerate(self._sittings[self._cell({**row, "run_id": run})])
-        }
+        cells = [self._timings(row, name) for row in rows]
+        if not all(cells):
+            return None
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        found: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
+        for seed in seeds:
+            for prompt, first in cells[0][seed].items():
+                timed = [cell[seed].get(prompt, {}) for cell in cells]
+                if shared := [sat for sat in first if all(sat in each for each in timed)]:
+                    for own, each in zip(found, timed, strict=True):
+                        own[seed][prompt] = each[shared[0]]
+        return found
+
+    def _timings(self, row: Row, name: str) -> dict[str, Timings]:
+        """By seed the counts of each sitting, the cell's own first; {} where some run has none."""
+        found: dict[str, Timings] = {}
+        for seed, run in _runs(row):
+            cell = self._cell({**row, "run_id": run})
+            whole = [counts[name] for counts in cell.repeats if name in counts]
+            if not whole:
+                return {}
+            for number, (counts, sat) in enumerate(zip(whole, cell.sittings, strict=False)):
+                timed = {prompt: {sat[prompt]: own} for prompt, own in counts.items()}
+                for (repeat, sitting), again in cell.again.items():
+                    for prompt, own in again.get(name, {}).items() if repeat == number else ():
+                        timed.setdefault(prompt, {}).setdefault(sitting, own)
+                found[_seed_of(seed, number)] = timed
+        return found
 
     def categories(self, row: Row) -> dict[str, str]:
         """Prompt id -> its category, "" where the task's rows did not say; {} without records."""
         run = str(row["run_id"]).split(",")[0]
-        return self._categories[self._cell({**row, "run_id": run})]
+        return self._cell({**row, "run_id": run}).categories
 
     def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
         """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
@@ -89,16 +127,47 @@ class Records:
 
         None where some run has no records.
         """
-        runs = str(row["run_id"]).split(",")
-        seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
-        found = [self._by_repeat({**row, "run_id": run}, name) for run in runs]
-        if not all(found):
+        found = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
+        if not all(repeats for _, repeats in found):
             return None
         return {
-            f"{seed}/{number}" if number else seed: counts
-            for seed, repeats in zip(seeds, found, strict=True)
+            _seed_of(seed, number): counts
+            for seed, repeats in found
             for number, counts in enumerate(repeats)
         }
+
+
+def _runs(row: Row) -> list[tuple[str, str]]:
+    """A row's seeds with the runs that were pooled in it."""
+    seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
+    return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
+
+
+def _seed_of(seed: str, repeat: int) -> str:
+    return f"{seed}/{repeat}" if repeat else seed
+
+
+def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
+    """The metric or score from summed counts.
+
+    Args:
+        sums: (counts, batch): numerator and denominator, or what a score is made of.
+        row: the cell's.
+        name: the metric or score.
+    """
+    made = None if name in metric else score_of_sums(name, len(sums))
+    return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
+
+
+def summed(repeats: Sequence[Counts]) -> Counts | None:
+    """The counts of the prompts that all repeats have, summed over these; None without any."""
+    if len(repeats) < 2:
+        return repeats[0] if repeats else None
+    return {
+        prompt: tuple(map(sum, zip(*(each[prompt] for each in repeats), strict=True)))
+        for prompt in repeats[0]
+        if all(prompt in each for each in repeats)
+    }
 
 
 def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
@@ -117,25 +186,44 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
     return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
 
 
-def _read(
-    path: Path, run_id: str, repeats: Sequence[Mapping[str, Generation]]
-) -> list[dict[str, Counts]]:
-    """What every ratio of sums is made of, by repeat, and every score that is a mean over prompts.
+def _read(path: Path, run_id: str) -> _Cell:
+    """What every ratio of sums is made of, by repeat, and every score.
 
     Later repeats have seconds and joules only: what they delivered is what the first one did.
     """
-    cells = []
-    for repeat, found in enumerate(repeats):
-        records = CellRecords(list(found.values()), draft_calls=0, parameter_ratio=0.0)
-        cell: dict[str, Counts] = {}
-        for name, each in metric.items():
-            anew = each.column.kind in MEASURED_ANEW or not repeat
-            number = each.of(records) if each.column.interval and anew else None
-            if isinstance(number, Sums):
-                pairs = zip(number.numerators, number.denominators, strict=True)
-                cell[name] = dict(zip(found, pairs, strict=True))
-        cells.append(cell)
+    repeats = repeats_of(path, run_id)
+    cells = [_counts(found.values(), anew=bool(repeat)) for repeat, found in enumerate(repeats)]
     for name, own in scores_of(path, run_id).items():
         for first in cells[:1]:
-            first[name] = {prompt: (value, 1.0) for prompt, value in own.items()}
-    return cells
+            first[name] = {
+                prompt: (float(each), 1.0) if isinstance(each, int | float) else tuple(each)
+                for prompt, each in own.items()
+            }
+    again: dict[tuple[int, str], list[Generation]] = {}
+    for each in retimed_of(path, run_id):
+        again.setdefault((each.repeat, each.sitting), []).append(each)
+    return _Cell(
+        cells,
+        [{prompt: each.sitting for prompt, each in found.items()} for found in repeats],
+        {place: _counts(timed, anew=True) for place, timed in again.items()},
+        {name: each.category for found in repeats[:1] for name, each in found.items()},
+    )
+
+
+def _counts(generations: Iterable[Generation], anew: bool) -> dict[str, Counts]:
+    """By metric the counts of every prompt.
+
+    Args:
+        generations: one a prompt.
+        anew: whether they are the prompts' again, of which seconds and joules alone are new.
+    """
+    found = list(generations)
+    records = CellRecords(found, draft_calls=0, parameter_ratio=0.0)
+    counts: dict[str, Counts] = {}
+    for name, each in metric.items():
+        wanted = each.column.kind in MEASURED_ANEW or not anew
+        number = each.of(records) if each.column.interval and wanted else None
+        if isinstance(number, Sums):
+            pairs = zip(number.numerators, number.denominators, strict=True)
+            counts[name] = dict(zip(records.ids, pairs, strict=True))
+    return counts

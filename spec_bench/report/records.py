@@ -45,8 +45,20 @@ def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
     return [{name: repeats[number][name] for name in first} for number in numbers] if first else []
 
 
+def retimed_of(results: Path, run_id: str) -> list[Generation]:
+    """A baseline's records of later sittings, which timed it again beside added cells.
+
+    Of a cell that was never timed again, none.
+    """
+    run = files.run_folder(files.results_of(results), run_id)
+    if (run / files.GENERATIONS).is_file():
+        return packed.read_retimed(run)
+    kept = _kept(results)
+    return kept.retimed(run_id) if kept else []
+
+
 def scores_of(results: Path, run_id: str) -> Scores:
-    """What each answer of a cell scored, where the cell's score is their mean."""
+    """What each answer of a cell scored: a number, or the numbers that a score is made of."""
     folder = files.run_folder(files.results_of(results), run_id)
     if (folder / files.GENERATIONS).is_file():
         return packed.read_scores(folder / files.SCORES)

@@ -23,7 +23,7 @@ from spec_bench.columns import ENDS, columns_in
 from spec_bench.metrics import metric
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
-from spec_bench.report.counts import Counts, Records, value_of
+from spec_bench.report.counts import Counts, Records, summed, value_of
 from spec_bench.report.rows import Row, apart_in, cell_keys, rows_of
 
 SEEDS = "seeds"
@@ -193,13 +193,26 @@ def _recorded(
         return found and found.mapped(
             lambda ratio: float(value_of(np.array([ratio]), rows[0], name)[0])
         )
-    bases = [baselines.get(_place(row)) for row in rows]
-    both = [*rows, *(base for base in bases if base is not None)]
-    sums = _sums([records.counts(row, "token_rate") for row in both])
-    if sums is None or len(both) < 2 * len(rows):
+    sums = _sums(_timed_in_turn(rows, records, baselines))
+    if sums is None:
         return None
     (ours, theirs), (seconds, their_seconds) = (np.split(part, 2) for part in sums)
     return rate_ratio_interval(ours, seconds, theirs, their_seconds)
+
+
+def _timed_in_turn(
+    rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
+) -> list[Counts | None]:
+    """Tokens and seconds of each cell, then of the baselines that were timed in turn with them.
+
+    Each summed over a prompt's repeats; None where there is no such thing.
+    """
+    found: list[list[Counts | None]] = []
+    for row in rows:
+        base = baselines.get(_place(row))
+        both = None if base is None else records.in_turn([row, base], "token_rate")
+        found.append([summed(list(each.values())) for each in both] if both else [None, None])
+    return [each[side] for side in (0, 1) for each in found]
 
 
 def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -43,6 +43,8 @@ def collect(
 ) -> None:
     """Writes the result of every cell that this job worked on.
 
+    A baseline that stood and was timed again gets these timings into its packed records.
+
     Args:
         settings: the job's.
         runs: all cells of the job, the baseline first.
@@ -70,6 +72,8 @@ def collect(
                 run.fail(error)
                 result = _failed(facts, run)
         run.store.finish(result, job, compared)
+    if baseline not in fresh and files.retimed_files(baseline.store.folder):
+        baseline.store.pack()
 
 
 def _failed(facts: CellFacts, run: CellRun) -> CellResult:

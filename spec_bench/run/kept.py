@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -203,9 +203,12 @@ def _mend_records(folder: Path, found: Lines) -> Packed | None:
         _aside(path, _said(error))
         return None
     scores = packed.read_scores(folder / files.SCORES)
-    own = packed.pack(folder.name, found.generations, None, scores)
+    own = packed.pack(folder.name, found.generations, None, scores, packed.read_retimed(folder))
     if (folder / files.RESULT).exists() and not kept.lines.equals(own.lines):
-        _aside(path, f"its lines are not those of {files.GENERATIONS}")
+        if kept.own(folder.name).equals(own.own(folder.name)):  # was killed before it packed anew
+            packed.write(path, replace(own, origins=kept.origins))
+        else:
+            _aside(path, f"its lines are not those of {files.GENERATIONS}")
     return kept
 
 

@@ -91,8 +91,7 @@ class CellStore:
 
     def load_retimed(self) -> list[Generation]:
         """What later sittings timed again; lines that cannot be used are left out."""
-        found = map(lines.read, files.retimed_files(self.folder))
-        return [generation for each in found for generation in each.generations]
+        return packed.read_retimed(self.folder)
 
     def load(self) -> dict[str, Generation]:
         """The generations on disk by prompt id, of the first repeat."""
@@ -129,12 +128,16 @@ class CellStore:
             compared: the baseline's run id, and the sittings whose timings of it the speed-up is
                 against; None without a speed-up.
         """
-        if (own := self._packed()) is not None:
-            packed.write(self.folder / files.RECORDS, own)
+        self.pack()
         made_of = kept.measured(self.folder / files.GENERATIONS)
         said = {**stored(result), "compared": compared, "job": job, "generations": made_of}
         content = kept.sealed(said)
         files.write_json(self.folder / files.RESULT, content)
+
+    def pack(self) -> None:
+        """Writes the cell's records as an experiment keeps them, later timings included."""
+        if (own := self._packed()) is not None:
+            packed.write(self.folder / files.RECORDS, own)
 
     def records(self) -> Packed | None:
         """The cell's records as an experiment keeps them; None where the cell is not here.
@@ -155,7 +158,8 @@ class CellStore:
         if not starts and not done:
             return None
         scores = self._or_none(packed.read_scores, files.SCORES)
-        return packed.pack(self.folder.name, done, starts[-1] if starts else None, scores)
+        retimed = packed.read_retimed(self.folder)
+        return packed.pack(self.folder.name, done, starts[-1] if starts else None, scores, retimed)
 
     def _or_none(self, read: Callable[[Path], Read], name: str) -> Read | None:
         """What a file says; one that cannot be used is said, and set aside by a rerun."""
@@ -228,6 +232,9 @@ class FollowerStore(CellStore):
         """Process 0 writes."""
 
     def keep_scores(self, scores: packed.Scores) -> None:
+        """Process 0 writes."""
+
+    def pack(self) -> None:
         """Process 0 writes."""
 
     def finish(

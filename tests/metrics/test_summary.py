@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from spec_bench import columns
 from spec_bench.metrics import SCORES, CellRecords, metric, summarise, summary_of
+from spec_bench.metrics.quality import score_of_sums
 from spec_bench.records import Generation, StepRecord
 
 
@@ -105,10 +107,15 @@ def test_a_cell_without_generations_is_refused():
         numbers([])
 
 
-def test_each_prompts_own_score_is_told_where_the_score_is_their_mean():
+def test_what_each_prompt_adds_to_a_score_is_told():
     golds = {"a": ["the boat came back"], "b": ["a storm"]}
     texts = {"b": "no storm at all", "a": "The boat came back!"}
     cell = CellRecords(CELL, texts=texts, references=golds)
     found = summary_of(cell, ["exact_match", "f1", "bleu"])
+    counts = found.scores.pop("bleu")  # matches and totals by order, both lengths
+    assert counts == {"a": (3, 2, 1, 0, 5, 4, 3, 2, 5, 4), "b": (1, 0, 0, 0, 4, 3, 2, 1, 4, 2)}
+    sums = np.array(list(counts.values()), float).sum(axis=0)[:, None]
+    (again,) = score_of_sums("bleu", 10)(sums)
+    assert again == found.row["bleu"] > 0
     assert found.scores == {"exact_match": {"a": 1.0, "b": 0.0}, "f1": {"a": 1.0, "b": 0.4}}
     assert found.row["f1"] == 0.7

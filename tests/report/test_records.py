@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sacrebleu
 
 import spec_bench.report
 from spec_bench import files, packed
+from spec_bench.metrics.quality import Bleu
 from spec_bench.records import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.command_line import main
@@ -78,6 +80,69 @@ def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
     found = difference([[Contrast((good,), (fair,))]], "rouge2", Records(table))
     assert found and found.paired
     assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def scored_in(tmp_path: Path, texts: dict[str, list[str]], golds: list[str]) -> Path:
+    """A table's records with the BLEU of some cells' answers."""
+    parts = []
+    for name, answers in texts.items():
+        counts = Bleu().score(answers, [[gold] for gold in golds]).parts
+        done = [window(f"{number}", 0, 1.0) for number in range(len(answers))]
+        own = {f"{number}": each for number, each in enumerate(counts)}
+        parts.append(packed.pack(name, done, None, {"bleu": own}))
+    table = files.results_file(tmp_path, "mine")
+    packed.write(files.records_file(table), packed.joined(parts))
+    return table
+
+
+def test_a_difference_of_corpus_scores_is_paired_by_prompt(tmp_path: Path) -> None:
+    golds = [f"the {word} boat came back over the wide grey sea" for word in "abcdefghijkl"]
+    fair = [gold.replace("grey", "blue") if place % 3 else gold for place, gold in enumerate(golds)]
+    poor = [text.replace("over", "under") for text in fair]
+    table = scored_in(tmp_path, {"fair": fair, "poor": poor, "same": fair}, golds)
+    one, other, same = (row("sd", "2", run_id=name, seed=0) for name in ("fair", "poor", "same"))
+    found = difference([[Contrast((one,), (other,))]], "bleu", Records(table))
+    exact = [sacrebleu.corpus_bleu(texts, [golds]).score / 100 for texts in (fair, poor)]
+    assert found and found.paired and not found.relative
+    assert found.value == pytest.approx(exact[0] - exact[1])
+    assert found.low and found.high and 0 < found.low < found.value < found.high
+    # On its own each cell's score is known far less well than by how much they differ.
+    (own,) = (Bleu().score(fair, [[gold] for gold in golds]),)
+    assert own.low and own.high and found.high - found.low < own.high - own.low
+    equal = difference([[Contrast((one,), (same,))]], "bleu", Records(table))
+    assert equal and (equal.value, equal.low, equal.high) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("source", ["runs", "records"])
+def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(
+    source: str, tmp_path: Path
+) -> None:
+    """Seconds of the first sitting, twice as slow, are none of the difference."""
+    table = files.results_file(tmp_path, "mine")
+    prompts = [f"{number}" for number in range(6)]
+    cells = {
+        "base": [replace(window(prompt, 0, 4.0), sitting="first") for prompt in prompts],
+        "added": [replace(window(prompt, 0, 1.0), sitting="later") for prompt in prompts],
+    }
+    later = [replace(window(prompt, 0, 2.0), sitting="later") for prompt in prompts]
+    parts = []
+    for name, done in cells.items():
+        again = later if name == "base" else []
+        parts.append(packed.pack(name, done, ORIGIN, None, again))
+        if source == "runs":
+            store = CellStore(tmp_path, name)
+            store.describe({}, ORIGIN)
+            store.append(done)
+            for each in again[:1]:
+                store.append_retimed(again, each.sitting)
+    if source == "records":
+        packed.write(files.records_file(table), packed.joined(parts))
+    base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
+    found = difference([[Contrast((added,), (base,))]], "token_rate", Records(table))
+    assert found and (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
+    counted = difference([[Contrast((added,), (base,))]], "block_efficiency", Records(table))
+    assert counted and counted.value == 0.0
+    assert Records(table).counts(base, "token_rate") == dict.fromkeys(prompts, (3.0, 4.0))
 
 
 def test_the_last_start_says_where_a_cell_was_measured(results: Path) -> None:

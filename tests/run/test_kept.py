@@ -317,6 +317,20 @@ def test_packed_records_that_are_no_good_are_packed_again(
     assert again is not None and [each.prompt_id for each in again.generations("0123")] == IDS
 
 
+def test_timings_that_a_kill_kept_out_of_the_packed_records_come_into_them(
+    store: CellStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = (store.folder / files.RECORDS).read_bytes()
+    store.append_retimed(store.load().values(), "later")
+    done, said = mended(store, caplog)
+    assert (done, said, store.complete()) == (IDS, [], True)
+    again = store.records()
+    assert again is not None and [each.prompt_id for each in again.retimed("0123")] == IDS
+    files.retimed_file(store.folder, "later").unlink()
+    assert mended(store, caplog) == (IDS, [])
+    assert (store.folder / files.RECORDS).read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from spec_bench import lines
+from spec_bench import files, lines, packed
 from spec_bench.decode.decoder import Decoder
 from spec_bench.files import retimed_files
 from spec_bench.records import Generation, StepRecord
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.counts import Records
+from spec_bench.report.rows import read_results, rows_of
 from spec_bench.run.pairing import paired, timings, unpaired
 from spec_bench.run.store import CellStore
 from tests.run.test_job import count_generate
@@ -66,6 +70,18 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     (sitting,) = {each.sitting for each in retimed}
     assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
     assert [path.name for path in retimed_files(theirs.folder)] == [f"retimed-{sitting}.jsonl"]
+
+    # What is committed knows of both timings, so that the pair has an interval without the runs.
+    table = files.results_file(results, "default")
+    shutil.rmtree(results / files.RUNS)
+    kept = packed.read(files.records_file(table))
+    assert [each.decode_s for each in kept.retimed(baseline.run_id)] == [
+        each.decode_s for each in retimed
+    ]
+    rows = {row["run_id"]: row for row in rows_of(read_results(table))}
+    pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
+    gap = difference([[pair]], "token_rate", Records(table))
+    assert gap and gap.paired and gap.value == pytest.approx(speedup - 1)
 
 
 def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(

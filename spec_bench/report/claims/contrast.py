@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from spec_bench import columns
 from spec_bench.metrics import metric as registered
 from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
-from spec_bench.report.counts import Counts, Records, value_of
+from spec_bench.report.counts import Counts, Records, value_of_sums
 from spec_bench.report.rows import Row
 
 NO_RECORDS = "no records by prompt to pair the cells"
@@ -131,35 +131,32 @@ def difference(
 def _table(
     contrasts: Sequence[Contrast], metric: str, records: Records
 ) -> NDArray[np.float64] | None:
-    """[2 per cell, seeds, prompts] numerators and denominators of all cells; None without records.
+    """[counts of every cell, seeds, prompts] such as numerators and denominators; None without.
 
     Of the seeds and prompts that all cells have; of times, that one sitting decoded in turn.
     """
     rows = [row for contrast in contrasts for row in (*contrast.left, *contrast.right)]
-    cells: list[dict[str, Counts]] = []
-    for row in rows:
-        counts = records.by_seed(row, metric)
-        if counts is None:
-            return None
-        cells.append(counts)
+    cells = records.in_turn(rows, metric) if metric in TIMED else _counted(rows, metric, records)
+    if cells is None:
+        return None
     seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
     runs = [runs[seed] for runs in cells for seed in seeds]
     common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
-    if metric in TIMED:
-        sittings = [records.sittings(row) for row in rows]
-        common = [
-            prompt
-            for prompt in common
-            if all(len({each[seed][prompt] for each in sittings}) == 1 for seed in seeds)
-        ]
     if not common:
         return None
     columns = [
         [[runs[seed][prompt][end] for prompt in common] for seed in seeds]
         for runs in cells
-        for end in (0, 1)
+        for end in range(len(runs[seeds[0]][common[0]]))
     ]
     return np.array(columns, dtype=np.float64)
+
+
+def _counted(rows: Sequence[Row], metric: str, records: Records) -> list[dict[str, Counts]] | None:
+    """Each row's counts by seed; None where a row has no records."""
+    found = [records.by_seed(row, metric) for row in rows]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
 
 
 def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -172,15 +169,13 @@ def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 def _mean_difference(
     sums: NDArray[np.float64], *, contrasts: Sequence[Contrast], metric: str
 ) -> NDArray[np.float64]:
-    """sums [2 per cell, batch] -> [batch]."""
-    at, total = 0, np.zeros(sums.shape[1])
+    """sums [counts of every cell, batch] -> [batch]."""
+    cells = sum(len(contrast.left) + len(contrast.right) for contrast in contrasts)
+    each, total = iter(np.split(sums, cells)), np.zeros(sums.shape[1])
     for contrast in contrasts:
         best = []
         for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
-            rates = []
-            for row in side:
-                rates.append(value_of(sums[at] / sums[at + 1], row, metric))
-                at += 2
+            rates = [value_of_sums(next(each), row, metric) for row in side]
             best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
         total += best[0] / best[1] - 1 if metric in RELATIVE else best[0] - best[1]
     return total / len(contrasts)
