@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.__main__ import main
 from spec_bench.report.categories import OTHERS, UNKNOWN, by_category, kinds_of
 from spec_bench.report.claims import check_generally
+from spec_bench.report.command_line import main
 from spec_bench.report.counts import Records
 from spec_bench.report.plain import categories_markdown
 from spec_bench.report.rows import groups_of
