@@ -58,6 +58,7 @@ DECODERS: dict[str, Decoder] = {
     "dsbd_one_cache": Decoder("DSBD, one cache", VERMILLION, "D"),
     "medusa": Decoder("Medusa", BLUE, "o"),
     "medusa_typical": Decoder("Medusa, typical", BLUE, "v"),
+    "sequoia": Decoder("Sequoia", GREEN, "v"),
     "prompt_lookup": Decoder("prompt lookup", SKY, "v"),
     "suffix": Decoder("suffix lookup", SKY, "s"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),

@@ -20,7 +20,18 @@ from spec_bench.tasks import build_task
 
 CONF = conf_dir()
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
-SINGLE = ["ar", "mcns", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "sd", "specinfer", "spectr"]
+SINGLE = [
+    "ar",
+    "mcns",
+    "mcsd",
+    "mcsd_wor",
+    "rsd_c",
+    "rsd_s",
+    "sd",
+    "sequoia",
+    "specinfer",
+    "spectr",
+]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
 BEYOND = ["block", "traversal"]  # rules of no paper that is reproduced here
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]

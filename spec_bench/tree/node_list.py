@@ -83,7 +83,7 @@ class NodeList(GrownTree):
         return tuple(sorted(nodes, key=lambda node: (len(node), node)))
 
     @cached_property
-    def _levels(self) -> list[tuple[list[int], list[int]]]:
+    def levels(self) -> list[tuple[list[int], list[int]]]:
         """Per level each node's rank and its parent's place in the level above."""
         above: list[tuple[int, ...]] = [()]
         levels = []
@@ -96,15 +96,15 @@ class NodeList(GrownTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        most = [max(map(parents.count, parents)) for _, parents in self._levels]
-        return TreeShape(tuple(len(ranks) for ranks, _ in self._levels), tuple(most))
+        most = [max(map(parents.count, parents)) for _, parents in self.levels]
+        return TreeShape(tuple(len(ranks) for ranks, _ in self.levels), tuple(most))
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         device = scores.device
-        ranks_here, parents_here = self._levels[tree.grown]
+        ranks_here, parents_here = self.levels[tree.grown]
         ranks = torch.tensor(ranks_here, device=device)
         parent = torch.tensor(parents_here, device=device)
         best = scores[:, :, 0].topk(int(ranks.max()) + 1, dim=-1).indices  # [R, F, ranks]
