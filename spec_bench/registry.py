@@ -20,10 +20,12 @@ Another package writes in its ``pyproject.toml``:
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -152,7 +154,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         Raises:
             ValueError: an entry point cannot be imported, naming it and why.
         """
-        for point in entry_points(group=self.group):
+        for point in _points(self.group):
             if (point.name, point.value) in self._loaded:
                 continue
             try:
@@ -177,7 +179,7 @@ def config_folders() -> list[Path]:
         ValueError: an entry point names no package.
     """
     folders = []
-    for point in entry_points(group=CONFIGS):
+    for point in _points(CONFIGS):
         try:
             found = find_spec(point.module)
         except ModuleNotFoundError:
@@ -189,6 +191,22 @@ def config_folders() -> list[Path]:
             )
         folders.append(Path(next(iter(found.submodule_search_locations))))
     return folders
+
+
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, read again only after a folder of the path has changed."""
+    folders = []
+    for name in sys.path:
+        try:
+            folders.append((name, Path(name or ".").stat().st_mtime_ns))
+        except OSError:
+            folders.append((name, 0))
+    return _read_points(group, tuple(folders))
+
+
+@functools.lru_cache(maxsize=32)
+def _read_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
 
 
 def _origin(thing: object) -> str:

@@ -99,6 +99,22 @@ def test_another_packages_entry_points_are_imported_only_when_asked_for(
     assert list(things) == ["own", "guest"]
 
 
+def test_a_package_installed_after_the_first_question_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    things: Registry[object] = Registry("thing", "spec_bench.test_later")
+    monkeypatch.setattr(sys, "later_things", things, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert list(things) == []
+    install(
+        tmp_path,
+        "later",
+        "[spec_bench.test_later]\nguest = later_things\n",
+        later_things="import sys\n@sys.later_things('guest')\nclass Guest: ...\n",
+    )
+    assert list(things) == ["guest"]
+
+
 def test_an_entry_point_that_cannot_be_imported_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

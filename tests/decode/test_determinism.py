@@ -14,7 +14,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.records import Request
 from tests.families import DECODERS, VOCAB, decoder_settings, random_requests, tiny_pair
 
-REQUESTS = random_requests(10, 20)
+REQUESTS = random_requests(7, 16)
 SETTINGS = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
 
 
@@ -35,7 +35,7 @@ def answers(
 def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
     alone = answers(name, REQUESTS, 1)
     assert answers(name, REQUESTS, 4) == alone
-    shuffled = [REQUESTS[i] for i in (7, 2, 9, 0, 4, 1, 8, 3, 6, 5)]
+    shuffled = [REQUESTS[i] for i in (2, 6, 0, 4, 1, 3, 5)]
     assert answers(name, shuffled, 3) == alone
 
 
@@ -45,7 +45,7 @@ def test_another_seed_gives_other_tokens() -> None:
 
 @pytest.mark.parametrize("spec", ["2-2-1", "4-1-1", "3"])
 def test_mcsd_without_replacement_and_rsd_c_are_the_same_decoder(spec: str) -> None:
-    assert answers("mcsd_wor", REQUESTS, 1, spec) == answers("rsd_c", REQUESTS, 1, spec)
+    assert answers("mcsd_wor", REQUESTS, 4, spec) == answers("rsd_c", REQUESTS, 4, spec)
 
 
 @pytest.mark.parametrize("name", ["sd", "spectr", "rsd_c", "rsd_s"])
@@ -132,4 +132,4 @@ def test_widths_beyond_the_vocabulary_are_cut_to_the_support() -> None:
     for name, spec in itertools.product(("rsd_c", "rsd_s"), (f"{VOCAB + 5}", f"{VOCAB + 5}x2")):
         if (name == "rsd_s") == ("x" in spec):
             decoder = build_decoder(decoder_settings(name, spec), target, [draft], settings)
-            assert len(decoder.generate(REQUESTS[:1], 0)[0].tokens) == 20
+            assert len(decoder.generate(REQUESTS[:1], 0)[0].tokens) == REQUESTS[0].max_new_tokens

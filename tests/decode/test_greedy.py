@@ -7,19 +7,26 @@ import functools
 import pytest
 import torch
 
-from spec_bench.audit.greedy import first_difference
+from spec_bench.audit.greedy import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.records import Request
 from tests.families import ARCHITECTURES, DECODERS, decoder_settings, random_requests, tiny_pair
 
-REQUESTS = random_requests(20, 24)
+REQUESTS = random_requests(12, 24)
+BATCHES = [1, 4]
+
+
+def asked(batch: int) -> list[Request]:
+    """All requests in batches; some of all lengths one by one, where a pass is for one row."""
+    return REQUESTS if batch > 1 else REQUESTS[::3]
 
 
 @functools.cache
-def generated(architecture: str) -> list[list[int]]:
-    """Answers of ``generate``, without a stop token."""
+def generated(architecture: str) -> dict[str, list[int]]:
+    """Answers of ``generate`` by prompt id, without a stop token."""
     target, _ = tiny_pair(architecture)
-    answers = []
+    answers = {}
     for request in REQUESTS:
         ids = torch.tensor([request.prompt_ids])
         output = target.module.generate(
@@ -31,27 +38,35 @@ def generated(architecture: str) -> list[list[int]]:
             eos_token_id=None,
             pad_token_id=0,
         )
-        answers.append(output[0, ids.shape[1] :].tolist())
+        answers[request.prompt_id] = output[0, ids.shape[1] :].tolist()
     return answers
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+def differences_from_generate(
+    decoder: AnyDecoder, architecture: str, batch: int
+) -> list[Difference]:
+    """Where a decoder's greedy answers leave those of ``generate``."""
+    requests, expected = asked(batch), generated(architecture)
+    answers = [
+        list(generation.tokens)
+        for start in range(0, len(requests), batch)
+        for generation in decoder.generate(requests[start : start + batch], seed=0)
+    ]
+    found = [
+        first_difference(decoder.target, request, expected[request.prompt_id], answer)
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+    return [difference for difference in found if difference]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
     target, draft = tiny_pair(architecture)
     greedy = SamplingSettings(temperature=0)
     decoder = build_decoder(decoder_settings(name), target, [draft], greedy, rows=batch)
-    answers = [
-        list(generation.tokens)
-        for start in range(0, len(REQUESTS), batch)
-        for generation in decoder.generate(REQUESTS[start : start + batch], seed=0)
-    ]
-    found = [
-        first_difference(target, request, *pair)
-        for request, *pair in zip(REQUESTS, generated(architecture), answers, strict=True)
-    ]
-    differences = [difference for difference in found if difference]
+    differences = differences_from_generate(decoder, architecture, batch)
     # A difference is only excused where a plain pass puts both logits within rounding of each
     # other, and such a thing is rare.
     assert all(difference.near_tie for difference in differences), differences
@@ -60,9 +75,9 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_answers_are_not_trivial(architecture: str) -> None:
-    answers = generated(architecture)
+    answers = generated(architecture).values()
     assert len({token for answer in answers for token in answer}) > 5
-    assert len({tuple(answer) for answer in answers}) >= 15
+    assert len({tuple(answer) for answer in answers}) >= 9
 
 
 @pytest.mark.parametrize("name", ["rsd_c", "rsd_s"])

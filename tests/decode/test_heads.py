@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from spec_bench.audit.greedy import first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
-from tests.decode.test_greedy import REQUESTS, generated
+from tests.decode.test_greedy import BATCHES, differences_from_generate
 from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import medusa_heads, recurrent_head
 
@@ -51,23 +50,14 @@ def decoder_of(
     return built
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
     decoder = decoder_of(
         name, SamplingSettings(temperature=0), architecture=architecture, rows=batch
     )
-    answers = [
-        list(generation.tokens)
-        for start in range(0, len(REQUESTS), batch)
-        for generation in decoder.generate(REQUESTS[start : start + batch], seed=0)
-    ]
-    found = [
-        first_difference(decoder.target, request, *pair)
-        for request, *pair in zip(REQUESTS, generated(architecture), answers, strict=True)
-    ]
-    differences = [difference for difference in found if difference]
+    differences = differences_from_generate(decoder, architecture, batch)
     assert all(difference.near_tie for difference in differences), differences
     assert len(differences) <= 1
 
@@ -77,7 +67,7 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
 def test_tokens_do_not_depend_on_the_batch_or_the_order(
     name: str, rule: dict[str, Any] | None
 ) -> None:
-    requests = random_requests(10, 20)
+    requests = random_requests(7, 16)
 
     def answers(asked: list[Any], batch: int) -> dict[str, tuple[int, ...]]:
         decoder = decoder_of(name, WARM, dtype=torch.float64, rows=batch, rule=rule)
