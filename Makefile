@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
-	redrafter-beams redrafter-batches \
+	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	embedded list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -31,6 +31,7 @@ help:
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
+	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
 
 # torch first and alone: the version is pinned, and the build that the machine's index offers
 # (CPU or CUDA) is kept by the second command.
@@ -68,6 +69,10 @@ DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
 	medusa_typical:mc_sim_7b_63,redrafter:8x5,redrafter_typical:8x5,redrafter:15x5,$\
 	redrafter_typical:15x5
 
+# The embedded pair has a draft model, too, to set beside its heads.
+BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
+	{decoder: redrafter, spec: 8x5, tree_attention: false}
+
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
@@ -83,7 +88,7 @@ embedded: $(STAMP)
 	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 \
 		'cells=[$(DECODING)]'
 	$(RUN) redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32
-	$(RUN) redrafter=batches experiment=embedded prompts=32
+	$(RUN) redrafter=batches experiment=embedded prompts=32 'cells=[$(BATCHES)]'
 	$(RUN) redrafter=temperatures experiment=embedded prompts=16 \
 		'cells=[redrafter:8x5,redrafter_typical:8x5]'
 	$(REPORT) all --results results/embedded
@@ -179,8 +184,32 @@ tiny-heads: $(STAMP) $(PROMPTS)
 		$(TRAIN) training=embedded head=$$head out=spec_bench/embedded/heads/$$head || exit $$?; \
 	done
 
+# ReDrafter on one pair, from its heads' training (two and four blocks; the grid of 15 with and 15
+# without the recurrence; Medusa's) to its tables and figures:
+#   make redrafter-all PAIR=vicuna_7b CHATS=sharegpt.json WITH=engine=cuda
+PAIR  ?= vicuna_7b
+CHATS ?= sharegpt.json
+OF_PAIR = pair=$(PAIR) $(WITH)
+
+redrafter-heads: $(STAMP)
+	$(TRAIN) head=medusa name=medusa_$(PAIR) data.path=$(CHATS) $(OF_PAIR)
+	$(TRAIN) -m training=redrafter data.path=$(CHATS) $(OF_PAIR)
+	$(TRAIN) -m training=redrafter_grid data.path=$(CHATS) $(OF_PAIR)
+	$(BIN)/python -m spec_bench.train.collect results/train/medusa_$(PAIR) \
+		results/train/redrafter_$(PAIR)_blocks* results/train/redrafter_$(PAIR)_grid \
+		--out results/redrafter-heads/heads.csv
+
+redrafter-all: redrafter-heads
+	for recipe in decoding temperatures beams batches; do \
+		$(RUN) redrafter=$$recipe $(OF_PAIR) || exit $$?; \
+	done
+	$(RUN) redrafter=grid $(OF_PAIR) \
+		"pair.heads.redrafter=$$(ls -d results/train/redrafter_$(PAIR)_grid/*/heads | paste -sd,)"
+	$(REPORT) all
+
 heads-grid: $(STAMP) $(PROMPTS)
 	$(TRAIN) training=embedded_grid
+	$(TRAIN) training=embedded head=redrafter head.blocks=4 name=grid/redrafter-blocks4
 	$(BIN)/python -m spec_bench.train.collect spec_bench/embedded/heads results/train/grid \
 		--out results/embedded/redrafter-heads/heads.csv
 	$(RUN) redrafter=grid experiment=embedded prompts=12 \

@@ -97,6 +97,20 @@ def training_of(heads: Path) -> str | None:
     return heads.parent.name if ours else None
 
 
+def training_command(kind: str, pair: str, name: str) -> str:
+    """What trains a pair's heads to where the pair looks for them.
+
+    Args:
+        kind: of the heads.
+        pair: its name.
+        name: of the training; one that ends in ``_blocks4`` is of four residual blocks.
+    """
+    blocks = name.rpartition("_blocks")[2]
+    size = f" head.blocks={blocks}" if blocks != name else ""
+    where = f"head={kind}{size} pair={pair} name={name} data.path=sharegpt.json"
+    return f"python -m spec_bench.train {where}"
+
+
 def results_of(file: Path) -> Path:
     """The results folder that an experiment's table lies in."""
     return file.resolve().parent.parent

@@ -138,6 +138,20 @@ def test_search_covers_every_configuration_that_the_paper_prints() -> None:
     assert printed <= cells
 
 
+def test_figure_6s_cells_draft_with_heads_alone() -> None:
+    """A pair of a target and its heads runs all of them."""
+    assert {cell.heads for cell in cells_of("redrafter=batches")} == {None, "redrafter"}
+    assert {cell.drafts for cell in cells_of("redrafter=batches")} == {0}
+
+
+def test_the_trained_heads_are_where_their_pair_looks_for_them() -> None:
+    for pair in ("vicuna_7b", "vicuna_13b"):
+        training = composed("training=redrafter", f"pair={pair}", "head.blocks=4", config="train")
+        heads = composed(f"pair={pair}").pair.heads.redrafter
+        assert f"{training.results}/{training.name}/heads" == heads
+        assert training.head.name == "redrafter"
+
+
 @pytest.mark.parametrize(
     ("pair", "tree"),
     [

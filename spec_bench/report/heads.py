@@ -17,6 +17,8 @@ GUESSES = ("t+1", "t+2", "t+3", "t+4", "t+5")
 ACCURACY = "validation t+5"
 NO_RNN = "redrafter_no_rnn"
 KINDS = ("medusa", "redrafter", NO_RNN)
+BLOCKS = (2, 4)
+"""Residual blocks of the two ReDrafters that Figure 3 shows."""
 
 
 def heads_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -43,6 +45,22 @@ def best_heads(heads: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
         if not own.empty:
             means = own[[f"validation {guess}" for guess in GUESSES]].mean(axis=1)
             found[kind] = own.loc[means.idxmax()].to_dict()
+    return found
+
+
+def shown_heads(heads: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+    """The heads of Figure 3: the best of each kind, of ReDrafter's the best of either size.
+
+    Returns:
+        Heads by kind, a ReDrafter of two blocks by ``redrafter_2`` and one of four by
+        ``redrafter_4``; by ``redrafter`` where there is neither.
+    """
+    found: dict[str, Any] = {}
+    for kind, best in best_heads(heads).items():
+        own = heads[heads["head"] == kind]
+        sizes = {f"{kind}_{each}": own[own["blocks"] == each] for each in BLOCKS}
+        several = {name: best_heads(part)[kind] for name, part in sizes.items() if len(part)}
+        found |= several if several and kind == KINDS[1] else {kind: best}
     return found
 
 

@@ -190,6 +190,8 @@ class Figure(Item):
         rows: a file of rows of its own, where no results file has them.
         command: what makes that file.
         how: says of that command why it is no recipe.
+        before: commands that come before the recipe's.
+        words: what its recipe's command needs beside a pair and tasks.
         drawing: how it is drawn.
     """
 
@@ -204,4 +206,6 @@ class Figure(Item):
     rows: str = ""
     command: str = ""
     how: str = "exact, no model"
+    before: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     drawing: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class PairConfig:
             target with heads alone has "" for its draft.
         stand_in: what the paper used instead of the draft, where that was never published.
         target_parameters: where the config states them.
+        heads: kind -> folder or hub id of the target's draft heads, where it has some.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PairConfig:
     printed: frozenset[tuple[str, str]]
     stand_in: str | None
     target_parameters: int | None
+    heads: Mapping[str, str] = field(default_factory=dict)
 
 
 @functools.cache
@@ -68,6 +70,7 @@ def _config(path: Path) -> PairConfig:
         frozenset(spellings(data.get("paper"))),
         data.get("stand_in") or None,
         data.get("target_parameters"),
+        {kind: str(where) for kind, where in (data.get("heads") or {}).items() if where},
     )
 
 

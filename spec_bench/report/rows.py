@@ -44,7 +44,8 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
         ValueError: the figure's own file was not made yet; the message has the command.
     """
     if item.rows:
-        found = sorted([*results.glob(item.rows), *results.glob(f"*/{item.rows}")])
+        near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
+        found = [path for paths in near for path in sorted(paths)]
         if not found:
             raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(found[0])

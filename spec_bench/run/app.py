@@ -174,6 +174,9 @@ def run(asked: RunSettings) -> list[CellResult]:
     sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
+    if asked.prompts and len(settings.examples) < asked.prompts:
+        known = (settings.task.name, len(settings.examples), asked.prompts)
+        log.warning("task %s has %d examples, %d were asked for", *known)
     for why in settings.left_out:
         log.warning("left out: %s", why)
     results = _run_stage(settings, sinks)

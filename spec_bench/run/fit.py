@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.files import training_of
+from spec_bench.files import training_command, training_of
 from spec_bench.run.cells import Cell
 from spec_bench.run.model_files import EMBEDDED, model_path
 from spec_bench.run.pair import Pair
@@ -59,9 +59,3 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
     model_path(pair.heads[kind])
-
-
-def training_command(kind: str, pair: str, name: str) -> str:
-    """What trains a pair's heads to where the pair looks for them."""
-    where = f"head={kind} pair={pair} name={name} data.path=sharegpt.json"
-    return f"python -m spec_bench.train {where}"

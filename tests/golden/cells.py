@@ -68,7 +68,8 @@ COMMANDS = (
     "redrafter=decoding experiment=embedded prompts=24",
     f"redrafter=decoding pair=vicuna_7b engine=cuda cells=[medusa:mc_sim_7b_63] {_SAMPLE}",
     "redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32",
-    "redrafter=batches experiment=embedded prompts=32",
+    "redrafter=batches experiment=embedded prompts=32 cells=[sd:3,rsd_s:4x3,redrafter:2x5,"
+    "redrafter:8x5,{decoder: redrafter, spec: 8x5, tree_attention: false}]",
     "redrafter=temperatures experiment=embedded prompts=16",
     "redrafter=grid experiment=embedded",
 )

@@ -26,7 +26,7 @@ from tests.hub.models import TOKEN, write_models
 from tests.hub.server import serving
 
 LIMIT_S = 1500
-TRAINED = "results/train/redrafter_vicuna_7b/heads"  # where a printed training leaves them
+TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
 _LENGTHS = "generation.max_new_tokens"
 
 
@@ -161,9 +161,9 @@ def _result(command: Command, folder: Path, out: str) -> tuple[str, str]:
     if command.settings.get("plan") == "true":
         return "plan", f"{len(out.splitlines())} lines"
     if command.module == TRAIN:
-        name = command.settings.get("name", command.settings["head"])
-        heads = folder / "results" / "train" / name / "heads"
-        there = sorted(file.name for file in heads.glob("*"))
+        name = command.settings.get("name") or command.settings.get("head") or "*"
+        heads = folder / "results" / "train"
+        there = sorted({file.name for file in heads.glob(f"{name}/**/heads/*")})
         return ("heads", ", ".join(there)) if there else ("failed", f"nothing in {heads}")
     name = recipe_name(command.recipe) if command.recipe else "default"
     file = results_file(folder / "results", name)

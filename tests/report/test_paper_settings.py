@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spec_bench.report.paper import find_table
+from spec_bench.report.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
+from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.rows import row, write
 
@@ -34,3 +35,23 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     assert any("WMT14 En-De: an answer ends at eos or newline" in note for note in one.notes)
     assert "(stop rule eos)" in other.title
     assert not any("task.stop=[]" in note for note in other.notes)
+
+
+def test_commands_train_the_heads_that_nobody_published_before_they_decode() -> None:
+    nothing = Measured.below(Path("no such folder"))
+    *trained, run = build_table(find_table("redrafter/1"), nothing).commands
+    assert [command.split()[2] for command in trained] == ["spec_bench.train"] * 2
+    assert all("head=redrafter head.blocks=4" in command for command in trained)
+    assert "redrafter=decoding" in run
+    (sweep,) = build_table(find_table("mcsd/4"), nothing).commands
+    assert "spec_bench.train" not in sweep
+
+
+def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first() -> None:
+    text = list_paper(load_paper("redrafter"), Measured.below(Path("no such folder")))
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("python")]
+    assert len(lines) == len(set(lines))
+    (grid,) = [place for place, line in enumerate(lines) if "redrafter=grid" in line]
+    assert "training=redrafter_grid" in lines[grid - 1]
+    assert "-m redrafter=grid" in lines[grid]
+    assert "pair.heads.redrafter=FOLDER,FOLDER" in lines[grid]

@@ -9,11 +9,11 @@ import pytest
 
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.choose import usable
-from spec_bench.report.heads import best_heads, grid_of, heads_of
+from spec_bench.report.heads import best_heads, grid_of, heads_of, shown_heads
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
-from spec_bench.report.paper import find_item, load_paper
-from spec_bench.report.rows import groups_of
+from spec_bench.report.paper import find_figure, find_item, load_paper
+from spec_bench.report.rows import figure_rows, groups_of
 from spec_bench.report.statistics import correlation, half_width
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, sheet_of
@@ -55,6 +55,32 @@ def test_of_each_kind_the_head_that_is_best_in_validation_is_shown() -> None:
     best = best_heads(heads)
     assert list(best) == ["medusa", "redrafter"]
     assert best["redrafter"]["folder"] == "b"
+
+
+def test_redrafters_of_two_and_of_four_blocks_are_two_lines() -> None:
+    heads = [
+        {**head("redrafter", f"{n}{each}", each), "blocks": n}
+        for n in (1, 2, 4)
+        for each in (0.3, 0.6)
+    ]
+    rows = pd.DataFrame([head("medusa"), *heads])
+    assert {k: h["folder"] for k, h in shown_heads(rows).items() if k != "medusa"} == {
+        "redrafter_2": "20.6",
+        "redrafter_4": "40.6",
+    }
+    training, _ = sheet_of("redrafter/3", rows).panels
+    labels = [series.label.replace("\n", " ").partition(",")[0] for series in training.series]
+    assert labels == ["Medusa 2 blocks", "ReDrafter 2 blocks", "ReDrafter 4 blocks"]
+    assert len({series.look.colour for series in training.series}) == 3
+
+
+def test_heads_are_found_beside_a_group_of_experiments_too(tmp_path: Path) -> None:
+    """As those of the embedded pair lie, ``results/embedded/redrafter-heads/heads.csv``."""
+    file = tmp_path / "embedded" / "redrafter-heads" / "heads.csv"
+    file.parent.mkdir(parents=True)
+    pd.DataFrame([head("medusa")]).to_csv(file, index=False)
+    item = find_figure("redrafter/3")
+    assert list(figure_rows(item, pd.DataFrame(), tmp_path)["head"]) == ["medusa"]
 
 
 def test_heads_are_shown_in_training_and_in_validation_which_alone_has_bars() -> None:

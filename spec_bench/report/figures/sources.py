@@ -11,7 +11,7 @@ from spec_bench.report.figures.choose import shown_cells
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.printed import with_axes
-from spec_bench.report.heads import GUESSES, best_heads, grid_of, heads_of
+from spec_bench.report.heads import GUESSES, grid_of, heads_of, shown_heads
 from spec_bench.report.pairs import written
 from spec_bench.report.paper import Figure
 from spec_bench.report.statistics import half_width
@@ -30,13 +30,13 @@ def cells_of_heads(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.Dat
 
 
 def best_of_heads(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
-    """How often the best head of each kind is right: a row per kind, side and guess.
+    """How often the best head of each kind and size is right: a row per head, side and guess.
 
     Bars are those of validation, as if each held-out dialogue were one draw: training's positions
     were learned.
     """
     found = []
-    for kind, head in best_heads(heads_of(rows)).items():
+    for kind, head in shown_heads(heads_of(rows)).items():
         for side, title in _SIDES.items():
             draws: Any = head.get("validation dialogues") if side == "validation" else None
             for guess in GUESSES:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import yaml
+
+from spec_bench.files import package_folder, training_command, training_of
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.paper import read_recipe
+from spec_bench.report.paper import read_recipe, recipe_cells
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
 
@@ -15,15 +19,22 @@ _TEMPERATURE = "generation.temperature"
 
 
 def commands_for(
-    recipe: str, missing: Iterable[Wanted], measured: Measured, results: Path | None = None
+    recipe: str,
+    missing: Iterable[Wanted],
+    measured: Measured,
+    results: Path | None = None,
+    words: Sequence[str] = (),
 ) -> list[str]:
     """One command for all pairs that miss the same tasks and temperatures.
+
+    Before it those that train what the pairs' heads are and nobody published.
 
     Args:
         recipe: e.g. ``rsd=exp1``.
         missing: cells without numbers.
         measured: the rows there are; they tell the models of a pair without a config.
         results: the folder to write to; None where it is the default.
+        words: what each command needs, too.
     """
     sweeps = _TEMPERATURE in _swept(recipe)  # else the task brings its temperature
     temperatures: dict[tuple[str, str], list[float]] = {}
@@ -37,11 +48,32 @@ def commands_for(
     pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
     for (pair, swept), names in tasks.items():
         pairs.setdefault((tuple(names), swept), []).append(pair)
-    return [
-        _command(recipe, group, names, swept, results)
+    runs = [
+        _command(recipe, (*group, *words), names, swept, results)
         for (names, swept), labels in pairs.items()
         for group in _groups(labels, measured)
     ]
+    return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
+
+
+def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
+    """What trains the heads with which a recipe's cells draft; done twice it ends at once."""
+    kinds = {_drafter(cell.partition(":")[0]) for cell in recipe_cells(recipe)}
+    found: dict[str, None] = {}
+    for pair in pairs:
+        config = pair_configs().get(pair)
+        for kind, heads in config.heads.items() if config else ():
+            if kind in kinds and (name := training_of(Path(heads))):
+                found[training_command(kind, pair, name)] = None
+    return list(found)
+
+
+@functools.cache
+def _drafter(decoder: str) -> str:
+    """Who drafts for a decoder of ours, as its config has it; "" for one of another package."""
+    path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return str((data.get("drafter") or {}).get("kind", ""))
 
 
 def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
@@ -63,7 +95,7 @@ def _command(
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
     where = [f"results={results}"] if results is not None else []
-    by_models = len(pair) > 1
+    by_models = any(word.startswith("pair.target=") for word in pair)
     several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
     words = ["python", "-m", "spec_bench", *(["-m"] if several else []), recipe, *pair, *swept]
     return shlex.join([*words, *where])

@@ -26,6 +26,8 @@ def list_paper(
     """
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, list[Wanted]] = {}
+    before: dict[str, list[str]] = {}
+    words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
         found = progress_of(paper, item, measured, pair) if item.recipes else []
         lines.append(f"  {f'{item.kind} {item.name}':<20}{_title(paper, item)}")
@@ -34,13 +36,20 @@ def list_paper(
             asked = [p for p in found if p.own or pair is not None]
             own = missing.setdefault(item.recipes[0], [])
             own += [each for progress in asked for each in progress.missing]
+            if isinstance(item, Figure) and any(progress.missing for progress in asked):
+                before.setdefault(item.recipes[0], []).extend(item.before)
+                words[item.recipes[0]] = words.get(item.recipes[0]) or item.words
     commands = [
         command
         for recipe, wanted in missing.items()
-        for command in commands_for(recipe, dict.fromkeys(wanted), measured, results)
+        for command in (
+            *before.get(recipe, ()),
+            *commands_for(recipe, dict.fromkeys(wanted), measured, results, words.get(recipe, ())),
+        )
     ]
     if commands:
-        lines += ["  what is missing is run by:", *(f"    {command}" for command in commands)]
+        once = dict.fromkeys(commands)  # several recipes want the same heads
+        lines += ["  what is missing is run by:", *(f"    {command}" for command in once)]
     return "\n".join(lines) + "\n"
 
 
