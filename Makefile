@@ -69,6 +69,9 @@ DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
 	medusa_typical:mc_sim_7b_63,redrafter:8x5,redrafter_typical:8x5,redrafter:15x5,$\
 	redrafter_typical:15x5
 
+# All decoders continue one conversation, which ends long before 1024 tokens.
+FIXED := task.later_turns=fixed
+
 # The embedded pair has a draft model, too, to set beside its heads.
 BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 	{decoder: redrafter, spec: 8x5, tree_attention: false}
@@ -85,11 +88,11 @@ embedded: $(STAMP)
 	$(RUN) mcsd=search experiment=embedded prompts=5 confirm.prompts=50
 	$(RUN) dsbd=fronts experiment=embedded prompts=100
 	$(RUN) dsbd=one_cache experiment=embedded prompts=100
-	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 \
+	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED) \
 		'cells=[$(DECODING)]'
 	$(RUN) redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32
 	$(RUN) redrafter=batches experiment=embedded prompts=32 'cells=[$(BATCHES)]'
-	$(RUN) redrafter=temperatures experiment=embedded prompts=16 \
+	$(RUN) redrafter=temperatures experiment=embedded prompts=16 generation.max_new_tokens=128 $(FIXED) \
 		'cells=[redrafter:8x5,redrafter_typical:8x5]'
 	$(REPORT) all --results results/embedded
 

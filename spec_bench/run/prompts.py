@@ -115,6 +115,9 @@ class Prompts:
             if isinstance(task, Task) and task.later_turns == "fixed":
                 left_out += len(example.turns) - len(names)
         log.info("%s: %d prompts", task.name, len(requests))
+        if (least := min(each.max_new_tokens for each in requests)) < settings.max_new_tokens:
+            said = (task.name, least, settings.max_new_tokens)
+            log.warning("%s: room for %d to %d new tokens of later turns", *said)
         if left_out:
             log.warning(
                 "%s: %d later turns are not asked: no fixed answer to continue (task.answers)",
@@ -178,16 +181,24 @@ class Prompts:
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
-    """An example's requests, one a turn that is asked."""
+    """An example's requests, one a turn that is asked.
+
+    Where turns continue own answers, a later one's limit is what is left of the models' room after
+    answers at their limits, so that 1024 tokens a turn fit into 2048.
+    """
     task, limit = settings.task, settings.max_new_tokens
-    stop_ids, found = task.stop_ids(tokenizer), []
+    stop_ids, found, room = task.stop_ids(tokenizer), list[Request](), None
     for turn, prompt_id in enumerate(prompt_ids(task, example)):
         if turn and isinstance(task, Task) and task.later_turns == "own":
             ids = task.encode(example, tokenizer, turn, [""] * turn)
             ids += ids[-1:] * (turn * limit)
+            room = _context(settings) if room is None else room
+            left = limit if room is None else min(limit, room - len(ids))
+            # Where not even one token is left the prompt is refused as it is.
+            found.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
         else:
             ids = task.encode(example, tokenizer, turn)
-        found.append(Request(prompt_id, ids, limit, stop_ids))
+            found.append(Request(prompt_id, ids, limit, stop_ids))
     return found
 
 
@@ -202,11 +213,17 @@ def _room(settings: JobSettings) -> int | None:
     """
     if not isinstance(settings.task, Task) or settings.task.overlong == "fail":
         return None
+    room = _context(settings)
+    return None if room is None else room - settings.max_new_tokens
+
+
+def _context(settings: JobSettings) -> int | None:
+    """Tokens of a prompt and its answer that all models have room for; None where none says."""
     from spec_bench.engine.loading import read_context_length
 
     lengths = [read_context_length(spec.path, spec.revision) for spec in settings.pair.specs]
     known = [length for length in lengths if length is not None]
-    return min(known) - settings.max_new_tokens - TREE_LEVELS if known else None
+    return min(known) - TREE_LEVELS if known else None
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:

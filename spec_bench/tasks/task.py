@@ -72,6 +72,9 @@ class Task:
         source: where the rows come from.
         template: text of one turn with ``{field}`` in it; of several templates the first whose
             fields are all filled is used (an optional context).
+        instruction: a line before the template in every prompt; not with the embedded sample, whose
+            models know none.
+        answered_only: whether rows without a reference answer are left out.
         fields: name in the template -> column or path into columns; ``id`` and ``category`` need no
             template.
         turns: a field that holds a list of turns, one text, or a list of chat messages (see
@@ -123,6 +126,8 @@ class Task:
     overlong: Literal["fail", "truncate", "skip"] = "fail"
     sample: Literal["first", "random"] = "first"
     sample_seed: Annotated[Whole, Ge(0)] = 0
+    instruction: Text | None = None
+    answered_only: Flag = False
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
@@ -162,12 +167,20 @@ class Task:
 
     def _rows(self, limit: int | None, offset: int) -> list[tuple[int, Row]]:
         """The rows that are asked, with their places in the source and in that order."""
-        if self.sample == "first":
+        if self.sample == "first" and not self.answered_only:
             return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
         rows = load_rows(self.source, self.name)
-        order = Random(self.sample_seed).sample(range(len(rows)), len(rows))
+        order = [index for index, row in enumerate(rows) if self._is_asked(row)]
+        if self.sample == "random":
+            order = Random(self.sample_seed).sample(order, len(order))
         taken = order[offset:] if limit is None else order[offset : offset + limit]
         return [(index, rows[index]) for index in sorted(taken)]
+
+    def _is_asked(self, row: Row) -> bool:
+        """Whether a row is none that ``answered_only`` leaves out."""
+        if not self.answered_only or self.reference is None:
+            return True
+        return bool(look_up(row, self.reference, self.fields, default=None))
 
     def cut_to(self, example: Example, most: int) -> Example:
         """An example with every text that its row fills in cut to so many letters; see ``room``."""
@@ -254,7 +267,15 @@ class Task:
     @property
     def data_file(self) -> str:
         """What the rows were read from, the same on every machine."""
-        return label_of(self.source, self.name)
+        label = label_of(self.source, self.name)
+        label += ", answered questions only" if self.answered_only else ""
+        return f"{label}, instructed" if self._instruction else label
+
+    @property
+    def _instruction(self) -> str:
+        """The line before the template, with its end; "" where there is none."""
+        known = self.instruction is not None and self.source.kind != "embedded"
+        return f"{self.instruction}\n" if known else ""
 
     @property
     def data_revision(self) -> str:
@@ -322,10 +343,11 @@ class Task:
             for name in sorted(names - {"turn"})
         }
         if self.turns is None or "turn" not in names:
-            return Turns((fill(choose(self.template, values), values),))
+            return Turns((self._instruction + fill(choose(self.template, values), values),))
         turns = read_turns(look_up(row, self.turns, self.fields), self.turns)
         filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
-        return replace(turns, asked=tuple(fill(choose(self.template, one), one) for one in filled))
+        said = [fill(choose(self.template, one), one) for one in filled]
+        return replace(turns, asked=tuple(self._instruction + text for text in said))
 
     def _names(self) -> set[str]:
         """What the templates ask for."""

@@ -65,12 +65,14 @@ COMMANDS = (
     "dsbd=fronts experiment=embedded prompts=100",
     f"dsbd=fronts pair=llama2_13b_68m,opt_13b engine=cuda {_SAMPLE}",
     "dsbd=one_cache experiment=embedded prompts=100",
-    "redrafter=decoding experiment=embedded prompts=24",
+    "redrafter=decoding experiment=embedded prompts=24 task.later_turns=fixed "
+    "generation.max_new_tokens=128",
     f"redrafter=decoding pair=vicuna_7b engine=cuda cells=[medusa:mc_sim_7b_63] {_SAMPLE}",
     "redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32",
     "redrafter=batches experiment=embedded prompts=32 cells=[sd:3,rsd_s:4x3,redrafter:2x5,"
     "redrafter:8x5,{decoder: redrafter, spec: 8x5, tree_attention: false}]",
-    "redrafter=temperatures experiment=embedded prompts=16",
+    "redrafter=temperatures experiment=embedded prompts=16 task.later_turns=fixed "
+    "generation.max_new_tokens=128",
     "redrafter=grid experiment=embedded",
 )
 _MOST = 60  # ids of one command kept one by one; of more a digest each sixty

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.run import prompts
 from spec_bench.run.store import CellStore
 from tests.judge.endpoint import Judge, serving
 from tests.run.test_job import count_generate
@@ -101,6 +102,27 @@ def test_own_second_turns_continue_what_the_cell_itself_decoded(
         assert result.metrics["prompts"] == 6
 
 
+def test_an_own_second_turns_limit_is_what_the_models_have_room_for(
+    run_job: RunJob, chat: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
+    room, limit = 120, 40
+    monkeypatch.setattr(prompts, "_context", lambda settings: room)
+    asked: dict[str, tuple[int, int]] = {}
+    made = prompts.Prompts._of.__func__  # type: ignore[attr-defined]
+
+    def noting(cls, settings, tokenizer, examples, *more):
+        for request in (each for _, own in examples for each in own):
+            asked[request.prompt_id] = (len(request.prompt_ids), request.max_new_tokens)
+        return made(cls, settings, tokenizer, examples, *more)
+
+    monkeypatch.setattr(prompts.Prompts, "_of", classmethod(noting))
+    run_job(*chat, "prompts=1", "task.later_turns=own", f"generation.max_new_tokens={limit}")
+    longest, left = asked["81/1"]
+    assert asked["81/0"][1] == limit
+    assert left == room - longest < limit
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(
     run_job: RunJob, chat: tuple[str, ...], tmp_path: Path, size: int
@@ -133,7 +155,7 @@ def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
     run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=r"prompt '81/1' needs \d+ positions"):
-        run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=120")
+        run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=240")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 

@@ -28,7 +28,8 @@ PROMPTS = {
     "wmt18_deen": "Translate German to English:\nGerman: Das Haus ist rot.\nEnglish:",
     "wmt14_ende": "Translate English to German:\nEnglish: The house is red.\nGerman:",
     "xsum": "Article: A bridge opened.\nIt is long.\nSummary:",
-    "squad": "Title: Oslo\nContext: Oslo is in Norway.\nQuestion: Where is Oslo?\nAnswer:",
+    "squad": "Answer with words from the context. If it does not tell, answer: unanswerable\n"
+    "Title: Oslo\nContext: Oslo is in Norway.\nQuestion: Where is Oslo?\nAnswer:",
 }
 REFERENCES = {
     "wmt18_deen": ["The house is red."],

@@ -39,6 +39,28 @@ def scores(predictions: list[str], references: list[list[str]]) -> list[float]:
     return [SCORES[name]().score(predictions, references).value for name in ("exact_match", "f1")]
 
 
+def test_the_prompt_allows_unanswerable_and_the_row_says_so(hub_file):
+    task = build_task(config("squad", kind="local", path=str(hub_file)))
+    instruction, title, *_ = task.examples()[0].turns[0].splitlines()
+    assert instruction.endswith("answer: unanswerable")
+    assert title == "Title: Oslo"
+    assert task.data_file == f"{hub_file.name}, instructed"
+    embedded = build_task(config("squad"))
+    assert embedded.examples(1)[0].turns[0].startswith("Title: ")
+    assert embedded.data_file == "squad.jsonl"
+
+
+@pytest.mark.parametrize("sample", ["first", "random"])
+def test_answered_questions_alone_are_asked_and_the_row_says_so(hub_file, sample):
+    asked = {"answered_only": True, "instruction": None, "sample": sample}
+    task = build_task(config("squad", kind="local", path=str(hub_file)) | asked)
+    assert [example.id for example in task.examples()] == ["q0"]
+    assert task.data_file == f"{hub_file.name}, answered questions only"
+    every = build_task(config("squad") | {"answered_only": True})
+    assert all(each.references[0] for each in every.examples(50))
+    assert len(every.examples()) < len(build_task(config("squad")).examples())
+
+
 def test_the_hubs_answers_are_references_and_none_means_unanswerable(hub_file):
     task = build_task(config("squad", kind="local", path=str(hub_file)))
     references = [task.references(example) for example in task.examples()]

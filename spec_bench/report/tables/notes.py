@@ -64,6 +64,7 @@ def notes_for(
         )
     notes += _others(item, rows)
     notes += _stops(rows)
+    notes += _turns(rows)
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
     return [*notes, *_compared(grid)]
@@ -169,6 +170,27 @@ def _stops(rows: Sequence[Row]) -> list[str]:
         "not at its limit; task.stop=[] lets it run on."
         for task, own in rules.items()
     ]
+
+
+_CONTINUED = {
+    "own": "later turns continue the decoder's own answers",
+    "fixed": "later turns continue fixed answers, the same for every decoder",
+    "none": "first turns only",
+}
+
+
+def _turns(rows: Sequence[Row]) -> list[str]:
+    """How conversations were held: a score by other rules is not the published one."""
+    found: dict[str, None] = {}
+    for row in rows:
+        if (held := row.get("later_turns")) in _CONTINUED:
+            limit = _number_of(row.get("max_new_tokens"))
+            found[f"Ours, {names.task(row['task'])}: {limit}{_CONTINUED[str(held)]}."] = None
+    return list(found)
+
+
+def _number_of(limit: object) -> str:
+    return "" if limit is None or pd.isna(limit) else f"up to {limit:g} new tokens, "
 
 
 def _marks(grid: Grid) -> list[str]:
