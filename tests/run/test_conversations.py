@@ -155,7 +155,7 @@ def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
     run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=r"prompt '81/1' needs \d+ positions"):
-        run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=240")
+        run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=200")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
