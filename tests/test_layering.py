@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
     "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks"},
+    "forecast": {"core", "tree", "decode", "verify"},
     # train stands beside run: an application of its own that shares run's pairs and folders
     "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run", "validation"},
     "embedded": set(),

@@ -1,0 +1,100 @@
+"""Which decoders can be forecast, and how many calls each needs for a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import DecoderConfig
+from spec_bench.forecast.calls import at_least_by_block, at_least_by_level, expected_calls
+from spec_bench.forecast.passing import Sets, drawn, passing, ranked_passing
+from spec_bench.tree.base import GrownTree
+from spec_bench.tree.chain import Chain
+from spec_bench.tree.widths import Widths
+from spec_bench.verify.base import NodeVerifier
+from spec_bench.verify.path_rule import Traversal
+
+
+@dataclass(frozen=True)
+class Text:
+    """What the target wrote, and both laws at every position of it.
+
+    Attributes:
+        tokens: [T].
+        p: [T, V] the target's law at each position, after warping.
+        q: [T, V] the draft's.
+    """
+
+    tokens: Tensor
+    p: Tensor
+    q: Tensor
+
+
+def why_not(config: DecoderConfig) -> str | None:
+    """Why a decoder cannot be forecast; None where it can."""
+    if config.drafter.kind != "language_model" or config.drafts != 1:
+        return "only one draft language model is foreseen"
+    if not isinstance(config.tree, Chain | Widths):
+        return f"trees of policy {config.tree.name!r} do not have equal widths on each level"
+    if isinstance(config.verifier, Traversal):
+        return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
+    if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":
+        return f"rule {config.verifier.name!r} is no exact node rule"
+    return None
+
+
+def widths_of(config: DecoderConfig) -> tuple[int, ...]:
+    """Children per node on each level."""
+    tree = config.tree
+    return tree.widths if isinstance(tree, Widths) else (1,) * _depth(config)
+
+
+def _depth(config: DecoderConfig) -> int:
+    assert isinstance(config.tree, GrownTree)
+    return config.tree.shape.depth
+
+
+def calls_for(
+    config: DecoderConfig,
+    text: Text,
+    settings: SamplingSettings,
+    generator: torch.Generator,
+    samples: int = 4,
+    sets: Sets | None = None,
+) -> float:
+    """Expected target calls of a decoder that writes a text.
+
+    Args:
+        config: the decoder.
+        text: plain decoding's.
+        settings: under which it was written.
+        generator: of the children drawn.
+        samples: S, for rules whose chances have no closed form.
+        sets: in place of draws: every way the children may fall out.
+
+    Raises:
+        ValueError: the decoder cannot be forecast, with the reason.
+    """
+    reason = why_not(config)
+    if reason:
+        raise ValueError(f"{config.title}: {reason}")
+    depth = _depth(config)
+    if isinstance(config.verifier, Traversal):
+        at = text.tokens.unsqueeze(1)
+        ratio = (text.q.gather(1, at).double() / text.p.gather(1, at).double()).squeeze(1)
+        return expected_calls(at_least_by_block(ratio, depth))
+    assert isinstance(config.verifier, NodeVerifier) and isinstance(config.tree, GrownTree)
+    judge, widths = config.verifier.judge(depth), widths_of(config)
+    siblings = config.tree.siblings(settings)
+    levels = []
+    for width in widths:
+        # Fresh draws on every level: a product of estimates is unbiased if they are independent.
+        if siblings == "deterministic":
+            levels.append(ranked_passing(judge, text.p, text.q, text.tokens, width))
+        else:
+            found = sets or drawn(siblings, samples, generator)
+            levels.append(passing(judge, text.p, text.q, text.tokens, width, found))
+    return expected_calls(at_least_by_level(torch.stack(levels)))
