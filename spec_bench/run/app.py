@@ -41,7 +41,7 @@ from spec_bench.run.compose import (
 )
 from spec_bench.run.config import RunSettings, check_settings
 from spec_bench.run.confirm import confirming, planned_confirmation
-from spec_bench.run.experiment import Experiment, JobNote
+from spec_bench.run.experiment import Experiment, JobNote, Tables
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
@@ -66,6 +66,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
+_tables = Tables()  # that this process's jobs add to
 _planned: list[PlannedCell] = []  # with plan=true, of all jobs of the sweep
 _in_main = False  # whether this is the user's process, and not one that a launcher started
 
@@ -88,7 +89,10 @@ def main() -> None:
     application = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     try:
         with signals.raising():
-            application(_job)()
+            try:
+                application(_job)()
+            finally:
+                _finish_tables()
         if _planned:
             print_plan(_planned)
     except (HydraException, OmegaConfBaseException) as error:
@@ -247,7 +251,9 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     labels = labels_of(settings.facts(settings.cells[0]))
     cells = tuple(result.run_id for result in results)
     note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells, settings.stage)
-    rows = Experiment(settings.results, settings.name).add(note)
+    # The jobs of a sweep that run in the user's process are all over before ``main`` is.
+    more = _in_main and _in_a_sweep() and not sinks
+    rows = _tables.add(Experiment(settings.results, settings.name), note, more)
     if sinks:
         place = settings.pair.name, settings.task.name
         own = [row for row in rows if (row["pair"], row["task"]) == place]
@@ -259,6 +265,17 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
         print(f"results: {files.results_file(settings.results, settings.name)}")
 
 
+def _finish_tables() -> None:
+    """Makes the tables whole that a sweep's last jobs left to others."""
+    try:
+        _tables.finish()
+    except OSError as error:
+        if _wants_trace or error.errno not in _NO_ROOM:
+            raise
+        print(f"spec_bench: cannot write: {error}; the same command resumes", file=sys.stderr)
+        _statuses.append(1)
+
+
 def _logged(results: Path, result: CellResult) -> LoggedCell:
     """A cell's row, resolved settings and records, as its folder holds them."""
     store = CellStore(results, result.run_id)
@@ -266,12 +283,14 @@ def _logged(results: Path, result: CellResult) -> LoggedCell:
     return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
 
 
+def _in_a_sweep() -> bool:
+    """Whether Hydra runs the job as one of several."""
+    return HydraConfig.initialized() and not OmegaConf.is_missing(HydraConfig.get().job, "num")
+
+
 def _number() -> int:
     """The job's place in its sweep; 0 where it is the only one."""
-    if not HydraConfig.initialized():
-        return 0
-    job = HydraConfig.get().job
-    return 0 if OmegaConf.is_missing(job, "num") else int(job.num)
+    return int(HydraConfig.get().job.num) if _in_a_sweep() else 0
 
 
 def _config_folders() -> list[Path]:

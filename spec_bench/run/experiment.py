@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from spec_bench import files, packed
@@ -26,6 +27,8 @@ from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv, read_rows
 
 log = logging.getLogger(__name__)
+_QUICK_S = 0.5  # a rebuild that took no longer is always done
+_SHARE = 0.05  # of the time of a sweep, what longer ones may take
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,14 @@ class Experiment:
             files.check_writable(folder)
         read_rows(self.csv)
 
-    def add(self, note: JobNote) -> list[dict[str, Any]]:
-        """Notes a job that has ended and rebuilds the CSV; its rows."""
+    def note(self, note: JobNote) -> None:
+        """Notes a job that has ended, which the next rebuild sees."""
         path = self._notes / f"{job_id(note.cells)}.json"
         files.write_json(path, asdict(replace(note, ended=time.time())))
+
+    def add(self, note: JobNote) -> list[dict[str, Any]]:
+        """Notes a job that has ended and rebuilds the CSV; its rows."""
+        self.note(note)
         return self.rebuild()
 
     def rebuild(self) -> list[dict[str, Any]]:
@@ -142,6 +149,51 @@ class Experiment:
 
     def _paths(self) -> list[Path]:
         return sorted(self._notes.glob("*.json"))
+
+
+class Tables:
+    """The tables that the jobs of one process add to.
+
+    A rebuild reads and writes all of an experiment's cells: done at every end of a sweep of short
+    jobs it would grow with their number squared. A job that others follow in this process leaves it
+    to them where the last one took long and is not long ago; ``finish`` makes up for it. What a
+    killed process left undone the next end of a job, or the rerun's, does.
+    """
+
+    def __init__(self) -> None:
+        self._behind: dict[Path, Experiment] = {}
+        self._last: dict[Path, tuple[float, float]] = {}  # when it ended and how long it took
+
+    def add(self, experiment: Experiment, note: JobNote, more: bool) -> list[dict[str, Any]]:
+        """Notes a job that has ended.
+
+        Args:
+            experiment: the job's.
+            note: of the job.
+            more: whether jobs may follow in this process, and ``finish`` will be called.
+
+        Returns:
+            The table's rows; none where it is left to a later job.
+        """
+        experiment.note(note)
+        ended, took = self._last.get(experiment.csv, (0.0, 0.0))
+        if more and took > _QUICK_S and monotonic() - ended < took / _SHARE:
+            self._behind[experiment.csv] = experiment
+            return []
+        return self._rebuild(experiment)
+
+    def finish(self) -> None:
+        """Rebuilds the tables that do not have all ended jobs yet."""
+        while self._behind:
+            _, experiment = self._behind.popitem()
+            self._rebuild(experiment)
+
+    def _rebuild(self, experiment: Experiment) -> list[dict[str, Any]]:
+        started = monotonic()
+        rows = experiment.rebuild()
+        self._behind.pop(experiment.csv, None)
+        self._last[experiment.csv] = monotonic(), monotonic() - started
+        return rows
 
 
 def _note(path: Path) -> JobNote | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import permutations
+from itertools import product
 from typing import Any
 
 from spec_bench import columns
@@ -18,9 +18,9 @@ Row = Mapping[str, Any]
 STATE = ("target_revision", "draft_revision", "data_revision", "prompts_digest", "engine")
 # What follows from the state and the place, and is nothing that a user varies.
 _FOLLOWS = ("run_id", "machine", "attention")
+_APART = (*STATE, *_FOLLOWS)
 # What rows without an engine's number do not state.
 _NEWER = ("data_source", "data_file", "device", "dtype", "compile", "threads", "stop_rule")
-_CELL = ("pair", "target", "draft", "task", "decoder", "spec")
 
 
 def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
@@ -35,31 +35,48 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
         ended: run id -> when the last job that has the cell ended, in seconds; a row that it does
             not name is older than all that it names.
     """
-    cells: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        cells[tuple(_text(row, name) for name in _CELL)].append(row)
-    return {
-        str(old["run_id"])
-        for same in cells.values()
-        for old, new in permutations(same, 2)
-        if _takes_the_place(new, old, ended)
-    }
+    names = [each for each in columns.names_of("identity", "setting") if each not in _APART]
+    latest: dict[_Labels, dict[tuple[str, ...], float]] = defaultdict(dict)
+    for new in rows:
+        if _text(new, "status") == "failed":
+            continue
+        state, when = _state(new), _end(new, ended)
+        for old_states, old_asked in product((True, False), repeat=2):
+            states = latest[_labels(new, names, old_states, old_asked)]
+            states[state] = max(when, states.get(state, when))
+
+    def is_past(old: Row) -> bool:
+        labels = _labels(old, names, bool(_text(old, "engine")), bool(_text(old, "prompts")))
+        later, own = _end(old, ended), _state(old)
+        found = latest.get(labels, {}).items()
+        return any(when > later for state, when in found if state != own)
+
+    return {str(old["run_id"]) for old in rows if is_past(old)}
 
 
-def _takes_the_place(new: Row, old: Row, ended: Mapping[str, float]) -> bool:
-    """Whether the one is the other's cell, measured later and in another state."""
-    later = ended.get(str(new["run_id"]), -1.0) > ended.get(str(old["run_id"]), -1.0)
-    if not later or _text(new, "status") == "failed":
-        return False
-    unstated = () if _text(old, "engine") else _NEWER
-    labels = [
-        name
-        for name in columns.names_of("identity", "setting")
-        if name not in (*STATE, *_FOLLOWS, *unstated)
-    ]
-    alike = all(_text(new, name) == _text(old, name) for name in labels)
-    asked = _text(old, "prompts") in ("", _text(new, "prompts"))
-    return alike and asked and any(_text(new, name) != _text(old, name) for name in STATE)
+_Labels = tuple[str | None, ...]
+
+
+def _labels(row: Row, names: Sequence[str], stated: bool, asked: bool) -> _Labels:
+    """What rows must agree in; None stands for what the older one does not say.
+
+    Args:
+        row: either of them.
+        names: the columns.
+        stated: whether the older row states what rows without an engine's number do not.
+        asked: whether it states how many prompts were asked.
+    """
+    labels = [None if name in _NEWER and not stated else _text(row, name) for name in names]
+    return (*labels, _text(row, "prompts") if asked else None, str((stated, asked)))
+
+
+def _state(row: Row) -> tuple[str, ...]:
+    return tuple(_text(row, name) for name in STATE)
+
+
+def _end(row: Row, ended: Mapping[str, float]) -> float:
+    """When the last of its jobs ended; -1 where no job names it."""
+    return ended.get(str(row["run_id"]), -1.0)
 
 
 def _text(row: Row, name: str) -> str:

@@ -12,7 +12,7 @@ from spec_bench import packed
 from spec_bench.files import read_csv
 from spec_bench.records import CellResult, Generation, StepRecord
 from spec_bench.run import experiment
-from spec_bench.run.experiment import Experiment, JobNote
+from spec_bench.run.experiment import Experiment, JobNote, Tables
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
 from tests import warm
@@ -148,6 +148,43 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     said = [each.getMessage() for each in caplog.records]
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
+
+
+def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, rebuilds = [0.0], list[int]()
+    rebuild = Experiment.rebuild
+
+    def slow(self: Experiment) -> list[dict[str, Any]]:
+        rebuilds.append(len(rebuilds))
+        now[0] += 2.0
+        return rebuild(self)
+
+    monkeypatch.setattr(experiment, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Experiment, "rebuild", slow)
+    tables, ours = Tables(), Experiment(tmp_path, "name")
+
+    def ends(number: int, after_s: float, more: bool = True) -> list[str]:
+        now[0] += after_s
+        cell = CellStore(tmp_path, f"cell{number}")
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        cell.finish(result(f"cell{number}", {"mbsu": number}), "job")
+        return [
+            row["run_id"] for row in tables.add(ours, JobNote(number, "", (f"cell{number}",)), more)
+        ]
+
+    assert ends(0, 0.0) == ["cell0"]
+    assert [ends(number, 9.0) for number in (1, 2, 3, 4)] == [[], [], [], []]
+    assert names(tmp_path) == ["cell0"]
+    assert ends(5, 9.0) == [f"cell{number}" for number in range(6)]  # 45 s, 20 times 2 s
+    assert ends(6, 1.0) == []
+    tables.finish()
+    assert names(tmp_path) == [f"cell{number}" for number in range(7)]
+    assert len(rebuilds) == 3
+    tables.finish()
+    assert len(rebuilds) == 3
+    assert ends(7, 1.0, more=False)[-1] == "cell7"  # nobody follows
 
 
 def test_rows_of_other_weights_leave_the_table_and_come_back_with_them(tmp_path: Path) -> None:
