@@ -52,6 +52,8 @@ DECODERS: dict[str, Decoder] = {
     "mcns": Decoder("MCNS", PURPLE, "^"),
     "block": Decoder("block verification", SKY, "o"),
     "traversal": Decoder("traversal", SKY, "^"),
+    "optimal": Decoder("optimal rule", SKY, "s"),
+    "top_and_sample": Decoder("top and sample", SKY, "D"),
     "beam_sampling": Decoder("beam sampling", GREEN, "s"),
     "beam_search": Decoder("beam search", GREEN, "P"),
     "dsbd": Decoder("DSBD", VERMILLION, "o"),

@@ -34,10 +34,9 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
-DECODERS = (
-    *("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s"),
-    *("block", "traversal"),
-)
+PAPERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
+BEYOND = ("block", "traversal", "optimal", "top_and_sample")  # rules of no paper that is drawn here
+DECODERS = (*PAPERS, *BEYOND)
 
 
 def tiny_model(architecture: str) -> PreTrainedModel:

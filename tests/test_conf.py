@@ -33,7 +33,8 @@ SINGLE = [
     "spectr",
 ]
 BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
-BEYOND = ["block", "traversal"]  # rules of no paper that is reproduced here
+# rules of no paper that is reproduced here
+BEYOND = ["block", "optimal", "top_and_sample", "traversal"]
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
 DECODERS = sorted([*SINGLE, *BEYOND, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])

@@ -7,7 +7,7 @@ the ways of drawing siblings that it claims to be exact for; all combinations ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
@@ -98,7 +98,9 @@ def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
             continue
         if issubclass(kind, BeamVerifier) and kind.searches:
             continue  # draws nothing: held against another program's beam search, not a law
-        made = [kind(**needed) for needed in kind.laws.values()] or [kind()]
+        taken: set[str] = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
+        own = {key: getattr(tree, key) for key in tree.shared if key in taken}
+        made = [kind(**needed, **own) for needed in kind.laws.values()] or [kind(**own)]
         if isinstance(tree, GrownTree) and mark != "exact":
             made = [each for each in made if tree.siblings(WARM) in each.siblings]
         found += [each for index, each in enumerate(made) if each not in made[:index]]

@@ -127,7 +127,12 @@ def _law(q: Tensor, brothers: Tensor, child: int, width: int, law: Law) -> Tenso
             return torch.zeros_like(q[:, 0])
         return torch.nn.functional.one_hot(best[:, child], q.shape[-1]).to(q.dtype)
     rest = q[:, 0]
-    if law == "without_replacement":
+    if law == "top_and_sampled":
+        brothers = rest.sort(dim=-1, descending=True, stable=True).indices[:, : width - 1]
+        if child:
+            best = torch.nn.functional.one_hot(brothers[:, child - 1], q.shape[-1])
+            return best * (rest.gather(1, brothers[:, child - 1, None]) > 0).to(q.dtype)
+    if law in ("without_replacement", "top_and_sampled"):
         rest = rest.scatter(1, brothers, 0.0)
         total = rest.sum(dim=1, keepdim=True)
         rest = torch.where(total > 0, rest / total, 0.0)
@@ -151,6 +156,10 @@ def _grown(
         q = tables.q[depth][prefix[:, above]]  # [R, F, 3, V]
         q = q[:, :, :width] if law == "several_drafts" else q[:, :, :1]
         parent = torch.arange(q.shape[1]).repeat_interleave(width)
+        if law == "top_and_sampled":  # what the best leave
+            best = q.sort(dim=-1, descending=True, stable=True).indices[..., : width - 1]
+            q = q.scatter(-1, best, 0.0)
+            q = q / q.sum(dim=-1, keepdim=True).clamp(min=1e-300)
         logs = q[:, :, 0].log() if law == "without_replacement" else None
         given = None if law in ("without_replacement", "deterministic") else q
         tree.add_level(tokens[:, below], parent, valid[:, below], given, logs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ SAID: dict[Law, str] = {
     "without_replacement": "without replacement",
     "deterministic": "ranked list",
     "several_drafts": "several drafts",
+    "top_and_sampled": "top and sampled",
 }
 
 
@@ -34,19 +35,27 @@ class RuleCase:
         rule: the node rule.
         law: how the children of a node are drawn; ``several_drafts`` is child j from draft j,
             ``deterministic`` a fixed list: the draft's best tokens.
+        sampled: of top-and-sampled children how many are drawn.
     """
 
     name: str
     rule: NodeRule
     law: Law
+    sampled: int = 1
 
 
 def rule_cases() -> Iterator[RuleCase]:
     """Every registered node rule that claims to be exact, for each law that it claims it for."""
+    kind: Any
     for name, kind in rule.items():
         if not issubclass(kind, NodeVerifier) or kind.declared != "exact":
             continue
         for law, needed in kind.laws.items():
+            if law == "top_and_sampled":
+                for sampled in (1, 2):
+                    drawn = kind(**needed, sampled=sampled).judge(depth=1)
+                    yield RuleCase(f"{name}, {SAID[law]}, {sampled} drawn", drawn, law, sampled)
+                continue
             judge = kind(**needed).judge(depth=1)
             laws: tuple[Law, ...] = (law,)
             if law == "iid" and kind.several_drafts:
@@ -91,18 +100,23 @@ def adversarial_pairs(
         yield draw(1.0, keep), torch.stack([draw(1.0, vocab - keep) for _ in range(3)])
 
 
-def children_law(q: Tensor, children: int, law: Law) -> tuple[Tensor, Tensor, Tensor]:
+def children_law(
+    q: Tensor, children: int, law: Law, sampled: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
     """Every tuple of children with its probability.
 
     Args:
         q: [3, V] drafts; all but ``several_drafts`` use the first.
         children: C.
         law: as in ``RuleCase``.
+        sampled: as in ``RuleCase``.
 
     Returns:
         tokens [B, C], valid [B, C], probability [B].
     """
     vocab = q.shape[1]
+    if law == "top_and_sampled":
+        return _top_and_sampled(q[0], children, min(sampled, children))
     if law == "deterministic":
         tokens = q[0].sort(descending=True, stable=True).indices[None, :children]
         return tokens, torch.ones_like(tokens, dtype=torch.bool), q.new_ones(1)
@@ -129,6 +143,24 @@ def children_law(q: Tensor, children: int, law: Law) -> tuple[Tensor, Tensor, Te
     return tokens[possible], valid[possible], probability[possible]
 
 
+def _top_and_sampled(q: Tensor, children: int, sampled: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Children drawn beside the best of q [V], then the best; as ``children_law`` returns them."""
+    values, best = q.sort(descending=True, stable=True)
+    best, there = best[: children - sampled], values[: children - sampled] > 0
+    rest = q.clone()
+    rest[best] = 0.0
+    some = bool(rest.sum() > 0)
+    w = rest / rest.sum() if some else torch.eye(len(q), dtype=q.dtype)[0]
+    drawn = torch.tensor(list(itertools.product(range(len(q)), repeat=sampled)))
+    probability = w[drawn].prod(dim=1)
+    drawn, probability = drawn[probability > 0], probability[probability > 0]
+    tokens = torch.cat([drawn, best.expand(len(drawn), -1)], dim=1)
+    valid = torch.cat(
+        [torch.full_like(drawn, some, dtype=torch.bool), there.expand(len(drawn), -1)], dim=1
+    )
+    return tokens, valid, probability
+
+
 def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
     """The law of the token that comes out, summed over all draws of the children.
 
@@ -141,7 +173,7 @@ def output_law(case: RuleCase, p: Tensor, q: Tensor, children: int) -> Tensor:
     Returns:
         [V]; equals p if the rule is lossless.
     """
-    tokens, valid, probability = children_law(q, children, case.law)
+    tokens, valid, probability = children_law(q, children, case.law, case.sampled)
     tuples = tokens.shape[0]
     law_q = q[:children] if case.law == "several_drafts" else q[:1]
     proposals = None if case.law == "deterministic" else law_q.expand(tuples, -1, -1)

@@ -15,8 +15,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Siblings = Literal["iid", "without_replacement", "deterministic"]
-"""How the children of one node are drawn: the law that a node rule is exact for."""
+Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
+"""How the children of one node are drawn: the law that a node rule is exact for. Of
+``top_and_sampled`` ones the first are drawn from what the draft's best leave, and those follow."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Tree:
             is left of a sharp law once its likeliest tokens are drawn has no other home: float32
             holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
+        sampled: of top-and-sampled siblings how many are drawn, or all where there are fewer.
         lawful: [R] whether all logits that the tree was grown from make a law.
         carried: what a policy carries from one level to the next; nobody else reads it.
     """
@@ -84,7 +86,7 @@ class Tree:
     def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
         """Plants a root per row. root: [R] token ids."""
         rows, nodes, device = root.shape[0], shape.size, root.device
-        self.shape, self.siblings = shape, siblings
+        self.shape, self.siblings, self.sampled = shape, siblings, 1
         self.carried: tuple[Tensor, ...] = ()
         self.grown = 0
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()

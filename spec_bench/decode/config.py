@@ -76,6 +76,13 @@ class DecoderConfig:
                 f"{self.title}: {self.drafts} drafts need tree.policy 'widths' with replacement: "
                 f"true, got {name!r}"
             )
+        for key in self.tree.shared:
+            own, other = getattr(self.tree, key), getattr(self.verifier, key, None)
+            if other not in (None, own):
+                raise ValueError(
+                    f"{self.title}: tree.{key} is {shown(own)} and verifier.{key} {shown(other)}; "
+                    "they must be the same"
+                )
 
     @property
     def title(self) -> str:

@@ -30,11 +30,13 @@ class Policy(ABC):
         name: under which it is registered.
         takes: the shorthand that it takes, in words, for messages.
         drafters: the kinds of drafter that it goes with; None: every one that goes level by level.
+        shared: keys that a rule which has them too must set alike.
     """
 
     name: ClassVar[str]
     takes: ClassVar[str]
     drafters: ClassVar[tuple[str, ...] | None] = None
+    shared: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod

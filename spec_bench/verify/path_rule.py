@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -166,8 +166,9 @@ def sibling_laws(tree: Tree, level: int, tokens: Tensor, there: Tensor) -> Itera
             yield log_q.softmax(dim=-1)
             log_q = log_q.scatter(-1, token.unsqueeze(-1), gone)
     else:
+        best = tree.sampled if tree.siblings == "top_and_sampled" else tokens.shape[-1]
         for child in range(tokens.shape[-1]):
-            yield None if q is None else q[:, :, child % q.shape[2]]
+            yield None if q is None or child >= best else q[:, :, child % q.shape[2]]
 
 
 def post_order(tree: Tree) -> Tensor:
@@ -231,7 +232,7 @@ def path_walk(
     return WalkResult(torch.stack(path, dim=1), depth[last], token)
 
 
-WHOLE_PATH: tuple[Siblings, ...] = ("iid", "without_replacement", "deterministic")
+WHOLE_PATH: tuple[Siblings, ...] = get_args(Siblings)
 
 
 @rule("traversal", siblings=WHOLE_PATH, mark="exact", several_drafts=True)

@@ -39,6 +39,23 @@ CASES = {
         decoder(widths(2, 1, 1, replacement=False), DISTINCT),
     ),
     "widths 2-1-1, replacement": (2, decoder(widths(2, 1, 1, replacement=True), REPLACED)),
+    "a block of three": (2, decoder({"policy": "chain", "depth": 3}, {"rule": "traversal"})),
+    "whole paths of widths 2-1-1": (
+        2,
+        decoder(widths(2, 1, 1, replacement=False), {"rule": "traversal"}),
+    ),
+    "the best and one drawn, 2-1-1": (
+        2,
+        decoder({"policy": "top_and_sample", "widths": [2, 1, 1]}, {"rule": "top_and_sample"}),
+    ),
+    "the optimal rule, two paths of two": (
+        2,
+        decoder({"policy": "iid_paths", "paths": 2, "depth": 2}, {"rule": "optimal"}),
+    ),
+    "the optimal rule, two paths of three": (
+        2,
+        decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "optimal"}),
+    ),
     "three children from two drafts": (
         3,
         decoder(widths(3, replacement=True), REPLACED, drafts=2),
@@ -56,7 +73,12 @@ def toy(settings: dict[str, Any], vocab: int, rows: int = 1) -> tuple[Any, Histo
     return read_decoder(settings, WARM).build(target, drafts, WARM, rows), target
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("the optimal rule, two paths of three",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
+)
 def test_one_iteration_has_exactly_the_law_of_a_model_with_a_memory(name: str) -> None:
     vocab, settings = CASES[name]
     built, target = toy(settings, vocab)

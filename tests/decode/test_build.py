@@ -82,11 +82,11 @@ def altered(name: str, block: str, **values: object) -> dict:
         ),
         (altered("rsd_s", "verifier", rule="k_seq"), "verifier.replacement does not belong"),
         ({**decoder_settings("rsd_s"), "verifier": {"rule": "k_seq"}}, "but rule 'k_seq' is exact"),
-        (altered("rsd_s", "verifier", rule="coin"), "k_seq, naive, recursive_rejection"),
+        (altered("rsd_s", "verifier", rule="coin"), "k_seq, naive, optimal, recursive_rejection"),
         (altered("rsd_s", "tree", policy="bush"), "iid_paths, node_list, root"),
         (altered("rsd_s", "tree", paths=3), "tree.paths does not belong"),
         (altered("sd", "drafter", kind="none"), "'none' does not go with tree policy 'chain'"),
-        (altered("sd", "drafter", kind="oracle"), "language_model, medusa, none"),
+        (altered("sd", "drafter", kind="oracle"), "language_model, lookup, medusa, none"),
         (altered("rsd_s", "drafter", drafts=2), "2 drafts need tree.policy 'widths'"),
         (
             altered("sd", "tree", depth=True),

@@ -11,7 +11,14 @@ from spec_bench.audit.greedy import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.records import Request
-from tests.families import ARCHITECTURES, DECODERS, decoder_settings, random_requests, tiny_pair
+from tests.families import (
+    ARCHITECTURES,
+    BEYOND,
+    PAPERS,
+    decoder_settings,
+    random_requests,
+    tiny_pair,
+)
 
 REQUESTS = random_requests(12, 24)
 BATCHES = [1, 4]
@@ -59,9 +66,16 @@ def differences_from_generate(
     return [difference for difference in found if difference]
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+CASES = [(a, n, b) for a in ARCHITECTURES for n in PAPERS for b in BATCHES]
+CASES += [("llama", name, 4) for name in BEYOND]
+OTHERS = [(a, n, b) for a in ARCHITECTURES for n in BEYOND for b in BATCHES]
+OTHERS = [case for case in OTHERS if case not in CASES]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "batch"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
+)
 def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
     target, draft = tiny_pair(architecture)
     greedy = SamplingSettings(temperature=0)

@@ -1,0 +1,80 @@
+"""The most that any lossless rule can accept of given candidates.
+
+For candidates of a known law the optimum over all rules is 1 + min_H (p(H) - P(all in H)) over
+token sets H (arXiv 2502.18779). For K draws from q, with or without replacement, the minimum is
+at a prefix of the tokens sorted by rising p/q; tokens that q leaves out are in none.
+Letters: B nodes, V vocabulary, T points in time.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_STEP = 0.1
+_REACH = 45.0  # of log time to both sides of 0
+
+
+def bound_iid(p: Tensor, q: Tensor, count: int) -> Tensor:
+    """Of K i.i.d. candidates.
+
+    Args:
+        p: [B, V].
+        q: [B, V].
+        count: K.
+
+    Returns:
+        [B] float64: 1 - max(0, max_i (t_i^K - R_i)), t and R the running sums of q and p.
+    """
+    own_p, own_q = by_ratio(p, q)
+    missing = own_q.cumsum(dim=-1) ** count - own_p.cumsum(dim=-1)
+    return 1 - missing.amax(dim=-1).clamp(min=0.0)
+
+
+def bound_without_replacement(p: Tensor, q: Tensor, count: int) -> Tensor:
+    """Of K candidates drawn without replacement, or of all of q's support where that has fewer.
+
+    That the first K draws fall into H: let a clock ring at rate q(x) for every token, and one at
+    rate r = 1 - q(H) for all others together; then K of H's rang before it. This is the integral
+    of r exp(-r t) P(at least K of H's rang by t), taken over log t with even steps, whose error is
+    below 1e-12; the law of min(rang, K) is carried along while H grows.
+
+    Args:
+        p: [B, V].
+        q: [B, V].
+        count: K.
+
+    Returns:
+        [B] float64.
+    """
+    own_p, own_q = by_ratio(p, q)
+    support = (own_q > 0).sum(dim=-1, keepdim=True)
+    wanted = support.clamp(max=count)  # [B, 1]
+    steps = round(_REACH / _STEP)
+    time = torch.arange(-steps, steps + 1, dtype=torch.float64, device=p.device).mul(_STEP).exp()
+    rang = own_q.new_zeros((p.shape[0], time.shape[0], count + 1))
+    rang[..., 0] = 1.0  # [B, T, K + 1] law of how many of H's rang, K or more being one
+    # What is outside H, summed from the far end: 1 - q(H) would lose a small rest.
+    outside = own_q.flip(-1).cumsum(dim=-1).flip(-1) - own_q
+    inside_p = own_p.cumsum(dim=-1)
+    worst = torch.zeros_like(inside_p[:, 0])
+    each = torch.arange(count + 1, device=p.device)
+    for token in range(own_q.shape[1]):
+        chance = -torch.expm1(-own_q[:, token, None] * time).unsqueeze(-1)  # [B, T, 1]
+        moved = rang * chance
+        rang = rang - moved
+        rang[..., 1:] += moved[..., :-1]
+        rang[..., -1] += moved[..., -1]
+        enough = (rang * (each >= wanted.unsqueeze(-1))).sum(dim=-1)  # [B, T]
+        rate = outside[:, token, None] * time
+        inside = _STEP * (rate * (-rate).exp() * enough).sum(dim=-1)
+        inside = torch.where(outside[:, token] > 0, inside, 1.0)
+        worst = worst.minimum(inside_p[:, token] - inside)
+    return 1 + worst
+
+
+def by_ratio(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """p and q of q's support by rising p/q [B, V], float64; what q leaves out is 0 in both."""
+    p, q = p.double(), q.double()
+    order = torch.where(q > 0, p / q, torch.inf).sort(dim=-1).indices
+    return torch.where(q > 0, p, 0.0).gather(-1, order), q.gather(-1, order)

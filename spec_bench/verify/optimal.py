@@ -1,0 +1,217 @@
+"""The optimal rule for K i.i.d. children: one candidate is chosen, then tested alone.
+
+For K draws from q no rule accepts more than 1 - max(0, max_i (t_i^K - R_i)), with t and R the
+running sums of q and p over the tokens by rising p/q (see ``bound``). The rule here reaches that
+less a small eps. First it settles which law the chosen candidate should have: p, but at most mu
+and at least lambda times q. Then it makes a choice with that law: tokens stand on levels, a token
+that falls between two levels on either by chance, and the first candidate on the highest level
+that is occupied is chosen. The law that this choice really has is a sum over the vocabulary, so
+the test that follows, min(1, p/law), is exact however roughly levels were found.
+
+Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 2502.18779's.
+Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spec_bench.verify.base import rule
+from spec_bench.verify.bound import by_ratio
+from spec_bench.verify.rules import normalised
+from spec_bench.verify.verdict import Verdict
+
+LEVELS = 8
+"""Most levels that are looked for; six were enough for any law that was tried."""
+
+POINTS = 4096
+"""A larger vocabulary is not sorted by p/q but put into so many bins of it."""
+
+EPS = 1e-4
+"""Given away, in acceptance, so that all levels have room between them."""
+
+
+class Choice(NamedTuple):
+    """How one candidate of several is chosen.
+
+    Attributes:
+        law: [B, V] of the chosen candidate.
+        level: [B, V] the lower of the two levels that a token may stand on.
+        upper: [B, V] P(it stands on the one above).
+    """
+
+    law: Tensor
+    level: Tensor
+    upper: Tensor
+
+
+@rule("optimal", siblings=("iid",), mark="exact")
+def optimal(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
+    """The optimal rule for i.i.d. children; K is the number of children present.
+
+    Args:
+        p: [B, V].
+        q: [B, 1, V] (one draft).
+        tokens: [B, C] with multiplicity.
+        valid: [B, C].
+
+    Returns:
+        The verdict.
+    """
+    assert q is not None and q.shape[1] == 1, "the optimal rule takes one draft distribution"
+    q = q[:, 0]
+    count = valid.sum(dim=-1, keepdim=True)
+    choice = choose_one(p, q, count.clamp(min=1).to(p.dtype))
+    p_token, law = p.gather(-1, tokens).double(), choice.law.gather(-1, tokens).double()
+    stands = torch.where(law > 0, p_token / law, 0.0).clamp(max=1.0)
+    taken = _chosen(choice, tokens, valid) * stands
+    before = taken.cumsum(dim=-1) - taken
+    acceptance = (taken / (1 - before).clamp(min=torch.finfo(taken.dtype).tiny)).clamp(max=1.0)
+    residual = normalised((p - choice.law).clamp_(min=0.0), p, count > 0)
+    return Verdict(acceptance.to(p.dtype), residual)
+
+
+def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
+    """P(each child is the one chosen) [B, C], float64."""
+    level, upper = choice.level.gather(-1, tokens), choice.upper.gather(-1, tokens).double()
+    each = torch.arange(LEVELS, device=tokens.device)
+    at, above = level.unsqueeze(-1) == each, level.unsqueeze(-1) + 1 == each
+    on = at * (1 - upper).unsqueeze(-1) + above * upper.unsqueeze(-1)  # [B, C, L]
+    on = on * valid.unsqueeze(-1)
+    no_higher = torch.where(valid.unsqueeze(-1), on.cumsum(dim=-1), 1.0)
+    lower = torch.where(valid.unsqueeze(-1), no_higher - on, 1.0)
+    ones = torch.ones_like(on[:, :1])
+    earlier = torch.cat([ones, lower.cumprod(dim=1)[:, :-1]], dim=1)
+    later = torch.cat([no_higher.flip(1).cumprod(dim=1).flip(1)[:, 1:], ones], dim=1)
+    return (on * earlier * later).sum(dim=-1)
+
+
+def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
+    """A way to choose one of K i.i.d. candidates whose law overlaps with p as far as one can.
+
+    Args:
+        p: [B, V].
+        q: [B, V].
+        count: [B, 1] K.
+        eps: overlap given away.
+
+    Returns:
+        The choice; its ``law`` is exact, whatever else is rough.
+    """
+    least, most, slopes = plan(p, q, count, eps)
+    support = q > 0
+    wanted = torch.where(support, p / q, 0.0).clamp_(min=least.to(p), max=most.to(p))
+    slopes = slopes.to(p.dtype)
+    level = torch.searchsorted(slopes, wanted, right=True).sub_(1).clamp_(0, LEVELS - 2)
+    low, high = slopes.gather(-1, level), slopes.gather(-1, level + 1)
+    upper = ((wanted - low) / (high - low)).clamp_(0.0, 1.0)
+    # q's mass on each level, as it is: from here on nothing is rough.
+    raised = q * upper
+    mass = torch.zeros(slopes.shape, dtype=torch.float64, device=p.device)
+    mass = mass.scatter_add(-1, level, (q - raised).double())
+    mass = mass.scatter_add(-1, level + 1, raised.double())
+    mass = mass / mass.sum(dim=-1, keepdim=True)
+    factor = _per_mass(mass.cumsum(dim=-1), mass, count.double()).to(p.dtype)
+    law = q * torch.lerp(factor.gather(-1, level), factor.gather(-1, level + 1), upper)
+    return Choice(law, level, upper)
+
+
+def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
+    """P(a level is the highest occupied) / its mass: (G_l^K - G_{l-1}^K) / (G_l - G_{l-1}).
+
+    Args:
+        upto: [B, L] G, q's mass up to each level.
+        mass: [B, L] of each level.
+        count: [B, 1] K.
+    """
+    highest = upto**count - (upto - mass).clamp(min=0.0) ** count
+    # Of a level that hardly anything stands on the limit, K G^(K-1).
+    thin = mass < 1e-12
+    return torch.where(thin, count * upto ** (count - 1), highest / mass.masked_fill(thin, 1.0))
+
+
+def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Bounds of the wanted law over q, and the slopes of the levels.
+
+    With S the wanted law's running sums against t, levels are the edges of a polygon that is
+    inscribed in t^K and touches S from below with each edge: so wide is what each level may take.
+
+    Args:
+        p: [B, V].
+        q: [B, V].
+        count: [B, 1] K.
+        eps: acceptance given away.
+
+    Returns:
+        lambda and mu [B, 1], and the slopes [B, L], rising; float64.
+    """
+    count = count.double()
+    dr, dt = (by_ratio if p.shape[-1] <= POINTS else _binned)(p, q)
+    t, r = dt.cumsum(dim=-1), dr.cumsum(dim=-1)
+    missing = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
+    tiny = torch.finfo(t.dtype).tiny
+    # sum q max(0, lambda - p/q) and sum (p - mu q)+ both are what is missing.
+    least = ((missing + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
+    above_t, above_r = 1 - t + dt, 1 - r + dr  # of a token and all behind it
+    gap = (above_r - missing) / above_t.clamp(min=1e-15)
+    most = gap.masked_fill(above_t <= 1e-15, -torch.inf).amax(dim=-1, keepdim=True).clamp(min=1.0)
+    sums = dr.maximum(least * dt).minimum(most * dt).cumsum(dim=-1)
+    # The first edge starts at 0 along the least slope; t^K = lambda t ends it.
+    slopes, start = [least], least ** (1 / (count - 1).clamp(min=tiny))
+    for level in range(1, LEVELS):
+        done = start >= 1
+        if done.is_cpu and done.all():  # elsewhere the question would stop the device
+            slopes += [slopes[-1] + place * count for place in range(1, LEVELS + 1 - level)]
+            break
+        power, ahead = start**count, t - start
+        steep = torch.where(ahead > 1e-12, (sums - power) / ahead, torch.inf)
+        last = (1 - power) / (1 - start).clamp(min=tiny)
+        steep = steep.amin(dim=-1, keepdim=True).minimum(last)
+        end = _crossing(start, power, steep, count)
+        end = torch.where(end > start, end, 1.0)  # no way forward: the last edge goes to 1
+        steep = torch.where(end >= 1, last, steep)
+        # Behind the last edge stand levels that nothing reaches.
+        slopes.append(torch.where(done, slopes[-1] + count, steep))
+        start = torch.where(done, start, end)
+    return least, most, torch.cat(slopes, dim=-1)
+
+
+def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Tensor:
+    """Where the line from (a, a^K) with a slope meets t^K again: [B, 1], at most 1, or a itself.
+
+    Args:
+        start: [B, 1] a.
+        power: [B, 1] a^K.
+        slope: [B, 1].
+        count: [B, 1] K.
+    """
+    # t^K less the line falls up to ``lowest`` and rises from there on.
+    lowest = (slope / count) ** (1 / (count - 1).clamp(min=1.0))
+    low = lowest.maximum(start).clamp(max=1.0)
+    at = torch.lerp(low, torch.ones_like(low), _steps(low.device))  # [B, probes]
+    over = at**count - power - slope * (at - start)
+    high = (over < 0).sum(dim=-1, keepdim=True).clamp(1, at.shape[-1] - 1)
+    at_low, at_high = at.gather(-1, high - 1), at.gather(-1, high)
+    over_low, over_high = over.gather(-1, high - 1), over.gather(-1, high)
+    # Between two probes t^K is as good as straight.
+    part = over_low / (over_low - over_high).clamp(max=-torch.finfo(low.dtype).tiny)
+    end = torch.lerp(at_low, at_high, part.clamp(0.0, 1.0))
+    return torch.where(lowest > start, end, start)
+
+
+@cache
+def _steps(device: torch.device) -> Tensor:
+    return torch.linspace(0, 1, 513, dtype=torch.float64, device=device)
+
+
+def _binned(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of p and q over bins of p/(p + q), which rises with p/q [B, M], float64."""
+    share = p / (p + q).clamp_(min=torch.finfo(p.dtype).tiny)
+    index = (share * POINTS).nan_to_num_().clamp_(max=POINTS - 1).long()
+    empty = torch.zeros((*p.shape[:-1], POINTS), dtype=torch.float64, device=p.device)
+    p = torch.where(q > 0, p, 0.0)
+    return empty.scatter_add(-1, index, p.double()), empty.scatter_add(-1, index, q.double())

@@ -1,0 +1,251 @@
+"""The optimal rule, top-and-sample and the bound; and what is wrongly put in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from spec_bench.audit.decoders import block_law
+from spec_bench.audit.rules import TOLERANCE, RuleCase, audit_rule, children_law, rule_cases
+from spec_bench.core.tree import Siblings
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import read_decoder
+from spec_bench.verify import optimal as optimal_rule
+from spec_bench.verify.bound import bound_iid, bound_without_replacement
+from spec_bench.verify.optimal import EPS, Choice, choose_one, optimal, plan
+from spec_bench.verify.rules import normalised, optimal_rho, ranked_list, recursive_rejection
+from spec_bench.verify.top_and_sample import beside_the_best
+from spec_bench.verify.verdict import Verdict
+from tests.audit.test_history import decoder, toy
+
+CASES = {case.name: case for case in rule_cases()}
+IID = CASES["optimal, i.i.d."]
+TOP = CASES["top_and_sample, top and sampled, 1 drawn"]
+
+
+def pair(vocab: int, seed: int) -> tuple[Tensor, Tensor]:
+    """p and q [1, V], float64, of a sharpness that goes with the seed; q leaves some tokens out."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn((2, vocab), generator=generator, dtype=torch.float64)
+    logits *= (0.3, 1.0, 3.0, 6.0)[seed % 4]
+    if seed % 3 == 0:
+        logits[1, torch.rand(vocab, generator=generator) < 0.2] = -torch.inf
+        logits[1, 0] = 0.0
+    p, q = logits.softmax(dim=-1)
+    return p[None], q[None]
+
+
+def accepted(case: RuleCase, p: Tensor, q: Tensor, children: int) -> float:
+    """P(a child is accepted), over all draws of the children."""
+    tokens, valid, chance = children_law(q.expand(3, -1), children, case.law, case.sampled)
+    laws = None if case.law == "deterministic" else q.expand(len(tokens), 1, -1)
+    verdict = case.rule(p.expand(len(tokens), -1), laws, tokens, valid)
+    return 1 - float(chance @ (1 - verdict.acceptance).prod(dim=1))
+
+
+def programme(p: Tensor, q: Tensor, children: int, law: Siblings) -> float:
+    """The optimum over all rules: how much of p all lists of candidates can carry together."""
+    tokens, valid, chance = children_law(q.expand(3, -1), children, law)
+    flows = [
+        (row, token)
+        for row in range(len(tokens))
+        for token in {int(t) for t, v in zip(tokens[row], valid[row], strict=True) if v}
+    ]
+    limits = torch.zeros((len(tokens) + p.shape[1], len(flows)), dtype=torch.float64)
+    for flow, (row, token) in enumerate(flows):
+        limits[row, flow] = limits[len(tokens) + token, flow] = 1
+    found = linprog(-torch.ones(len(flows)).numpy(), limits.numpy(), torch.cat([chance, p[0]]))
+    return -float(found.fun)
+
+
+def over_subsets(p: Tensor, q: Tensor, children: int, law: Siblings) -> float:
+    """1 + min_H (p(H) - P(all candidates in H))."""
+    tokens, valid, chance = children_law(q.expand(3, -1), children, law)
+    least = 0.0
+    for chosen in itertools.product((False, True), repeat=p.shape[1]):
+        inside = torch.tensor(chosen)
+        all_in = (inside[tokens] | ~valid).all(dim=1)
+        least = min(least, float(p[0, inside].sum() - chance[all_in].sum()))
+    return 1 + least
+
+
+@pytest.mark.parametrize(
+    ("law", "bound"),
+    [("iid", bound_iid), ("without_replacement", bound_without_replacement)],
+)
+def test_the_bound_is_the_linear_programmes_and_the_least_over_all_sets(
+    law: Siblings, bound: Callable[[Tensor, Tensor, int], Tensor]
+) -> None:
+    for seed, (vocab, children) in enumerate([(3, 2), (4, 2), (4, 3), (5, 2), (3, 3), (6, 2)]):
+        p, q = pair(vocab, seed)
+        found = bound(p, q, children).item()
+        assert found == pytest.approx(over_subsets(p, q, children, law), abs=1e-12)
+        assert found == pytest.approx(programme(p, q, children, law), abs=1e-7)
+
+
+def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq() -> None:
+    for seed in range(60):
+        children = 1 + seed % 8
+        p, q = pair(4 + seed, seed)
+        count = torch.full((1, 1), float(children), dtype=torch.float64)
+        law = choose_one(p, q, count).law
+        got = torch.minimum(p, law).sum().item()
+        assert law.sum().item() == pytest.approx(1, abs=1e-12)
+        assert got >= bound_iid(p, q, children).item() - 1.01 * EPS
+        kept = torch.minimum(q, p / optimal_rho(p, q, count)).sum().item()
+        assert got >= 1 - (1 - kept) ** children - 1.01 * EPS
+
+
+def test_what_the_rule_accepts_is_the_overlap_of_p_and_the_chosen_ones_law() -> None:
+    for seed in range(6):
+        p, q = pair(4, seed)
+        law = choose_one(p, q, torch.full((1, 1), 3.0, dtype=torch.float64)).law
+        assert accepted(IID, p, q, 3) == pytest.approx(torch.minimum(p, law).sum().item())
+
+
+def test_bins_in_place_of_a_sort_cost_hardly_any_acceptance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p, q = pair(3000, 1)
+    count = torch.full((1, 1), 4.0, dtype=torch.float64)
+    whole = torch.minimum(p, choose_one(p, q, count).law).sum()
+    monkeypatch.setattr(optimal_rule, "POINTS", 1024)
+    binned = choose_one(p, q, count).law
+    assert torch.minimum(p, binned).sum() > whole - 2e-4
+    assert binned.sum().item() == pytest.approx(1, abs=1e-12)
+
+
+def test_a_batch_is_its_nodes_one_by_one() -> None:
+    pairs = [pair(9, seed) for seed in range(8)]
+    p, q = (torch.cat(part) for part in zip(*pairs, strict=True))
+    tokens = torch.arange(24).view(8, 3) % 9
+    valid = torch.tensor([[n > 0, n > 1, n > 2] for n in (3, 2, 1, 0, 3, 2, 1, 0)])
+    whole = optimal(p, q.unsqueeze(1), tokens, valid)
+    for node in range(8):
+        one = slice(node, node + 1)
+        alone = optimal(p[one], q[one].unsqueeze(1), tokens[one], valid[one])
+        torch.testing.assert_close(whole.acceptance[one], alone.acceptance)
+        torch.testing.assert_close(whole.residual[one], alone.residual)
+
+
+def test_top_and_sample_accepts_the_optimum_of_its_candidates() -> None:
+    for seed in range(12):
+        p, q = pair(4, seed)
+        for children in (2, 3):
+            best = q.sort(descending=True, stable=True).indices[:, : children - 1]
+            there = q.gather(1, best) > 0
+            w = beside_the_best(q, best, there)
+            top = torch.zeros_like(p, dtype=torch.bool).scatter(1, best, there)
+            most = float(torch.where(top, p, torch.minimum(p, w)).sum())
+            assert accepted(TOP, p, q, children) == pytest.approx(most, abs=1e-12)
+            assert programme(p, q, children, "top_and_sampled") == pytest.approx(most, abs=1e-7)
+
+
+def test_a_tree_and_a_rule_that_draw_another_number_are_refused() -> None:
+    tree = {"policy": "top_and_sample", "widths": [3, 2], "sampled": 2}
+    blocks = {"name": "mixed", "drafter": {"kind": "language_model"}, "tree": tree}
+    with pytest.raises(ValueError, match=r"tree.sampled is 2 and verifier.sampled 1"):
+        read_decoder({**blocks, "verifier": {"rule": "top_and_sample"}})
+    rule = {"rule": "top_and_sample", "sampled": 2}
+    assert read_decoder({**blocks, "verifier": rule}).spec == "3-2"
+
+
+# What is wrongly put in place of the rules.
+
+
+def error_of(case: RuleCase, rule: Callable[..., Verdict]) -> float:
+    return audit_rule(dataclasses.replace(case, rule=rule))[0]
+
+
+def by_choice(make: Callable[[Choice, Tensor, Tensor, Tensor], Choice]) -> Callable[..., Verdict]:
+    """The optimal rule with another choice, which ``make`` gets with p, q and K."""
+
+    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+        count = valid.sum(dim=-1, keepdim=True).clamp(min=1).double()
+        choice = make(choose_one(p, q[:, 0], count), p, q[:, 0], count)
+        stands = (p / choice.law.clamp(min=1e-300)).gather(1, tokens).clamp(max=1)
+        taken = optimal_rule._chosen(choice, tokens, valid) * stands
+        before = taken.cumsum(1) - taken
+        acceptance = (taken / (1 - before).clamp(min=1e-300)).clamp(max=1)
+        residual = normalised((p - choice.law).clamp(min=0), p, valid.any(dim=1, keepdim=True))
+        return Verdict(acceptance, residual)
+
+    return rule
+
+
+def test_wanted_slopes_in_place_of_the_laws_own_are_caught() -> None:
+    def wanted(choice: Choice, p: Tensor, q: Tensor, count: Tensor) -> Choice:
+        least, most, _ = plan(p, q, count, 0.02)
+        return choice._replace(law=q * (p / q.clamp(min=1e-300)).clamp(min=least, max=most))
+
+    assert error_of(IID, by_choice(lambda choice, *_: choice)) <= TOLERANCE
+    assert error_of(IID, by_choice(wanted)) > 1e-3
+
+
+def test_a_candidate_chosen_uniformly_is_caught() -> None:
+    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+        count = valid.sum(dim=-1, keepdim=True).clamp(min=1)
+        law = choose_one(p, q[:, 0], count.double()).law
+        taken = (p / law.clamp(min=1e-300)).gather(1, tokens).clamp(max=1) * valid / count
+        right = optimal(p, q, tokens, valid)
+        return Verdict(taken / (1 - taken.cumsum(1) + taken), right.residual)
+
+    assert error_of(IID, rule) > 0.01
+
+
+def test_the_number_of_paths_in_place_of_those_alive_is_caught() -> None:
+    settings = SamplingSettings(probability_dtype="float64")
+    tree = {"policy": "iid_paths", "paths": 2, "depth": 2}
+    built, target = toy(decoder(tree, {"rule": "optimal"}), 2)
+
+    def always_two(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+        if tokens.shape[1] < 2 or valid.all():
+            return optimal(p, q, tokens, valid)
+        choice = choose_one(p, q[:, 0], torch.full((1, 1), 2.0, dtype=p.dtype))
+        acceptance = (p / choice.law.clamp(min=1e-300)).gather(1, tokens).clamp(max=1) * valid
+        return Verdict(acceptance, normalised((p - choice.law).clamp(min=0), p))
+
+    built.rule = always_two
+    got, wanted, _ = block_law(built, lambda prompt, n: target.law(prompt, n, settings))
+    assert max(abs(got[tokens] - chance) for tokens, chance in wanted.items()) > 1e-3
+
+
+def test_top_and_sample_with_q_in_place_of_what_the_best_leave_is_caught() -> None:
+    def rule(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+        first = recursive_rejection(p, q, tokens[:, :1], valid[:, :1], replacement=True)
+        then = ranked_list(first.residual, None, tokens[:, 1:], valid[:, 1:])
+        return Verdict(torch.cat([first.acceptance, then.acceptance], dim=1), then.residual)
+
+    assert error_of(TOP, rule) > 0.1
+
+
+def test_the_drawn_child_tested_last_is_exact_and_accepts_less() -> None:
+    def last(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+        best, there = tokens[:, 1:], valid[:, 1:]
+        first = ranked_list(p, None, best, there)
+        w = beside_the_best(q[:, 0], best, there)[:, None]
+        then = recursive_rejection(first.residual, w, tokens[:, :1], valid[:, :1], replacement=True)
+        return Verdict(torch.cat([first.acceptance, then.acceptance], dim=1), then.residual)
+
+    case = dataclasses.replace(TOP, rule=last)
+    differences = []
+    for seed in range(12):
+        p, q = pair(4, seed)
+        tokens, valid, chance = children_law(q.expand(3, -1), 3, TOP.law)
+        laws = q.expand(len(tokens), 1, -1)
+        got = last(p.expand(len(tokens), -1), laws, tokens, valid)
+        reached = [*range(1, 3), 0]
+        law, missed = torch.zeros_like(p[0]), chance
+        for child in reached:
+            law = law.index_add(0, tokens[:, child], missed * got.acceptance[:, (child - 1) % 3])
+            missed = missed * (1 - got.acceptance[:, (child - 1) % 3])
+        law = law + (missed[:, None] * got.residual).sum(dim=0)
+        torch.testing.assert_close(law, p[0], atol=1e-12, rtol=0)
+        differences.append(accepted(TOP, p, q, 3) - accepted(case, p, q, 3))
+    assert min(differences) >= -1e-12 and max(differences) > 0.01
