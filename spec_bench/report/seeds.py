@@ -49,18 +49,24 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
     keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
-    parts = [part for _, part in rows.groupby(keys, sort=False, dropna=False)]
-    if not any(len(part) > 1 and part.seed.is_unique for part in parts):
+    # Numbers and not frames of the groups: most are one row, and a frame costs a millisecond.
+    places: dict[int, list[int]] = {}
+    for place, group in enumerate(rows.groupby(keys, sort=False, dropna=False).ngroup()):
+        places.setdefault(group, []).append(place)
+    several = [part for part in places.values() if len(part) > 1 and rows.seed.iloc[part].is_unique]
+    if not several:
         return rows
     found = records or Records(Path(files.RESULTS))
     baselines = _baselines(rows)
-    lines: dict[Any, dict[str, Any]] = {}
-    for part in parts:
-        if len(part) > 1 and part.seed.is_unique:
-            lines[part.index[0]] = _pool(part, found, baselines)
-        else:
-            own = zip(part.index, rows_of(part), strict=True)
-            lines |= {index: {**row, SEEDS: str(row["seed"])} for index, row in own}
+    taken = {place for part in several for place in part}
+    own = zip(rows.index, rows_of(rows), strict=True)
+    lines: dict[Any, dict[str, Any]] = {
+        index: {**row, SEEDS: str(row["seed"])}
+        for place, (index, row) in enumerate(own)
+        if place not in taken
+    }
+    for part in several:
+        lines[rows.index[part[0]]] = _pool(rows.iloc[part], found, baselines)
     order = [index for index in rows.index if index in lines]
     return pd.DataFrame([lines[index] for index in order], index=order).infer_objects()
 
