@@ -122,7 +122,7 @@ def test_draws_estimate_what_enumeration_gives(siblings: Siblings) -> None:
     rule = k_seq if siblings == "iid" else recursive_rejection
     exact = passing(rule, p, q, token, 2, every_set(siblings))
     estimate = passing(rule, p, q, token, 2, drawn(siblings, 3000, generator))
-    assert ((exact > 0) & (exact < 1)).all()
+    assert ((exact > 0) & (exact < 1 + 1e-12)).all() and exact.min() < 0.9
     said = p.gather(1, token.unsqueeze(1)).squeeze(1)
     assert ((estimate - exact) * said).abs().max() < 0.02  # of the mass that passes
 
