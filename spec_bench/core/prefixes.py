@@ -28,8 +28,9 @@ def prefix_match(beams: Tensor) -> Tensor:
 def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     """A tree per row with one node for every distinct prefix.
 
-    Levels are as wide as the row with most prefixes needs, which the host has to know: one small
-    transfer. A row that needs fewer has absent nodes at the end of the level.
+    Levels are as wide as the row with most prefixes needs. Off the host, which would have to wait
+    to know, they are as wide as there are beams. What a level has too many are absent nodes at its
+    end.
 
     Args:
         root: [R] the last committed tokens.
@@ -42,7 +43,7 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     width, length = beams.shape[1:]
     own = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
     place = own.cumsum(dim=1) - 1  # among the distinct prefixes of its length
-    counts = own.sum(dim=1).amax(dim=0).tolist()
+    counts = own.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length
     tree = Tree(TreeShape(tuple(counts), (width,) * length), root, "deterministic")
     for level, count in enumerate(counts):
         order = (~own[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
+from spec_bench.core.transfer import Committed, Known, places, send
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
@@ -138,12 +139,14 @@ class Decoder(DecodingLoop[Row]):
             Tokens emitted, over all rows.
         """
         draws = self.make_draws([row.generator for row in active])
-        committed, drafting = [row.tokens for row in active], self.drafting
+        committed, drafting = Committed(row.tokens for row in active), self.drafting
+        numbers = (committed.lengths, committed.roots, *self.policy.needs(drafting, committed))
+        send(numbers, self.target.device)
         tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
-        logits, hidden = self._scorer.score(tree, [row.length for row in active])
+        logits, hidden = self._scorer.score(tree, committed.lengths)
         result = self._judge(tree, logits, draws)
         if drafting.hidden and hidden is not None:
-            rows = torch.arange(len(active), device=hidden.device)
+            rows = places(len(active), hidden.device)
             drafting.hidden.put(hidden[rows, result.path[rows, result.accepted]])
         tokens = tree.tokens.gather(1, result.path)[:, 1:]
         emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
@@ -154,8 +157,7 @@ class Decoder(DecodingLoop[Row]):
         verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
         for row, line in zip(active, verdict, strict=True):
             check_lawful(row.request.prompt_id, *line[-2:])
-        shape = tree.shape
-        emitted_now = [self._commit(i, row, verdict[i], shape) for i, row in enumerate(active)]
+        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree.shape)
         draws.settle(emitted_now)
         return sum(emitted_now)
 
@@ -164,26 +166,38 @@ class Decoder(DecodingLoop[Row]):
         merge_copies = self.policy.merge_copies
         return self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
 
-    def _commit(self, index: int, row: Row, verdict: list[float], shape: TreeShape) -> int:
-        """Keeps one row's accepted path in the caches and appends its tokens.
+    def _commit(
+        self,
+        active: Sequence[Row],
+        lengths: Known,
+        verdict: Sequence[Sequence[float]],
+        path: Tensor,
+        shape: TreeShape,
+    ) -> list[int]:
+        """Keeps every row's accepted path in the caches and appends its tokens.
 
         Args:
-            index: of the row in the caches.
-            row: the row.
-            verdict: the number accepted, then L + 1 entries each of path, tokens emitted and their
-                log-probabilities, of which the first ``accepted + 1`` mean anything, then whether
-                the target's and the draft's logits made laws.
-            shape: of the tree that was verified.
+            active: the rows.
+            lengths: [R] tokens in the target's cache.
+            verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
+                and their log-probabilities, of which the first ``accepted + 1`` mean anything.
+            path: [R, L + 1] as in the verdict, on the device.
+            shape: of the trees that were verified.
+
+        Returns:
+            [R] tokens emitted.
         """
-        width, count = shape.depth + 1, int(verdict[0]) + 1
-        path, emitted, log_p = (
-            verdict[1 + part * width : 1 + part * width + count] for part in range(3)
-        )
-        nodes, tokens = [int(node) for node in path], [int(token) for token in emitted]
-        self._scorer.commit(index, row.length, nodes)
-        self.drafting.commit(index, row.length, nodes, shape.depth)
-        row.commit(tokens, log_p, shape.size - 1, shape.depth)
-        return count
+        width, counts = shape.depth + 1, [int(line[0]) + 1 for line in verdict]
+        nodes = [
+            [int(node) for node in line[1 : 1 + count]]
+            for line, count in zip(verdict, counts, strict=True)
+        ]
+        self._scorer.commit(lengths, nodes, path)
+        self.drafting.commit(lengths, nodes, path, shape.depth)
+        for row, line, count in zip(active, verdict, counts, strict=True):
+            emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
+            row.commit([int(token) for token in emitted], log_p, shape.size - 1, shape.depth)
+        return counts
 
     def move_row(self, row: Row, source: int, target: int) -> None:
         self._scorer.move_row(source, target, row.length)

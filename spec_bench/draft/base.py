@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Tree
 from spec_bench.draft.hidden import HiddenStates
 from spec_bench.draft.ngrams import Guess
@@ -34,7 +35,15 @@ class Drafting:
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last."""
 
-    def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
+    def needs(self, committed: Committed) -> Sequence[Known]:
+        """Numbers that drafting this tree will want on the device: they are sent there together.
+
+        Args:
+            committed: per row all tokens so far; the last one is the root.
+        """
+        return ()
+
+    def at_root(self, committed: Committed) -> Tensor:
         """Logits [R, 1, D, V] below the root.
 
         Args:
@@ -42,7 +51,7 @@ class Drafting:
         """
         raise NotImplementedError
 
-    def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
         """Logits [R, F, D, V] below the frontier's F nodes."""
         raise NotImplementedError
 
@@ -62,13 +71,19 @@ class Drafting:
         """Whole beams [R, W, L], best first, from a drafter that searches for itself."""
         raise NotImplementedError
 
-    def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
-        """Keeps an accepted path.
+    def commit(
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
+    ) -> None:
+        """Keeps every row's accepted path.
 
         Args:
-            row: the row.
-            length: tokens before the root.
-            nodes: the path, root first.
+            lengths: [R] tokens before the root.
+            nodes: per row the path, root first.
+            path: [R, L + 1] the same on the device; behind a row's accepted nodes it means nothing.
             depth: levels of the tree, of which the deepest was never run.
         """
 

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.scoring import commit_paths
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 from spec_bench.fields import Range
+
+
+class _Pending(NamedTuple):
+    """What the drafts have not run yet: [R, P] tokens, [R] their first slots, and which of them is
+    the [R] root.
+    """
+
+    tokens: Known
+    starts: Known
+    last: Known
 
 
 class LanguageModelDrafting(Drafting):
@@ -32,6 +44,7 @@ class LanguageModelDrafting(Drafting):
         self.models = models
         self._caches = caches
         self._cached = [0] * rows  # tokens of each row that are in the caches
+        self._pending = _Pending(Known(), Known(), Known())
 
     @property
     def cache_bytes(self) -> int:
@@ -44,7 +57,18 @@ class LanguageModelDrafting(Drafting):
             prefill(model, cache, row, prompt[:-1])
         self._cached[row] = len(prompt) - 1
 
-    def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
+    def needs(self, committed: Committed) -> Sequence[Known]:
+        pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
+        # A row with fewer pending tokens runs some again that it has: same tokens, same slots. One
+        # that is too short for that runs stand-ins behind its root, where the tree is written next.
+        self._pending = _Pending(
+            Known([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
+            Known([max(len(c) - pending, 0) for c in committed]),
+            Known([min(len(c), pending) - 1 for c in committed]),
+        )
+        return self._pending
+
+    def at_root(self, committed: Committed) -> Tensor:
         """Feeds pending tokens and proposes below the root.
 
         Args:
@@ -53,24 +77,19 @@ class LanguageModelDrafting(Drafting):
         Returns:
             [R, 1, D, V] logits.
         """
-        pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
-        # A row with fewer pending tokens runs some again that it has: same tokens, same slots. One
-        # that is too short for that runs stand-ins behind its root, where the tree is written next.
-        tokens = [[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]
-        starts = [max(len(c) - pending, 0) for c in committed]
-        last = [min(len(c), pending) - 1 for c in committed]
-        keep = 1 if min(last) == pending - 1 else 0
+        tokens, starts, last = self._pending
+        keep = 1 if min(last) == len(tokens[0]) - 1 else 0
         logits = []
         for model, cache in zip(self.models, self._caches, strict=True):
-            ids = torch.tensor(tokens, device=model.device)
+            ids = tokens.on(model.device)
             output = run_pending(model, cache, starts, ids, logits_to_keep=keep).logits
             if not keep:
-                rows = torch.arange(len(last), device=output.device).unsqueeze(1)
-                output = output[rows, torch.tensor(last, device=output.device).unsqueeze(1)]
+                rows = places(len(last), output.device).unsqueeze(1)
+                output = output[rows, last.on(output.device).unsqueeze(1)]
             logits.append(output)
         return _by_draft(logits)
 
-    def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
         """Runs the tree's frontier and proposes below it.
 
         Args:
@@ -80,27 +99,26 @@ class LanguageModelDrafting(Drafting):
         Returns:
             [R, F, D, V] logits.
         """
-        lengths = [len(c) - 1 for c in committed]
         return _by_draft(
             [
-                run_nodes(model, cache, tree, lengths, tree.frontier).logits
+                run_nodes(model, cache, tree, committed.lengths, tree.frontier).logits
                 for model, cache in zip(self.models, self._caches, strict=True)
             ]
         )
 
-    def commit(self, row: int, length: int, nodes: Sequence[int], depth: int) -> None:
-        """Keeps the accepted path.
-
-        Args:
-            row: the row.
-            length: tokens before the root.
-            nodes: the path, root first.
-            depth: levels of the tree, of which the deepest was never run.
-        """
-        kept = nodes[:depth]
+    def commit(
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
+    ) -> None:
+        kept = [row[:depth] for row in nodes]
         for cache in self._caches:
-            cache.commit(row, length, kept)
-        self._cached[row] = length + len(kept)
+            commit_paths(cache, lengths, kept, path[:, :depth])
+        self._cached[: len(kept)] = (
+            length + len(row) for length, row in zip(lengths, kept, strict=True)
+        )
 
     def move_row(self, source: int, target: int) -> None:
         """Moves a row over another one."""

@@ -12,7 +12,7 @@ Files as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``config.js
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
 from spec_bench.draft.heads import filled
@@ -151,14 +152,14 @@ class MedusaDrafting(Drafting):
         self._timer = ForwardTimer(weight.device)
         self._logits = torch.empty(0)
 
-    def at_root(self, committed: Sequence[Sequence[int]]) -> Tensor:
+    def at_root(self, committed: Committed) -> Tensor:
         """Proposals below the root: [R, 1, 1, V] logits."""
         self._timer.start()
         self._logits = self._heads(self.hidden.first(len(committed)))[..., : self._vocab]
         self._timer.stop()
         return self._logits[:, None, :1]
 
-    def at_frontier(self, tree: Tree, committed: Sequence[Sequence[int]]) -> Tensor:
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
         """Proposals below the frontier's F nodes, the same for all: [R, F, 1, V] logits."""
         nodes = tree.frontier.stop - tree.frontier.start
         return self._logits[:, None, tree.grown : tree.grown + 1].expand(-1, nodes, -1, -1)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spec_bench.core.transfer import Known
 from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
 from spec_bench.draft.heads import filled
 from spec_bench.draft.hidden import HiddenStates
@@ -188,7 +189,7 @@ class RecurrentDrafting(Drafting):
         self._timer.start()
         rows = len(roots)
         x = self.hidden.first(rows).unsqueeze(1)  # [R, 1, D]
-        tokens = torch.tensor(roots, device=self._like.device).unsqueeze(1)  # [R, 1]
+        tokens = Known.of(roots).on(self._like.device).unsqueeze(1)  # [R, 1]
         state = torch.zeros_like(x)
         score = torch.zeros((rows, 1), dtype=torch.float32, device=x.device)
         beams = tokens.new_zeros((rows, 1, 0))

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
+from spec_bench.core.transfer import Known, places
+
 
 @dataclass
 class WritePlan:
@@ -156,9 +158,9 @@ class SlotCache(Cache):
         if min(plan.starts) == max(plan.starts):
             return None
         if device not in self._index:
-            starts = torch.tensor(plan.starts, device=device).unsqueeze(1)
-            rows = torch.arange(len(plan.starts), device=device).unsqueeze(1)
-            slots = starts + torch.arange(plan.count, device=device)
+            starts = Known.of(plan.starts).on(device).unsqueeze(1)
+            rows = places(len(plan.starts), device).unsqueeze(1)
+            slots = starts + places(plan.count, device)
             self._index[device] = rows, slots
         return self._index[device]
 
@@ -178,6 +180,21 @@ class SlotCache(Cache):
             index = torch.tensor(source, device=block.device)
             kept = block[:, row].index_select(2, index)
             block[:, row, :, length + first : length + first + len(source)] = kept
+
+    def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
+        """Keeps the given tree nodes of the first R rows, without a word from the host.
+
+        Args:
+            lengths: [R] tokens committed before.
+            nodes: [R, T] node indices, root first; where a row keeps fewer than T, what is written
+                behind them are leftovers.
+        """
+        for block in self._storage:
+            there = block.device
+            first = Known.of(lengths).on(there).unsqueeze(1)
+            rows = places(len(lengths), there).unsqueeze(1)
+            kept = block[:, rows, :, first + nodes.to(there)]
+            block[:, rows, :, first + places(nodes.shape[1], there)] = kept
 
     def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
+from spec_bench.core.transfer import Known, constant
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.model import ForwardOutput, LanguageModel
+from spec_bench.engine.model import ForwardOutput, LanguageModel, ModelCache
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 
@@ -48,8 +48,14 @@ class Scorer(Protocol):
         """
         ...
 
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        """Keeps an accepted path, root first, behind ``length`` committed tokens."""
+    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        """Keeps every row's accepted path.
+
+        Args:
+            lengths: [R] tokens committed before.
+            nodes: per row the accepted path, root first, on the host.
+            path: [R, L + 1] the same on the device; behind a row's accepted nodes it means nothing.
+        """
         ...
 
     def move_row(self, source: int, target: int, length: int) -> None:
@@ -85,11 +91,30 @@ class TreeScorer:
             self._target, self._cache, tree, lengths, nodes, needs_hidden=self.needs_hidden
         )
 
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        self._cache.commit(row, length, nodes)
+    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        commit_paths(self._cache, lengths, nodes, path)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         self._cache.move_row(source, target, length)
+
+
+def commit_paths(
+    cache: ModelCache, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
+) -> None:
+    """Keeps every row's accepted path in a cache: on a CPU what has to move, row by row; elsewhere
+    all rows at once by the path that is on the device, so that no indices are copied there.
+
+    Args:
+        cache: whose first R rows they are.
+        lengths: [R] tokens committed before.
+        nodes: per row the accepted path, root first, on the host.
+        path: [R, T] the same on the device; what stands behind them means nothing.
+    """
+    if not path.is_cpu:
+        cache.commit_all(lengths, path)
+        return
+    for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
+        cache.commit(row, length, kept)
 
 
 class PathScorer:
@@ -117,13 +142,14 @@ class PathScorer:
         counts = (1, *shape.levels)
         per_node = [self._paths // count for count in counts for _ in range(count)]
         within = [index for count in counts for index in range(count)]
-        self._first_path = [i * width for i, width in zip(within, per_node, strict=True)]
-        self._nodes = torch.tensor(
-            [
-                [shape.starts[depth] + path * count // self._paths for path in range(self._paths)]
+        self._first_path = tuple(i * width for i, width in zip(within, per_node, strict=True))
+        self._nodes = tuple(
+            tuple(
+                shape.starts[depth] + path * count // self._paths
                 for depth, count in enumerate(counts)
-            ]
-        ).T  # [K, L + 1]
+            )
+            for path in range(self._paths)
+        )  # [K, L + 1]
 
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
@@ -136,9 +162,9 @@ class PathScorer:
         return hidden
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
-        nodes = self._nodes.to(tree.tokens.device)
+        nodes = constant(self._nodes, tree.tokens.device)
         tokens = tree.tokens[:, nodes].flatten(0, 1)  # [R K, L + 1]
-        starts = [length for length in lengths for _ in range(self._paths)]
+        starts = Known.of(lengths).repeated(self._paths)
         output = run_pending(
             self._target,
             self._cache,
@@ -147,8 +173,8 @@ class PathScorer:
             logits_to_keep=0,
             needs_hidden=self.needs_hidden,
         )
-        depth = torch.tensor(self._shape.node_depth, device=tokens.device)
-        path = torch.tensor(self._first_path, device=tokens.device)
+        depth = constant(self._shape.node_depth, tokens.device)
+        path = constant(self._first_path, tokens.device)
         by_row = (len(lengths), self._paths)
         at_nodes = [
             None if part is None else part.unflatten(0, by_row)[:, path, depth] for part in output
@@ -156,12 +182,13 @@ class PathScorer:
         assert at_nodes[0] is not None
         return ForwardOutput(at_nodes[0], at_nodes[1])
 
-    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
-        first = row * self._paths
-        accepted = first + self._first_path[nodes[-1]]
-        for copy in range(first, first + self._paths):
-            if copy != accepted:
-                self._cache.move_row(accepted, copy, length + len(nodes), length)
+    def commit(self, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor) -> None:
+        for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
+            first = row * self._paths
+            accepted = first + self._first_path[kept[-1]]
+            for copy in range(first, first + self._paths):
+                if copy != accepted:
+                    self._cache.move_row(accepted, copy, length + len(kept), length)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         for path in range(self._paths):

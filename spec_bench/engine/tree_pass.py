@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spec_bench.core.transfer import Known, constant, places
 from spec_bench.core.tree import Tree
 from spec_bench.engine.model import ForwardOutput, LanguageModel
 
@@ -81,8 +82,8 @@ def run_pending(
     Returns:
         Logits [R, 1 or T, V], and hidden states [R, T, D] if asked for.
     """
-    offsets = torch.arange(tokens.shape[1], device=model.device)
-    positions = torch.tensor(starts, device=model.device).unsqueeze(1) + offsets
+    offsets = places(tokens.shape[1], model.device)
+    positions = Known.of(starts).on(model.device).unsqueeze(1) + offsets
     visible = _causal(positions, max(starts) + tokens.shape[1])
     rows = slice(0, len(starts))
     return model.forward(
@@ -120,13 +121,13 @@ def run_nodes(
     Returns:
         Logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
-    device, depth = model.device, tree.shape.node_depth[nodes]
-    positions = torch.tensor([[n + d for d in depth] for n in lengths], device=device)
+    device, depth, known = model.device, tree.shape.node_depth[nodes], Known.of(lengths)
+    positions = known.on(device).unsqueeze(1) + constant(depth, device)
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
-    starts = [n + nodes.start for n in lengths]
+    starts = known.plus(nodes.start)
     tokens = tree.tokens[:, nodes].to(device)
     return run_under_ancestors(
-        model, cache, lengths, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
+        model, cache, known, starts, tokens, positions, ancestors, needs_hidden=needs_hidden
     )
 
 
@@ -163,9 +164,9 @@ def run_under_ancestors(
         visible = pad(ancestors, (lengths[0], 0), value=True)
     else:
         shape = (rows, count, max(lengths) + columns)
-        length = torch.tensor(lengths, device=device).unsqueeze(1)
+        length = Known.of(lengths).on(device).unsqueeze(1)
         committed = torch.arange(shape[2], device=device) < length
-        at = (length + torch.arange(columns, device=device)).unsqueeze(1)
+        at = (length + places(columns, device)).unsqueeze(1)
         visible = committed.unsqueeze(1).expand(shape).clone()
         visible.scatter_(2, at.expand_as(ancestors), ancestors)
     return model.forward(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs, make_a_law
 from spec_bench.draft.base import Drafting
@@ -126,10 +127,14 @@ class GrownTree(Policy):
             draws: where randomness comes from.
         """
 
+    def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
+        """Numbers that planting these trees will want on the device: they go there together."""
+        return drafting.needs(committed)
+
     def plant(
         self,
         drafting: Drafting,
-        committed: Sequence[Sequence[int]],
+        committed: Committed,
         device: torch.device,
         settings: SamplingSettings,
         draws: Draws,
@@ -143,9 +148,8 @@ class GrownTree(Policy):
             settings: sampling settings; the draft's own temperature applies.
             draws: randomness.
         """
-        root = torch.tensor([tokens[-1] for tokens in committed], device=device)
         siblings = self.siblings(settings)
-        tree = Tree(self.shape, root, siblings)
+        tree = Tree(self.shape, committed.roots.on(device), siblings)
         for level in range(self.shape.depth):
             logits = (
                 drafting.at_frontier(tree, committed) if level else drafting.at_root(committed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
@@ -60,29 +61,34 @@ class Guessed(GrownTree):
         """Not grown level by level."""
         raise AssertionError("guesses come whole")
 
-    def plant(
-        self,
-        drafting: Drafting,
-        committed: Sequence[Sequence[int]],
-        device: torch.device,
-        settings: SamplingSettings,
-        draws: Draws,
-    ) -> Tree:
+    def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
         found = drafting.guesses(committed, self.width, self.depth)
         deepest = max(len(levels) for levels in found)
         counts = [
             max(len(levels[level]) if level < len(levels) else 0 for levels in found)
             for level in range(deepest)
         ]
-        shape = TreeShape(tuple(counts), self.shape.children)
-        packed = torch.tensor(
+        packed = Known(
             [
                 _packed(tokens[-1], levels, counts)
                 for tokens, levels in zip(committed, found, strict=True)
             ]
-        ).to(device)  # [R, 3, N]: tokens, parents within the level above, whether there
+        )  # [R, 3, N]: tokens, parents within the level above, whether there
+        committed.planned = TreeShape(tuple(counts), self.shape.children), packed
+        return (packed,)
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Committed,
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        shape, known = committed.planned
+        packed = known.on(device)
         tree = Tree(shape, packed[:, 0, 0], "deterministic")
-        for level in range(deepest):
+        for level in range(shape.depth):
             tokens, parent, there = packed[:, :, shape.level(level + 1)].unbind(1)
             tree.add_level(tokens, parent, there.bool(), None)
         return tree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.prefixes import beams_apart, merge_prefixes
+from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
@@ -74,15 +74,14 @@ class HeadBeams(GrownTree):
     def plant(
         self,
         drafting: Drafting,
-        committed: Sequence[Sequence[int]],
+        committed: Committed,
         device: torch.device,
         settings: SamplingSettings,
         draws: Draws,
     ) -> Tree:
-        roots = [tokens[-1] for tokens in committed]
-        beams = drafting.beams(roots, self.width, self.depth)
+        beams = drafting.beams(committed.roots, self.width, self.depth)
         grow = merge_prefixes if self.merge else beams_apart
-        return grow(torch.tensor(roots, device=device), beams.to(device))
+        return grow(committed.roots.on(device), beams.to(device))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -16,6 +16,7 @@ import yaml
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.fields import MOST_NODES, Range, shown
@@ -83,14 +84,15 @@ class NodeList(GrownTree):
         return tuple(sorted(nodes, key=lambda node: (len(node), node)))
 
     @cached_property
-    def levels(self) -> list[tuple[list[int], list[int]]]:
+    def levels(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Per level each node's rank and its parent's place in the level above."""
         above: list[tuple[int, ...]] = [()]
         levels = []
         for depth in range(1, len(self.paths[-1]) + 1):
             level = [node for node in self.paths if len(node) == depth]
             place = {node: index for index, node in enumerate(above)}
-            levels.append(([node[-1] for node in level], [place[node[:-1]] for node in level]))
+            ranks = tuple(node[-1] for node in level)
+            levels.append((ranks, tuple(place[node[:-1]] for node in level)))
             above = level
         return levels
 
@@ -105,9 +107,8 @@ class NodeList(GrownTree):
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         device = scores.device
         ranks_here, parents_here = self.levels[tree.grown]
-        ranks = torch.tensor(ranks_here, device=device)
-        parent = torch.tensor(parents_here, device=device)
-        best = scores[:, :, 0].topk(int(ranks.max()) + 1, dim=-1).indices  # [R, F, ranks]
+        ranks, parent = constant(ranks_here, device), constant(parents_here, device)
+        best = scores[:, :, 0].topk(max(ranks_here) + 1, dim=-1).indices  # [R, F, ranks]
         tokens = best[:, parent, ranks]
         tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), None)
 

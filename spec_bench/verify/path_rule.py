@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify.base import TreeVerifier, rule
@@ -226,7 +227,7 @@ def path_walk(
     last = order.gather(1, first.unsqueeze(1)).squeeze(1)
     rows = torch.arange(last.shape[0], device=last.device)
     token = chosen.token(normalised(residual[rows, last], p[rows, last]))
-    depth = torch.tensor(shape.node_depth, device=last.device)
+    depth = constant(shape.node_depth, last.device)
     own = tree.ancestors[rows, last]  # [R, N]
     path = [(own & (depth == level)).byte().argmax(dim=1) for level in range(shape.depth + 1)]
     return WalkResult(torch.stack(path, dim=1), depth[last], token)

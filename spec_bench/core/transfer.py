@@ -1,0 +1,115 @@
+"""From the host to the device: constants once, an iteration's numbers in one copy.
+
+Every ``torch.tensor(..., device="cuda")`` copies from pageable memory, for which the host waits
+until the device has come so far. So what never changes is kept on the device, and what changes with
+every iteration is packed, pinned and copied at once, while the host goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 8  # bytes; the largest item there is
+
+
+@functools.lru_cache(maxsize=1024)
+def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Numbers that never change, as a tensor that is made once a device. Nobody writes to it.
+
+    Args:
+        values: numbers, or tuples of numbers of equal length.
+        device: where they are wanted.
+    """
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device)
+
+
+def places(count: int, device: torch.device) -> Tensor:
+    """The constant 0, 1, ..., count - 1."""
+    return constant(tuple(range(count)), device)
+
+
+class Known(list[Any]):
+    """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
+
+    _there: Tensor | None = None
+
+    @classmethod
+    def of(cls, numbers: Sequence[Any]) -> Known:
+        """The numbers themselves if they are known already."""
+        return numbers if isinstance(numbers, Known) else cls(numbers)
+
+    def on(self, device: torch.device) -> Tensor:
+        """The numbers as a tensor of a device; copied there if they have not been yet."""
+        if self._there is None or self._there.device != device:
+            self._there = torch.tensor(self, device=device)
+        return self._there
+
+    def plus(self, offset: int) -> Known:
+        """Each number and ``offset``; nothing is copied to where the numbers are already."""
+        if not offset:
+            return self
+        more = Known([number + offset for number in self])
+        if self._there is not None:
+            more._there = self._there + offset
+        return more
+
+    def repeated(self, times: int) -> Known:
+        """Each number so many times, one after the other."""
+        more = Known([number for number in self for _ in range(times)])
+        if self._there is not None:
+            more._there = self._there.repeat_interleave(times)
+        return more
+
+
+class Committed(list[Sequence[int]]):
+    """Per row all tokens so far; the last one is the root of its tree.
+
+    Attributes:
+        lengths: [R] tokens before the root.
+        roots: [R] the last tokens.
+        planned: what a policy knows of the trees before they are planted; nobody else reads it.
+    """
+
+    planned: Any = None
+
+    def __init__(self, rows: Iterable[Sequence[int]]) -> None:
+        super().__init__(rows)
+        self.lengths = Known([len(tokens) - 1 for tokens in self])
+        self.roots = Known([tokens[-1] for tokens in self])
+
+
+def send(numbers: Sequence[Known], device: torch.device) -> None:
+    """Sends numbers to a device in one copy; on a CPU there is nothing to send."""
+    if device.type != "cpu":
+        parts = to_device([torch.tensor(part) for part in numbers], device)
+        for part, there in zip(numbers, parts, strict=True):
+            part._there = there
+
+
+def to_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of the host on a device, in one copy that the host does not wait for.
+
+    Args:
+        parts: on the host, of any shapes and types.
+        device: where they go; on a CPU they stay what they are.
+    """
+    if device.type == "cpu":
+        return list(parts)
+    flat = [part.contiguous().flatten().view(torch.uint8) for part in parts]
+    sizes = [-(-len(part) // _ALIGNED) * _ALIGNED for part in flat]
+    packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+    starts = [0, *accumulate(sizes)]
+    for start, part in zip(starts, flat, strict=False):
+        packed[start : start + len(part)] = part
+    there = packed.to(device, non_blocking=True)
+    return [
+        there[start : start + len(bytes_)].view(part.dtype).view(part.shape)
+        for start, bytes_, part in zip(starts, flat, parts, strict=False)
+    ]
