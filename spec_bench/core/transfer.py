@@ -45,6 +45,14 @@ class Known(list[Any]):
         """The numbers themselves if they are known already."""
         return numbers if isinstance(numbers, Known) else cls(numbers)
 
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if not isinstance(index, slice):
+            return found
+        part = Known(found)
+        part._there = None if self._there is None else self._there[index]
+        return part
+
     def on(self, device: torch.device) -> Tensor:
         """The numbers as a tensor of a device; copied there if they have not been yet."""
         if self._there is None or self._there.device != device:

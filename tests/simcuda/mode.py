@@ -38,6 +38,10 @@ class _Indexed(TorchFunctionMode):
         if func is torch.Tensor.tolist and isinstance(args[0], SimTensor):
             return args[0].cpu().tolist()
         named = {key: indexed(value) for key, value in (kwargs or {}).items()}
+        if named.pop("pin_memory", False):  # a driver's to do
+            made = func(*map(indexed, args), **named)
+            made.pinned = True
+            return made
         return func(*map(indexed, args), **named)
 
 
@@ -70,7 +74,8 @@ class SimCuda(TorchDispatchMode):
         self.launches: Counter[str] = Counter()  # by phase
         self.lines: Counter[tuple[str, str, str]] = Counter()  # launches: (phase, op, line)
         self.syncs: Counter[tuple[str, str, str]] = Counter()  # (phase, what, line)
-        self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line); every one also waits
+        self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line)
+        self.unwaited = 0  # of them, out of pinned memory; for all others the host waits
         self.h2d_bytes = self.d2h_bytes = 0
         self.wide: Counter[tuple[str, str, str]] = Counter()  # float64 bytes (phase, op, line)
         self.attention: Counter[str] = Counter()  # what attention was asked for
@@ -121,9 +126,15 @@ class SimCuda(TorchDispatchMode):
         """Notes that the host waited for the device."""
         self.syncs[self.phase, what, self._line()] += 1
 
-    def _uploaded(self, nbytes: int) -> None:
+    def _uploaded(self, nbytes: int, waits: bool = True) -> None:
         self.h2d[self.phase, self._line()] += 1
         self.h2d_bytes += nbytes
+        self.unwaited += not waits
+
+    @property
+    def waits(self) -> int:
+        """How often the host stood still until the device had come so far."""
+        return sum(self.syncs.values()) + sum(self.h2d.values()) - self.unwaited
 
     def wrap(self, inner: torch.Tensor) -> SimTensor:
         """A CPU tensor as a simulated one, its storage counted."""
@@ -188,7 +199,8 @@ class SimCuda(TorchDispatchMode):
         result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":
-            return self._copied(func, name, args, result, back, home, bool(sims))
+            asynchronous = bool(kwargs.get("non_blocking")) and getattr(args[0], "pinned", False)
+            return self._copied(func, name, args, result, back, home, bool(sims), not asynchronous)
         self._count(func, name, args, result)
         if (home and not name.startswith("new_")) or name == "_local_scalar_dense":
             return result
@@ -221,8 +233,9 @@ class SimCuda(TorchDispatchMode):
                 raise RuntimeError(text)
 
     def _copied(
-        self, func: Any, name: str, args: Any, result: Any, back: Any, home: bool, sim: bool
-    ) -> Any:
+        self, func: Any, name: str, args: Any, result: Any, back: Any, home: bool, sim: bool,
+        waits: bool,
+    ) -> Any:  # fmt: skip
         """A copy: within the device, up to it, or home to the host, which waits."""
         nbytes = result.numel() * result.element_size()
         into = name == "copy_"
@@ -236,7 +249,7 @@ class SimCuda(TorchDispatchMode):
             self.waited("copy to host")
             self.d2h_bytes += nbytes
         elif up:
-            self._uploaded(nbytes)
+            self._uploaded(nbytes, waits)
         else:
             self._count(func, name, args, result)
         if into:
