@@ -118,11 +118,12 @@ def test_the_product_of_mean_chances_would_be_off() -> None:
 def test_draws_estimate_what_enumeration_gives(siblings: Siblings) -> None:
     torch.manual_seed(0)
     p, q = (torch.randn(4, 4, dtype=torch.float64).softmax(-1) for _ in range(2))
-    token, generator = torch.tensor([0, 1, 2, 3]), torch.Generator().manual_seed(1)
+    token = (p / q).argmax(dim=1)  # which the draft drafts too rarely
+    generator = torch.Generator().manual_seed(1)
     rule = k_seq if siblings == "iid" else recursive_rejection
     exact = passing(rule, p, q, token, 2, every_set(siblings))
     estimate = passing(rule, p, q, token, 2, drawn(siblings, 3000, generator))
-    assert ((exact > 0) & (exact < 1 + 1e-12)).all() and exact.min() < 0.9
+    assert ((exact > 0) & (exact < 1)).all()
     said = p.gather(1, token.unsqueeze(1)).squeeze(1)
     assert ((estimate - exact) * said).abs().max() < 0.02  # of the mass that passes
 
