@@ -22,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 import spec_bench
+from spec_bench.disk import naming
 
 RUNS = "runs"
 RESULTS = "results.csv"
@@ -132,10 +133,11 @@ def replacing(path: Path) -> Iterator[Path]:
     # Not the process id: processes of two machines may write to one shared folder.
     partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
-        yield partial
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
+        with naming(path, partial):
+            yield partial
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+            os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from spec_bench import disk
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _owner = 0  # the process that a signal ends in order
 _line = ""
@@ -38,7 +40,13 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
     with orderly(line):
         command = load()
         with raising(not at_once):
-            sys.exit(command())
+            try:
+                sys.exit(command())
+            except OSError as error:
+                if (refused := disk.refused(error)) is None:
+                    raise
+                print(f"spec_bench: {refused}", file=sys.stderr)
+                sys.exit(1)
 
 
 @contextmanager

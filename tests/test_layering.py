@@ -18,6 +18,7 @@ GROUND = {
     "records",
     "lines",
     "signals",
+    "disk",
     "fields",
     "columns",
     "names",

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spec_bench import files
 from spec_bench.draft.base import Heads, head_kinds, heads_class
 
 AnyHeads = TypeVar("AnyHeads", bound=Heads)
@@ -54,8 +55,9 @@ def save_heads(heads: Heads, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name, weights, config = heads.to_files()
     tensors = {key: value.detach().cpu().contiguous() for key, value in weights.items()}
-    save_file(tensors, folder / name)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    with files.replacing(folder / name) as partial:
+        save_file(tensors, partial)
+    files.write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
 def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:

@@ -6,7 +6,6 @@ says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -23,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench import files, signals
+from spec_bench import disk, files, signals
 from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
 from spec_bench.engine import processes
 from spec_bench.engine.model_spec import AUTO
@@ -62,7 +61,6 @@ from spec_bench.sinks.settings import build_sinks
 from spec_bench.sinks.sink import LoggedCell, Sink
 
 log = logging.getLogger(__name__)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's jobs: Hydra hands no value back to main
@@ -141,10 +139,15 @@ def _job(config: DictConfig) -> int:
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         results = run(asked)
     except OSError as error:
-        if _wants_trace or error.errno not in _NO_ROOM:
+        refused = disk.refused(error)
+        if _wants_trace or refused is None:
             raise
-        message = f"cannot write: {error}; what was decoded is kept, the same command resumes"
-        raise JobError(1, message) from error
+        message = f"{refused}; what was decoded is kept, the same command resumes"
+        if not _in_main:
+            raise JobError(1, message) from error
+        print(f"spec_bench: {message}", file=sys.stderr)  # Hydra would add lines to what is raised
+        _statuses.append(1)
+        return 1
     except (ValueError, OmegaConfBaseException) as error:
         if not _in_main:
             raise JobError(2, one_line(error)) from error
@@ -270,9 +273,10 @@ def _finish_tables() -> None:
     try:
         _tables.finish()
     except OSError as error:
-        if _wants_trace or error.errno not in _NO_ROOM:
+        refused = disk.refused(error)
+        if _wants_trace or refused is None:
             raise
-        print(f"spec_bench: cannot write: {error}; the same command resumes", file=sys.stderr)
+        print(f"spec_bench: {refused}; the same command resumes", file=sys.stderr)
         _statuses.append(1)
 
 

@@ -10,9 +10,10 @@ import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec_bench import files
+from spec_bench import disk, files
 from spec_bench.records import Reason, Request
 from spec_bench.run.cells import Cell
 from spec_bench.run.identity import job_id
@@ -66,7 +67,14 @@ class CellRun:
         ]
 
     def fail(self, error: Exception) -> None:
-        """Gives the cell up; its trace lies beside its records."""
+        """Gives the cell up; its trace lies beside its records.
+
+        Raises:
+            OSError: the error itself, where its folder takes no more: it would take no trace.
+        """
+        own = error.filename if isinstance(error, OSError) and disk.refused(error) else None
+        if own is not None and Path(own).is_relative_to(self.store.folder):
+            raise error
         files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
         message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
         trace = str(self.store.trace_path)

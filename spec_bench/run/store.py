@@ -20,7 +20,7 @@ from typing import Any, TextIO, TypeVar
 
 import yaml
 
-from spec_bench import files, lines, packed
+from spec_bench import disk, files, lines, packed
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
 from spec_bench.packed import Packed
@@ -83,7 +83,7 @@ class CellStore:
         self._append(files.retimed_file(self.folder, sitting), generations)
 
     def _append(self, path: Path, generations: Iterable[Generation]) -> None:
-        with path.open("a", encoding="utf-8") as stream:
+        with disk.naming(path), path.open("a", encoding="utf-8") as stream:
             for generation in generations:
                 stream.write(lines.written(generation, self.folder.name))
             stream.flush()

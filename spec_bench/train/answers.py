@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 from torch import Tensor
 from tqdm import tqdm
 
+from spec_bench.disk import naming
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.files import write_text
 from spec_bench.validation import Ge, MinLen, Number, Says, Whole, settings
@@ -71,7 +72,7 @@ def answer_prompts(
     done = _read(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     groups = list(_groups(prompts, settings))
-    with file.open("a", encoding="utf-8") as lines:
+    with naming(file), file.open("a", encoding="utf-8") as lines:
         for number, (temperature, chosen) in enumerate(
             tqdm(groups, desc="answers", unit="batch", disable=not progress)
         ):

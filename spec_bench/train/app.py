@@ -1,7 +1,7 @@
 """The Hydra application of ``python -m spec_bench.train``: a composed config in, heads out.
 
-Exit status: 0 heads are written, 2 the settings or the data cannot be right (one line says why),
-130 interrupted; the same command goes on from the last checkpoint.
+Exit status: 0 heads are written, 1 a disk takes no more, 2 the settings or the data cannot be right
+(one line says why), 130 interrupted; the same command goes on from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench import signals
+from spec_bench import disk, signals
 from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import HuggingFaceModel
@@ -71,6 +71,12 @@ def _job(config: DictConfig) -> None:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         train_heads(build_train_settings(plain))
         _statuses.append(0)
+    except OSError as error:
+        refused = disk.refused(error)
+        if _wants_trace or refused is None:
+            raise
+        print(f"spec_bench.train: {refused}; the same command goes on", file=sys.stderr)
+        _statuses.append(1)
     except (ValueError, OmegaConfBaseException) as error:
         if _wants_trace:
             raise

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from spec_bench.disk import naming
 from spec_bench.files import digest, replacing, set_aside, write_csv
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,8 @@ class Checkpoint:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        with replacing(self.file) as partial:
-            torch.save(state, partial)
+        with replacing(self.file) as partial, partial.open("wb") as stream:
+            torch.save(state, stream)  # not by name: torch would not say why it cannot
 
     def load(self, module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
         """Goes back to the last checkpoint; without one nothing changes.
@@ -141,7 +142,7 @@ class TrainingLog:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Appends a line; what the row does not name stays empty."""
-        with self.file.open("a", encoding="utf-8", newline="") as stream:
+        with naming(self.file), self.file.open("a", encoding="utf-8", newline="") as stream:
             csv.DictWriter(stream, self.columns).writerow(row)
 
     def rows(self) -> list[dict[str, str]]:

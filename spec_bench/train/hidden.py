@@ -7,6 +7,7 @@ bears the hash of the target and of the dialogues. Knows nothing about heads.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from spec_bench.disk import naming
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.files import write_json
 from spec_bench.train.dialogues import Dialogue, positions
@@ -124,8 +126,10 @@ class Cached:
                     f"data.hidden=cached needs {needed / 1e9:.1f} GB below {folder}, "
                     f"{free / 1e9:.1f} GB are free; use data.hidden=computed"
                 )
-            with file.open("wb") as stream:
-                stream.truncate(needed)
+            with naming(file), file.open("wb") as stream:
+                # Not a file with holes: where another process takes the room, a write to memory
+                # that has none behind it ends this process by a signal.
+                os.posix_fallocate(stream.fileno(), 0, needed)
             states = self._mapped(file, rows, width, dtype, True)
             self._fill(states, Computed(model, dialogues, batch), batch, progress)
             facts = {"rows": rows, "width": width, "dtype": dtype}
