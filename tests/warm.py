@@ -76,7 +76,9 @@ class Command:
         values = {"HF_HUB_OFFLINE": "1", **os.environ, **(environment or {})}
         files = (str(self._out), str(self._err))
         self._group = group
-        self._process = process(_run, module, list(arguments), str(folder), values, files, group)
+        self._process = process(
+            run_here, module, list(arguments), str(folder), values, files, group
+        )
         self._process.start()
 
     @property
@@ -116,7 +118,7 @@ def run(module: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
     return Command(module, arguments, folder).finish()
 
 
-def _run(
+def run_here(
     module: str,
     arguments: list[str],
     folder: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +41,11 @@ class Command:
         return shlex.split(self.text)[2]
 
     @property
+    def trains(self) -> bool:
+        """Whether it trains heads, which others decode with."""
+        return self.module == TRAIN
+
+    @property
     def words(self) -> list[str]:
         """What follows the module."""
         return shlex.split(self.text)[3:]
@@ -66,6 +72,31 @@ class Command:
                 count *= value.count(",") + 1
         return count
 
+    def first_job(self) -> Command:
+        """The same, of each swept setting the first value alone."""
+        words = []
+        for word in self.words:
+            name, equals, value = word.partition("=")
+            several = equals and "," in value and not value.startswith(("[", "{"))
+            words.append(f"{name}={value.split(',')[0]}" if several else word)
+        return Command(shlex.join(["python", "-m", self.module, *words]), self.places)
+
+
+def few_of_each(commands: Sequence[Command], count: int) -> list[Command]:
+    """So many of each paper, and of trainings; as many recipes of it as there are."""
+    places: dict[str, int] = {}
+    ranked: list[tuple[int, int]] = []
+    for number, command in enumerate(commands):
+        key = command.recipe or command.module
+        ranked.append((places.setdefault(key, 0), number))
+        places[key] += 1
+    few: dict[str, list[Command]] = {}
+    for _, number in sorted(ranked):
+        command = commands[number]
+        paper = TRAIN if command.trains else (command.recipe or "").split("=")[0]
+        few.setdefault(paper, []).append(command)
+    return [each for paper, own in few.items() if paper for each in own[:count]]
+
 
 def sweeps(recipe: str) -> Mapping[str, str]:
     """What a recipe sweeps over unless told."""
@@ -73,6 +104,7 @@ def sweeps(recipe: str) -> Mapping[str, str]:
     return {name: str(value) for name, value in params.items()}
 
 
+@functools.cache
 def printed_commands() -> list[Command]:
     """All of them, each once; the cheaper first."""
     places: dict[str, list[str]] = {}

@@ -104,6 +104,22 @@ def _mt_bench() -> list[dict[str, Any]]:
     ]
 
 
+CATEGORIES = (
+    *("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"),
+    *("translation", "summarization", "qa", "math_reasoning", "rag"),
+)
+
+
+def write_questions(file: Path) -> None:
+    """A question of each category, as Spec-Bench's file has them: MT-bench's of two turns."""
+    rows = []
+    for number, category in enumerate(CATEGORIES, start=81):
+        turns = [f"Say something about {category}.", "Now say it in fewer words."]
+        few = turns if number < 89 else turns[:1]
+        rows.append({"question_id": number, "category": category, "turns": few})
+    _lines(file, rows)
+
+
 def _parquet(file: Path, rows: Rows) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), file)

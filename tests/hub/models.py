@@ -29,8 +29,8 @@ from transformers import (
 
 from spec_bench.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
+from tests.hub.repository import TOKEN
 
-TOKEN = "hf_stand_in"  # reads what is gated
 PADDED = 7  # rows of OPT's embeddings beyond its tokens, as published
 HEADS, BLOCKS, WIDTH = 5, 1, 32
 LLAMA2_CHAT = (
@@ -75,8 +75,7 @@ def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
     opt = name.startswith("facebook/opt")
     kind = "opt" if opt else "llama"
     size = len(AutoTokenizer.from_pretrained(tokenizers / kind))
-    target = not any(size in name for size in ("68m", "160m", "125m", "350m"))
-    model = (_opt if opt else _llama)(name, size, 2 if target else 1)
+    model = (_opt if opt else _llama)(name, size)
     model.half().save_pretrained(folder)
     if not name.startswith(("meta-llama", "huggyllama")):
         _pickle(folder, model)
@@ -86,14 +85,14 @@ def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
         (folder / ".hub.json").write_text(json.dumps(settings))
 
 
-def _llama(name: str, size: int, layers: int) -> PreTrainedModel:
+def _llama(name: str, size: int) -> PreTrainedModel:
     old = name.startswith(("JackFram", "double7"))
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=size,
             hidden_size=WIDTH,
             intermediate_size=2 * WIDTH,
-            num_hidden_layers=layers,
+            num_hidden_layers=1,
             num_attention_heads=2,
             max_position_embeddings=4096 if "Llama-2" in name else 2048,
             bos_token_id=0 if old else 1,  # wrong in the published configs, too
@@ -103,14 +102,14 @@ def _llama(name: str, size: int, layers: int) -> PreTrainedModel:
     )
 
 
-def _opt(name: str, size: int, layers: int) -> PreTrainedModel:
+def _opt(name: str, size: int) -> PreTrainedModel:
     small = name.endswith("350m")  # the one with projections, and norms at the end
     return OPTForCausalLM(
         OPTConfig(
             vocab_size=size + PADDED,
             hidden_size=WIDTH,
             ffn_dim=2 * WIDTH,
-            num_hidden_layers=layers,
+            num_hidden_layers=1,
             num_attention_heads=2,
             max_position_embeddings=2048,
             word_embed_proj_dim=WIDTH // 2 if small else WIDTH,

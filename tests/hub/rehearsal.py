@@ -1,18 +1,18 @@
 """Printed commands, run as printed against the stand-in hub with words appended; what came out.
 
-The words make a job small (one prompt, a few tokens) and put the CPU in the GPU's place. All
-commands share one results folder: what one has measured, another finds complete.
+The words make a job small (one prompt, a few tokens, the first few cells of each kind) and put the
+CPU in the GPU's place. All commands share one results folder: what one has measured, another finds
+complete.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from spec_bench.files import read_csv, results_file
 from spec_bench.report.paper import load_paper
@@ -20,14 +20,15 @@ from spec_bench.report.recipes import read_recipe, recipe_name
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import progress_of
 from spec_bench.tasks.source import EMBEDDED
-from tests.hub.commands import TRAIN, Command, sweeps
-from tests.hub.data import write_datasets
-from tests.hub.models import TOKEN, write_models
-from tests.hub.server import serving
+from tests.hub.commands import Command, sweeps
+from tests.hub.data import write_questions
+from tests.hub.forked import Ended, Forked
 
-LIMIT_S = 1500
+LIMIT_S = 900
 TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
+RAN = ("rows", "plan", "heads")
 _LENGTHS = "generation.max_new_tokens"
+_GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
 
 
 @dataclass(frozen=True)
@@ -36,42 +37,51 @@ class Outcome:
 
     Attributes:
         command: as printed.
-        kind: ``rows``, ``plan``, ``heads``, ``refused`` or ``failed``.
+        kind: one of ``RAN``, ``refused`` or ``failed``.
         detail: how many rows in which tables, or the reason in one line.
         seconds: how long it took.
+        cpu_s: how much of that cores were at work, all together.
     """
 
     command: Command
     kind: str
     detail: str
     seconds: float
+    cpu_s: float
 
 
-@contextlib.contextmanager
-def stand_in(folder: Path) -> Iterator[dict[str, str]]:
-    """A served hub; gives the environment in which commands find it."""
-    write_models(folder / "hub")
-    write_datasets(folder / "hub")
-    with serving(folder / "hub") as url:
-        yield environment(url, folder)
+@dataclass
+class Notes:
+    """What became of the commands so far, a line each: a rehearsal goes on where it stopped.
 
+    Attributes:
+        file: where they are kept.
+    """
 
-def environment(url: str, folder: Path) -> dict[str, str]:
-    """What a command's process needs to ask the stand-in, and nothing that an earlier one kept."""
-    return {
-        "HF_ENDPOINT": url,
-        "HF_HOME": str(folder / "home"),
-        "HF_TOKEN": TOKEN,
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "WANDB_MODE": "offline",
-    }
+    file: Path
+
+    def ran(self, commands: Sequence[Command], whole: bool) -> list[Outcome]:
+        """The commands that have run before, as they did then."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        notes = [json.loads(line) for line in lines if line.endswith("}")]
+        known = {each["text"]: each for each in notes if each["whole"] >= whole}
+        found = [(each, known[each.text]) for each in commands if each.text in known]
+        return [
+            Outcome(command, note["kind"], note["detail"], note["seconds"], note["cpu_s"])
+            for command, note in found
+            if note["kind"] in RAN
+        ]
+
+    def add(self, outcome: Outcome, whole: bool) -> None:
+        """One more."""
+        own: dict[str, Any] = asdict(outcome) | {"text": outcome.command.text, "whole": whole}
+        del own["command"]
+        with self.file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(own) + "\n")
 
 
 def prepare(folder: Path) -> None:
-    """What a user has at hand where the commands run: chats to learn from, Spider's databases."""
+    """What a user has at hand where the commands run: chats, questions, Spider's databases."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (EMBEDDED / "alpaca.jsonl").read_text(encoding="utf-8").splitlines()[:12]
     rows = [json.loads(line) for line in lines]
@@ -86,69 +96,73 @@ def prepare(folder: Path) -> None:
         for index, row in enumerate(rows)
     ]
     (folder / "sharegpt.json").write_text(json.dumps(chats))
+    write_questions(folder / "question.jsonl")
     if not (folder / "spider_data").exists():
         shutil.copytree(EMBEDDED / "spider" / "database", folder / "spider_data" / "database")
 
 
-def appended(command: Command, brief: bool = False) -> list[str]:
+def appended(command: Command, whole: bool = False) -> list[str]:
     """The words that make a command small.
 
     Args:
         command: which.
-        brief: leave out most of a recipe's cells, too.
+        whole: leave its cells as they are.
     """
     settings = command.settings
     words = ["engine.device=cpu"] if settings.get("engine") == "cuda" else []
-    if command.module == TRAIN:
+    if command.trains:
         return [*words, "optimiser.steps=2", "optimiser.batch=4", "data.answers.max_new_tokens=4",
                 "data.answers.batch_size=4"]  # fmt: skip
-    words.append("prompts=1")
+    words += ["prompts=1", "warmup=0"]
     recipe = command.recipe
     swept = sweeps(recipe) if recipe else {}
     words.append(f"{_LENGTHS}={'4,8' if _LENGTHS in swept else '4'}")
     if settings.get("energy"):
         words.append("energy=none")
     if recipe and "confirm" in read_recipe(recipe):
-        words.append("confirm.prompts=1")
+        words += ["confirm.prompts=1", "confirm.best=1"]
     if "FOLDER" in settings.get("pair.heads.redrafter", ""):
         words.append(f"pair.heads.redrafter={TRAINED}")
-    if brief and recipe:
+    if recipe and not whole and settings.get("plan") != "true":
         words += _few_cells(recipe)
     return words
 
 
 def _few_cells(recipe: str) -> list[str]:
-    """The recipe's first trees alone."""
-    if recipe == "rsd=exp1":
-        return ["length=2"]
-    if recipe == "rsd=exp2":
-        return ["budget=6"]
-    named = [cell for cell in read_recipe(recipe)["cells"] if isinstance(cell, str)][:2]
-    return [f"cells=[{','.join(named)}]"] if named else []
+    """Of a recipe's trees the first of each kind."""
+    given = read_recipe(recipe)
+    for each in given.get("defaults", []):
+        for group in ("length", "budget"):
+            if isinstance(each, dict) and f"override /{group}" in each:
+                return [f"{group}={each[f'override /{group}'][0]}"]
+    kinds: dict[str, str] = {}
+    for cell in given.get("cells", []):
+        if isinstance(cell, str):
+            kinds.setdefault(cell.partition(":")[0], cell)
+        elif "grid" in cell:
+            kinds.setdefault("grid", _GRID % cell["grid"]["decoder"])
+        else:
+            return []  # settings of each cell's own: all are of different kinds
+    return [f"cells=[{','.join(kinds.values())}]"] if kinds else []
 
 
-def rehearse(
-    command: Command, folder: Path, variables: Mapping[str, str], brief: bool = False
-) -> Outcome:
-    """Runs a command in the folder, as its user would, to its end."""
-    from tests import warm  # keeps the variables as they are now
+def started(command: Command, folder: Path, whole: bool) -> Forked:
+    """The command at work in the folder, as its user would run it."""
+    words = [*command.words, *appended(command, whole)]
+    return Forked(command.module, words, folder, LIMIT_S)
 
-    began = time.monotonic()
-    words = [*command.words, *appended(command, brief)]
-    started = warm.Command(command.module, words, folder, variables)
-    try:
-        status, out, err = started.finish(LIMIT_S)
-    except TimeoutError as error:
-        status, out, err = -1, "", str(error)
-    seconds = time.monotonic() - began
+
+def outcome_of(command: Command, ended: Ended, folder: Path) -> Outcome:
+    """What became of it."""
+    status, out, err, *times = ended
     if status == 2:
-        return Outcome(command, "refused", _last(err), seconds)
+        return Outcome(command, "refused", _last(err), *times)
     if status:
-        return Outcome(command, "failed", f"status {status}: {_last(err)}", seconds)
+        return Outcome(command, "failed", f"status {status}: {_last(err)}", *times)
     kind, detail = _result(command, folder, out)
     left_out = {line for line in err.splitlines() if "left out:" in line}
     told = f"; cells left out: {len(left_out)}" if left_out else ""
-    return Outcome(command, kind, detail + told, seconds)
+    return Outcome(command, kind, detail + told, *times)
 
 
 def _last(text: str) -> str:
@@ -160,7 +174,7 @@ def _result(command: Command, folder: Path, out: str) -> tuple[str, str]:
     """What a command that ended well left behind."""
     if command.settings.get("plan") == "true":
         return "plan", f"{len(out.splitlines())} lines"
-    if command.module == TRAIN:
+    if command.trains:
         name = command.settings.get("name") or command.settings.get("head") or "*"
         heads = folder / "results" / "train"
         there = sorted({file.name for file in heads.glob(f"{name}/**/heads/*")})
@@ -203,8 +217,8 @@ def _tables(command: Command, folder: Path) -> str:
 def totals(outcomes: Sequence[Outcome]) -> str:
     """One line: how many were tried, how many did what."""
     kinds = [outcome.kind for outcome in outcomes]
-    ran = sum(kind in ("rows", "plan", "heads") for kind in kinds)
+    ran = sum(kind in RAN for kind in kinds)
     return (
         f"{len(kinds)} commands tried, {ran} run, {kinds.count('refused')} refused, "
-        f"{kinds.count('failed')} failed"
+        f"{kinds.count('failed')} failed; {sum(each.cpu_s for each in outcomes):.0f} s of cores"
     )

@@ -21,6 +21,7 @@ from typing import Any
 
 KINDS = ("models", "datasets", "spaces")
 SETTINGS = ".hub.json"
+TOKEN = "hf_stand_in"  # reads what the stand-in has gated
 WHEN = "2024-01-01T00:00:00.000Z"
 
 

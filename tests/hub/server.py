@@ -14,6 +14,8 @@ import contextlib
 import http.server
 import json
 import re
+import subprocess
+import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,7 @@ from typing import Any
 
 from tests.hub.repository import KINDS, WHEN, RefusedError, Repository, oid
 
+ROOT = Path(__file__).resolve().parents[2]
 VERBS = ("revision", "tree", "paths-info", "discussions", "commits")
 
 
@@ -139,12 +142,31 @@ def _told(
 
 
 @contextlib.contextmanager
-def serving(root: Path, port: int = 0) -> Iterator[str]:
-    """Serves the folder from a thread; gives the address for HF_ENDPOINT."""
-    server = Server(root, port)
+def serving(root: Path) -> Iterator[str]:
+    """Serves the folder from a process of its own; gives the address for HF_ENDPOINT.
+
+    The process ends with this one and all that it forked, however they end.
+    """
+    command = [sys.executable, "-m", __name__, str(root)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.stdin.close()
+            server.terminate()
+
+
+def main() -> None:
+    """Serves until standard input ends, having said where."""
+    server = Server(Path(sys.argv[1]))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.commands import ROOT, printed_commands
+from tests.hub.commands import ROOT, Command, few_of_each, printed_commands
+from tests.hub.rehearsal import Notes, Outcome
 
 PAPERS = ("rsd", "mcsd", "dsbd", "redrafter")
 
@@ -23,15 +24,12 @@ def test_every_table_prints_commands_and_each_is_collected_once() -> None:
     assert {f"table rsd/{number}" for number in range(1, 55)} <= places
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_printed_commands_of_each_paper_end_in_rows_after_the_printed_training(
-    each: int, tmp_path: Path
-) -> None:
+def rehearsed(folder: Path, *words: str) -> str:
+    """What the script prints; it must have run every command."""
     # HF_* are read when the libraries are imported: a process of its own.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    words = ["--each", str(each), "--brief", "--folder", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/rehearse.py", *words],
+        [sys.executable, ROOT / "scripts/rehearse.py", "--folder", str(folder), *words],
         env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -39,8 +37,41 @@ def test_printed_commands_of_each_paper_end_in_rows_after_the_printed_training(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    count = each * (len(PAPERS) + 1)  # the training's, too
-    assert f"{count} commands tried, {count} run, 0 refused, 0 failed" in done.stdout
-    for paper in PAPERS:
-        assert f" {paper}/" in done.stdout  # rows stand in its tables or figures
     assert "HTTP Request" not in done.stdout
+    return done.stdout
+
+
+def test_three_commands_of_each_paper_end_in_rows_after_the_printed_training(
+    tmp_path: Path,
+) -> None:
+    few = [each.first_job() for each in few_of_each(printed_commands(), 3)]
+    own = [each.text for each in few if each.recipe or "name=redrafter_vicuna_7b" in each.text]
+    assert len(own) == 3 * len(PAPERS) + 1
+    (tmp_path / "commands").write_text("".join(f"{text}\n" for text in own))
+    said = rehearsed(tmp_path, "--of", str(tmp_path / "commands"))
+    assert f"{len(own)} commands tried, {len(own)} run, 0 refused, 0 failed" in said
+    for paper in PAPERS:
+        assert f" {paper}/" in said  # rows stand in its tables or figures
+    assert len((tmp_path / "outcomes.jsonl").read_text().splitlines()) == len(own)
+
+
+@pytest.mark.slow
+def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path: Path) -> None:
+    said = rehearsed(tmp_path, "--each", "3")
+    count = 3 * (len(PAPERS) + 1)  # the trainings', too
+    assert f"{count} commands tried, {count} run, 0 refused, 0 failed" in said
+    again = rehearsed(tmp_path, "--each", "3")
+    assert again.count("before ") == count
+
+
+def test_a_rehearsal_goes_on_behind_what_has_run(tmp_path: Path) -> None:
+    done, failed, cut = (Command(f"python -m spec_bench rsd={each}", ()) for each in "abc")
+    notes = Notes(tmp_path / "outcomes.jsonl")
+    notes.add(Outcome(done, "rows", "9 rows", 1.5, 1.0), whole=False)
+    notes.add(Outcome(failed, "failed", "status 1", 1.5, 1.0), whole=True)
+    with notes.file.open("a") as lines:
+        lines.write('{"text": "python -m spec_bench rsd=c", "ki')
+    assert notes.ran([done, failed, cut], whole=False) == [
+        Outcome(done, "rows", "9 rows", 1.5, 1.0)
+    ]
+    assert notes.ran([done], whole=True) == []
