@@ -133,7 +133,8 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Every command on a published pair that is printed anywhere, against a stand-in for the hub.
+# Every command on a published pair that is printed anywhere, against a stand-in for the hub; with
+# WITH='--folder FOLDER' a second call goes on where the first one stopped.
 rehearse: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/rehearse.py $(WITH)
 

@@ -45,7 +45,9 @@ def test_three_commands_of_each_paper_end_in_rows_after_the_printed_training(
     tmp_path: Path,
 ) -> None:
     few = [each.first_job() for each in few_of_each(printed_commands(), 3)]
-    own = [each.text for each in few if each.recipe or "name=redrafter_vicuna_7b" in each.text]
+    own = [
+        each.text for each in few if each.recipe or "name=redrafter_vicuna_7b_blocks4" in each.text
+    ]
     assert len(own) == 3 * len(PAPERS) + 1
     (tmp_path / "commands").write_text("".join(f"{text}\n" for text in own))
     said = rehearsed(tmp_path, "--of", str(tmp_path / "commands"))
