@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-sweep bench-scaling bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -27,7 +27,7 @@ help:
 	@echo "make rehearse     every printed command, with tiny models behind the published ids"
 	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
-	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size"
+	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
@@ -163,6 +163,9 @@ bench-sweep: $(STAMP)
 
 bench-scaling: $(STAMP)
 	$(BIN)/python scripts/bench_scaling.py
+
+bench-rules: $(STAMP)
+	$(BIN)/python scripts/bench_rules.py
 
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit

@@ -113,9 +113,11 @@ def _tested(
     # Nothing is left of a quota of 1 where p is the draft's law: the child surely succeeds.
     changes = there & (total > 0)
     scale = torch.where(changes, 1 / total, 0.0)
-    left = torch.where(changes, rest * scale.to(rest.dtype), left)
+    rest = rest.mul_(scale.to(rest.dtype))
+    if not (changes.is_cpu and changes.all()):  # elsewhere the question would stop the device
+        rest = torch.where(changes, rest, left)
     mass = torch.where(changes, sums * scale, mass)
-    return (quota.clamp(max=1.0) * there).squeeze(-1), left, mass
+    return (quota.clamp(max=1.0) * there).squeeze(-1), rest, mass
 
 
 def children_of(tree: Tree, level: int) -> tuple[Tensor, Tensor]:

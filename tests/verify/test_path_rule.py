@@ -103,6 +103,26 @@ def test_a_node_is_tested_after_its_descendants_and_absent_ones_last() -> None:
     assert post_order(tree).tolist() == [[5, 1, 3, 2, 4, 0]]
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 100.0])  # as temperatures of 1 and 0.01
+def test_chances_in_single_precision_are_those_of_double(sharpness: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, widths = 6, (3, 2, 1)
+    shape = TreeShape((3, 6, 6), widths)
+    logits = sharpness * torch.randn((2, rows, shape.size, 40), generator=generator).double()
+    success = []
+    for dtype in (torch.float32, torch.float64):
+        target, draft = logits.to(dtype).log_softmax(dim=-1)
+        tree = Tree(shape, torch.zeros(rows, dtype=torch.long), "without_replacement")
+        for level, width in enumerate(widths):
+            log_q = draft[:, shape.level(level)]
+            best = logits[1, :, shape.level(level)].topk(width, dim=-1).indices.flatten(1)
+            parent = torch.arange(log_q.shape[1]).repeat_interleave(width)
+            tree.add_level(best, parent, torch.ones_like(best, dtype=torch.bool), None, log_q)
+        success.append(traversal(tree, target.exp()).success)
+    assert 0 < success[1].mean() < 1
+    torch.testing.assert_close(success[0], success[1], atol=1e-4, rtol=1e-3)
+
+
 # What is commonly written instead. Each alters one thing; unaltered, the same code is exact.
 
 
