@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spec_bench import files
 from spec_bench.lines import read as read_generations
@@ -34,6 +34,7 @@ UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
 _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError)
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
+Read = TypeVar("Read")
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""
 Scores = Mapping[str, Mapping[str, Scored]]
@@ -133,6 +134,30 @@ def pack(
     ]
     kept = {k: v for k, v in (origin or {}).items() if k not in _NOT_KEPT}
     return Packed(pa.table(columns, schema=schema), {run_id: kept} if kept else {})
+
+
+def pack_run(run: Path) -> Packed | None:
+    """The records of a cell's folder; None where the cell is not here.
+
+    Scores or starts that cannot be used are said and left out; a rerun sets them aside.
+
+    Args:
+        run: ``<results>/runs/<run_id>``.
+    """
+    starts = _or_none(read_starts, run / files.PROVENANCE)
+    done = read_lines(run / files.GENERATIONS)
+    if not starts and not done:
+        return None
+    scores = _or_none(read_scores, run / files.SCORES)
+    return pack(run.name, done, starts[-1] if starts else None, scores, read_retimed(run))
+
+
+def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
+    try:
+        return read(path)
+    except ValueError as error:
+        log.warning("%s", error)
+        return None
 
 
 def read_lines(path: Path) -> list[Generation]:

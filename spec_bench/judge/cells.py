@@ -1,24 +1,25 @@
 """One cell's folder judged, and what was judged put into its row.
 
 ``judge.json`` in the cell's folder holds the columns and, where there is no score, why. It stands
-beside the cell's result, which judging never touches.
+beside the cell's result, which judging never touches. What each question was rated joins what else
+its answer scored, and the cell's packed records.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files
+from spec_bench import files, packed
 from spec_bench.judge.cache import Judgements
-from spec_bench.judge.conversation import read_conversations
+from spec_bench.judge.conversation import Conversation, read_conversations
 from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
-from spec_bench.judge.scores import SCORE, Columns, score_columns
+from spec_bench.judge.scores import SCORE, Columns, score_columns, score_parts
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.records import CellResult, Reason, parse_reasons, written_reasons
 
@@ -33,10 +34,12 @@ class Judged:
     Attributes:
         columns: of its row; without a score they are empty.
         reason: why there is no score; "" where there is one.
+        scores: what each question adds to a score, by the score and the question's first prompt.
     """
 
     columns: Columns = field(default_factory=dict)
     reason: str = ""
+    scores: packed.Scores = field(default_factory=dict)
 
     def apply(self, row: MutableMapping[str, Any]) -> None:
         """Puts columns and reason into a row of a results file, in place of earlier ones."""
@@ -101,7 +104,18 @@ def _judge(folder: Path, grader: Grader, settings: JudgeSettings) -> Judged:
         why = f"{len(failed)} of {total} judgements failed, {grader.lost or failed[0].problem}"
         kept = {k: None if k.startswith(SCORE) else value for k, value in columns.items()}
         return Judged(kept, why)
-    return Judged(columns)
+    by_prompt = dict(zip(_first_prompts(folder, conversations), grades, strict=True))
+    return Judged(columns, scores=score_parts(by_prompt))
+
+
+def _first_prompts(folder: Path, conversations: Sequence[Conversation]) -> list[str]:
+    """The id of each question's first prompt among the cell's records."""
+    asked = {each.prompt_id for each in packed.read_lines(folder / files.GENERATIONS)}
+    several = (f"{each.question_id}/0" for each in conversations)
+    return [
+        first if first in asked else each.question_id
+        for first, each in zip(several, conversations, strict=True)
+    ]
 
 
 def _without(why: str, settings: JudgeSettings) -> Judged:
@@ -111,5 +125,13 @@ def _without(why: str, settings: JudgeSettings) -> Judged:
 
 
 def _write(folder: Path, judged: Judged) -> Judged:
+    """Writes what was judged; an earlier judgement's scores go."""
+    path = folder / files.SCORES
+    before = packed.read_scores(path)
+    others = {name: own for name, own in before.items() if not name.startswith(SCORE)}
+    if before != (scores := {**others, **judged.scores}):
+        files.write_json(path, scores)
+        if (own := packed.pack_run(folder)) is not None:
+            packed.write(folder / files.RECORDS, own)
     files.write_json(folder / FILE, asdict(judged))
     return judged

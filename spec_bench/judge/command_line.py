@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench import files
+from spec_bench import files, packed
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
 from spec_bench.judge.settings import JudgeSettings, judge_settings
@@ -77,9 +77,21 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
         if row["run_id"] in judged:
             judged[row["run_id"]].apply(row)
     write_csv(path, [dict(row) for row in rows])
+    _renew_records(path, folders)
     for run_id, each in judged.items():
         print(f"{run_id}: {each.reason or each.columns['judge_score']}")
     return int(any(each.reason for each in judged.values()))
+
+
+def _renew_records(table: Path, folders: Sequence[Path]) -> None:
+    """Puts the judged cells' records into those beside the table, if it has any."""
+    path = files.records_file(table)
+    if path.is_file():
+        before = packed.read(path)
+        kept = [folder for folder in folders if (folder / files.RECORDS).is_file()]
+        own = {folder.name: packed.read(folder / files.RECORDS) for folder in kept}
+        parts = (own.get(run_id, before).cell(run_id) for run_id in before.run_ids)
+        packed.write(path, packed.joined(parts))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from spec_bench.judge.grade import Grade
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 
 SCORE = "judge_score"
+_TURNS = {SCORE: None, f"{SCORE}_turn_1": True, f"{SCORE}_later_turns": False}
 Columns = dict[str, float | str | None]
 
 
@@ -25,8 +26,7 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
         together); how many judgements there are and how many failed; the judge.
     """
     columns: Columns = {}
-    parts = {SCORE: None, f"{SCORE}_turn_1": True, f"{SCORE}_later_turns": False}
-    for name, first in parts.items():
+    for name, first in _TURNS.items():
         found = _mean(grades, first)
         columns[name] = found.value if found else None
         columns[f"{name}_low"] = found.low if found else None
@@ -38,17 +38,35 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
     return columns
 
 
+def score_parts(grades: Mapping[str, Sequence[Grade]]) -> dict[str, dict[str, list[float]]]:
+    """What each question adds to a cell's scores: the sum of its ratings and how many there are.
+
+    Args:
+        grades: those of a question's turns, by what names the question.
+    """
+    ratings = {
+        name: {each: _ratings(own, first) for each, own in grades.items()}
+        for name, first in _TURNS.items()
+    }
+    return {
+        name: {each: [sum(found), len(found)] for each, found in own.items() if found}
+        for name, own in ratings.items()
+        if any(own.values())
+    }
+
+
 def _mean(grades: Sequence[Sequence[Grade]], first: bool | None) -> Interval | None:
     """Mean rating of all turns (None), the first (True) or the later ones; None without any."""
-    ratings = [
-        [
-            grade.rating
-            for grade in each
-            if grade.rating is not None and first in (None, grade.turn == 0)
-        ]
-        for each in grades
-    ]
-    ratings = [each for each in ratings if each]
+    ratings = [found for each in grades if (found := _ratings(each, first))]
     if not ratings:
         return None
     return mean_interval([sum(each) for each in ratings], [len(each) for each in ratings])
+
+
+def _ratings(grades: Sequence[Grade], first: bool | None) -> list[float]:
+    """The ratings of one question's turns."""
+    return [
+        grade.rating
+        for grade in grades
+        if grade.rating is not None and first in (None, grade.turn == 0)
+    ]

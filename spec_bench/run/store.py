@@ -14,9 +14,9 @@ import fcntl
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 import yaml
 
@@ -30,7 +30,6 @@ from spec_bench.run.kept import Kept
 from spec_bench.sinks.rows import stored
 
 log = logging.getLogger(__name__)
-Read = TypeVar("Read")
 Repeats = defaultdict[int, dict[str, Generation]]
 """Generations by repeat, from 0, and prompt id."""
 
@@ -136,7 +135,7 @@ class CellStore:
 
     def pack(self) -> None:
         """Writes the cell's records as an experiment keeps them, later timings included."""
-        if (own := self._packed()) is not None:
+        if (own := packed.pack_run(self.folder)) is not None:
             packed.write(self.folder / files.RECORDS, own)
 
     def records(self) -> Packed | None:
@@ -146,28 +145,10 @@ class CellStore:
         """
         path = self.folder / files.RECORDS
         try:
-            return packed.read(path) if path.exists() else self._packed()
+            return packed.read(path) if path.exists() else packed.pack_run(self.folder)
         except ValueError as error:
             log.warning("%s; packed again", error)
-            return self._packed()
-
-    def _packed(self) -> Packed | None:
-        """The same from what was written while the cell ran."""
-        starts = self._or_none(packed.read_starts, files.PROVENANCE)
-        done = packed.read_lines(self.folder / files.GENERATIONS)
-        if not starts and not done:
-            return None
-        scores = self._or_none(packed.read_scores, files.SCORES)
-        retimed = packed.read_retimed(self.folder)
-        return packed.pack(self.folder.name, done, starts[-1] if starts else None, scores, retimed)
-
-    def _or_none(self, read: Callable[[Path], Read], name: str) -> Read | None:
-        """What a file says; one that cannot be used is said, and set aside by a rerun."""
-        try:
-            return read(self.folder / name)
-        except ValueError as error:
-            log.warning("%s", error)
-            return None
+            return packed.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.

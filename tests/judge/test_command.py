@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench import files, packed
 from spec_bench.files import read_csv
 from spec_bench.judge import cells
 from spec_bench.judge.command_line import main
+from spec_bench.records import Generation, StepRecord
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.counts import Records
+from spec_bench.run.store import CellStore
 from tests.judge.endpoint import KEY, Judge
 
 
@@ -133,6 +138,40 @@ def test_the_cells_folder_holds_what_the_row_says(judge: Judge, results: Path) -
         "rating": 7.0,
         "reply": "Good. Rating: [[7]]",
     }
+
+
+def test_what_each_question_was_rated_is_in_the_records_so_that_cells_are_paired_by_question(
+    judge: Judge, results: Path
+) -> None:
+    store = CellStore(results.parent.parent, "abc")
+    steps = (StepRecord(0, 0, 0, 1),)
+    store.append(
+        Generation(f"{question}/{turn}", (5,), "stop", steps, 0.1, 0.2, 0.0, 0.1)
+        for question in (81, 111)
+        for turn in (0, 1)
+    )
+    store.keep_scores({"f1": {"81/0": 1.0}})
+    table = files.records_file(results)
+    packed.write(table, packed.joined([packed.pack("other", [*store.load().values()], None)]))
+    packed.write(table, packed.joined([packed.read(table), store.records() or packed.joined([])]))
+    judge.reply = later_better
+    assert run(results) == 0
+    kept = packed.read(table)
+    assert kept.run_ids == ["other", "abc"]
+    assert kept.scores("abc") == {
+        "f1": {"81/0": 1.0},
+        "judge_score": {"81/0": [14, 2], "111/0": [14, 2]},
+        "judge_score_turn_1": {"81/0": [6, 1], "111/0": [6, 1]},
+        "judge_score_later_turns": {"81/0": [8, 1], "111/0": [8, 1]},
+    }
+    counts = Records(results).counts({"run_id": "abc"}, "judge_score")
+    assert counts == {"81/0": (14, 2), "111/0": (14, 2)}
+    cell = {"run_id": "abc", "seed": 0, "decoder": "ar", "spec": "-"}
+    gap = difference([[Contrast((cell,), (cell,))]], "judge_score", Records(results), relative=True)
+    assert gap and gap.paired and str(gap) == "+0.0% [+0.0%, +0.0%]"
+    judge.reply = lambda body: "no number"
+    assert run(results, "--model", "other") == 1
+    assert packed.read(table).scores("abc") == {"f1": {"81/0": 1.0}}
 
 
 def test_a_file_without_answers_is_refused_in_one_line(

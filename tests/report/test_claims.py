@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from spec_bench import files
 from spec_bench.files import package_folder
 from spec_bench.report.claim import read_claim
 from spec_bench.report.claims import check_claims, check_generally
@@ -291,24 +292,42 @@ def scored(scores: list[float]) -> Group:
 def test_quality_fails_when_ars_score_is_no_draw_among_the_decoders(
     scores: list[float], within: int, verdict: str
 ) -> None:
-    (check,) = exact_scores_of(scored(scores))
+    (check,) = exact_scores_of(scored(scores), Records(Path("results.csv")))
     assert check.verdict == verdict
     assert f"{within} of {len(scores)} within" in check.evidence
 
 
 def test_one_decoder_alone_does_not_tell_how_far_scores_may_be_apart() -> None:
-    (check,) = exact_scores_of(scored([0.6]))
+    without = Records(Path("results.csv"))
+    (check,) = exact_scores_of(scored([0.6]), without)
     assert check.verdict == "not decided"
     assert check.evidence.startswith("+0.100 (no interval")
-    (check,) = exact_scores_of(scored([0.5]))
+    (check,) = exact_scores_of(scored([0.5]), without)
     assert check.verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("better", "verdict"), [((0.2, -0.2), "holds"), ((0.1, 0.2), "does not hold")]
+)
+def test_one_decoders_score_is_compared_with_ars_prompt_by_prompt(
+    better: tuple[float, float], verdict: str, results: Path
+) -> None:
+    """However far scores of single prompts lie apart."""
+    theirs = {f"{prompt}": 0.2 + 0.05 * prompt for prompt in range(12)}
+    ours = {name: each + better[place % 2] for place, (name, each) in enumerate(theirs.items())}
+    for run_id, own in (("ar--", theirs), ("sd-0", ours)):
+        record(results, run_id, [[0]] * len(own))
+        files.write_json(results.parent.parent / "runs" / run_id / "scores.json", {"rouge2": own})
+    (check,) = exact_scores_of(scored([0.5 + sum(better) / 2 + 1e-6]), Records(results))
+    assert check.verdict == verdict
+    assert f"{sum(better) / 2:+.3f} [" in check.evidence
 
 
 @pytest.mark.parametrize("lossless", ["simulated", "approximate", "exact_beam"])
 def test_quality_says_nothing_of_decoders_that_are_not_exact(lossless: str) -> None:
     group = scored([0.9, 0.9])
     group.rows.loc[1:, "lossless"] = lossless
-    assert not list(exact_scores_of(group))
+    assert not list(exact_scores_of(group, Records(Path("results.csv"))))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,9 @@ def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
     found = difference([[Contrast((good,), (fair,))]], "rouge2", Records(table))
     assert found and found.paired
     assert (found.value, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+    ratio = difference([[Contrast((good,), (fair,))]], "rouge2", Records(table), relative=True)
+    assert ratio and ratio.low and ratio.value == pytest.approx(0.575 / 0.475 - 1)
+    assert ratio.low < ratio.value
 
 
 def scored_in(tmp_path: Path, texts: dict[str, list[str]], golds: list[str]) -> Path:

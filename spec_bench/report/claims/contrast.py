@@ -93,7 +93,10 @@ class Difference:
 
 
 def difference(
-    strata: Sequence[Sequence[Contrast]], metric: str, records: Records
+    strata: Sequence[Sequence[Contrast]],
+    metric: str,
+    records: Records,
+    relative: bool | None = None,
 ) -> Difference | None:
     """The mean difference over the contrasts.
 
@@ -101,11 +104,12 @@ def difference(
         strata: the same contrasts on one or several tasks, whose prompts are pooled.
         metric: a registered metric.
         records: where per-prompt counts come from.
+        relative: whether left over right minus 1 is asked for; None: as is usual for the metric.
 
     Returns:
         None where a number is missing, or where several tasks cannot be pooled for lack of records.
     """
-    relative = metric in RELATIVE
+    relative = metric in RELATIVE if relative is None else relative
     contrasts = strata[0]
     shapes = [[contrast.shape for contrast in stratum] for stratum in strata]
     if not contrasts or any(shape != shapes[0] for shape in shapes):
@@ -113,8 +117,8 @@ def difference(
     tables = [_table(stratum, metric, records) for stratum in strata]
     found = [table for table in tables if table is not None]
     if len(found) < len(strata):
-        return None if len(strata) > 1 else _from_rows(contrasts, metric, records)
-    statistic = partial(_mean_difference, contrasts=contrasts, metric=metric)
+        return None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
+    statistic = partial(_mean_difference, contrasts=contrasts, metric=metric, relative=relative)
     # A maximum over cells bends where they cross, so it has no standard error to be measured in.
     # Of scores, which are bounded and often 0, the percentiles are taken in a results file, too.
     picks = any(contrast.picks for contrast in contrasts)
@@ -167,7 +171,7 @@ def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _mean_difference(
-    sums: NDArray[np.float64], *, contrasts: Sequence[Contrast], metric: str
+    sums: NDArray[np.float64], *, contrasts: Sequence[Contrast], metric: str, relative: bool
 ) -> NDArray[np.float64]:
     """sums [counts of every cell, batch] -> [batch]."""
     cells = sum(len(contrast.left) + len(contrast.right) for contrast in contrasts)
@@ -177,17 +181,19 @@ def _mean_difference(
         for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
             rates = [value_of_sums(next(each), row, metric) for row in side]
             best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
-        total += best[0] / best[1] - 1 if metric in RELATIVE else best[0] - best[1]
+        total += best[0] / best[1] - 1 if relative else best[0] - best[1]
     return total / len(contrasts)
 
 
-def _from_rows(contrasts: Sequence[Contrast], metric: str, records: Records) -> Difference | None:
+def _from_rows(
+    contrasts: Sequence[Contrast], metric: str, records: Records, relative: bool
+) -> Difference | None:
     """The value alone: the cells' own intervals are over the same prompts.
 
     What they say of the difference depends on how far prompts move both cells alike, which only
     records tell; to take them as independent gives intervals several times too wide.
     """
-    relative, values = metric in RELATIVE, []
+    values = []
     for contrast in contrasts:
         left, right = _best(contrast.left, metric), _right(contrast, metric)
         if left is None or right is None:

@@ -125,14 +125,13 @@ def _between(
     one, other = known
     assert one.value is not None and other.value is not None
     mark = one.mark or other.mark
-    gap = difference([[Contrast((rows[0],), (rows[1],))]], cell.column, records)
-    paired = gap is not None and gap.paired and gap.relative == (cell.over is not None)
-    if gap is None or not paired:
-        over = cell.over is not None
+    over = cell.over is not None
+    gap = difference([[Contrast((rows[0],), (rows[1],))]], cell.column, records, over)
+    if gap is None or not gap.paired:
         return Estimate(one.value / other.value if over else one.value - other.value, mark=mark)
 
     def scaled(number: float) -> float:
-        return 1 + number if gap.relative else number * cell.scale
+        return 1 + number if over else number * cell.scale
 
     low, high = (None if end is None else scaled(end) for end in (gap.low, gap.high))
     return Estimate(scaled(gap.value), low, high, mark=mark)

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy.stats import binom, t
 
 from spec_bench.report.claim import Claim
+from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import (
@@ -19,7 +20,9 @@ from spec_bench.report.claims.verdict import (
     WITHIN_NOISE,
     Check,
     verdict_of,
+    verdict_of_equality,
 )
+from spec_bench.report.counts import Records
 from spec_bench.report.rows import Group, prompts_of, rows_of, score_column
 
 _NOISE = 0.05  # share of scores that leave their 95% interval although nothing differs
@@ -29,17 +32,18 @@ _NOISE = 0.05  # share of scores that leave their 95% interval although nothing 
 def exact_scores(claim: Claim, scope: Scope) -> Iterator[Check]:
     """Exact decoders draw from the target's law, so scores differ from AR's by noise only."""
     for group in scope.groups(claim):
-        yield from exact_scores_of(group)
+        yield from exact_scores_of(group, scope.records)
 
 
-def exact_scores_of(group: Group) -> Iterator[Check]:
+def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     """Exact decoders' scores against AR's in one group.
 
     If the claim is true, AR's score and those of N exact decoders are N + 1 draws of one law on the
     same prompts, so one of them lies within m +- t s sqrt(1 + 1/N) of the N others in 95% of cases
     (mean m, standard deviation s, Student's t with N - 1 degrees of freedom): what prompts do to
     all alike cancels. AR's own must; of the decoders some leave theirs by chance, and the claim
-    fails when more do than chance would let in 97.5% of cases.
+    fails when more do than chance would let in 97.5% of cases. One decoder alone has no such
+    spread: its difference from AR's is paired by prompt.
     """
     score, baseline = score_column(group.rows), group.row("ar")
     if score is None or baseline is None or pd.isna(baseline[score]):
@@ -55,8 +59,10 @@ def exact_scores_of(group: Group) -> Iterator[Check]:
     gap = values[0] - fmean(values[1:])
     claim, about = f"{score} of exact decoders equals ar's", group.title
     if len(exact) < 2:
-        evidence = f"{values[1] - values[0]:+.3f} (no interval: one decoder alone has no spread)"
-        yield Check(claim, about, evidence, HOLDS if gap == 0 else NOT_DECIDED)
+        baselines = (row for row in group.by_decoder["ar"] if row["status"] != "failed")
+        found = difference([[Contrast((exact[0],), (next(baselines),))]], score, records)
+        verdict = verdict_of_equality(found.low, found.high) if found else NOT_DECIDED
+        yield Check(claim, about, str(found), HOLDS if gap == 0 else verdict)
         return
     room = [_room(values[:i] + values[i + 1 :]) for i in range(len(values))]
     away = [abs(v - m) > half for v, (m, half) in zip(values, room, strict=True)]
