@@ -17,7 +17,18 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_pending
 from spec_bench.records import Request
 
-NEAR_TIE_GAP = 1e-4
+NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
+
+
+def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
+    """How far apart two logits may lie that rounding alone can put in the other order.
+
+    Args:
+        dtype: of the model.
+        logit: the size of the larger one. In bfloat16 neighbours between 16 and 32 lie 0.125 apart,
+            and passes of two shapes may round one logit each way.
+    """
+    return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Difference:
         expected: the reference's token.
         got: the decoder's token.
         gap: |difference| of the two tokens' logits in a plain forward pass.
+        bound: the largest gap that is a near-tie, by the dtype of the logits.
     """
 
     prompt_id: str
@@ -37,11 +49,12 @@ class Difference:
     expected: int
     got: int
     gap: float
+    bound: float = NEAR_TIE_GAP
 
     @property
     def near_tie(self) -> bool:
         """Whether rounding alone explains the difference."""
-        return self.gap <= NEAR_TIE_GAP
+        return self.gap <= self.bound
 
 
 @torch.inference_mode()
@@ -73,7 +86,8 @@ def first_difference(
         if want != have:
             logits = next_logits(model, [*request.prompt_ids, *expected[:position]])
             gap = (logits[want] - logits[have]).abs().item()
-            return Difference(request.prompt_id, position, want, have, gap)
+            bound = near_tie_gap(logits.dtype, float(logits[want]))
+            return Difference(request.prompt_id, position, want, have, gap, bound)
     raise ValueError(
         f"prompt {request.prompt_id!r}: answers of {len(expected)} and {len(got)} tokens agree as "
         "far as the shorter one goes"

@@ -29,6 +29,10 @@ class TokenCache:
     bytes = 0
 
     def __init__(self, rows: int, slots: int) -> None:
+        self.grow(rows, slots)
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Forgets everything and has that room."""
         self.tokens = torch.zeros((rows, slots), dtype=torch.long)
         self.positions = torch.full((rows, slots), -1)
 

@@ -18,6 +18,9 @@ class NoCache:
 
     bytes = 0
 
+    def grow(self, rows: int, slots: int) -> None:
+        """Nothing is stored."""
+
     def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
         """Nothing is stored."""
 

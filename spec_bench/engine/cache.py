@@ -115,13 +115,19 @@ class SlotCache(Cache):
     """
 
     def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
-        self.rows, self.slots = rows, slots
         self.plan = WritePlan(slice(0, 1), [0], 0, 0)
         self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._layouts = list(layouts)
+        nothing = torch.empty((0, 0, 0, 0))
+        super().__init__(layers=[SlotLayer(nothing, nothing, self) for _ in layouts])
+        self._allocate(rows, slots)
+
+    def _allocate(self, rows: int, slots: int) -> None:
+        """Takes new storage, all zeros."""
+        self.rows, self.slots = rows, slots
         self._storage: list[Tensor] = []
-        layers: list[SlotLayer | None] = [None] * len(layouts)
-        for layout in dict.fromkeys(layouts):
-            members = [i for i, other in enumerate(layouts) if other == layout]
+        for layout in dict.fromkeys(self._layouts):
+            members = [i for i, other in enumerate(self._layouts) if other == layout]
             keys, values = (
                 torch.zeros(
                     (len(members), rows, layout.heads, slots, dim),
@@ -131,9 +137,21 @@ class SlotCache(Cache):
                 for dim in (layout.key_dim, layout.value_dim)
             )
             self._storage += [keys, values]
-            for place, layer in enumerate(members):
-                layers[layer] = SlotLayer(keys[place], values[place], self)
-        super().__init__(layers=layers)
+            for place, member in enumerate(members):
+                layer = self.layers[member]
+                layer.keys, layer.values = keys[place], values[place]
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Makes room for so many rows and slots at least; what was held is lost if there was less.
+
+        The storage before is freed first: whoever holds the cache holds none of it.
+        """
+        if rows <= self.rows and slots <= self.slots:
+            return
+        for layer in self.layers:
+            layer.keys = layer.values = torch.empty((0, 0, 0, 0))
+        self._storage.clear()
+        self._allocate(max(rows, self.rows), max(slots, self.slots))
 
     @property
     def bytes(self) -> int:
@@ -172,14 +190,12 @@ class SlotCache(Cache):
             length: tokens committed before; node i stands at slot ``length + i``.
             nodes: increasing node indices, root first.
         """
-        moved = [(to, node) for to, node in enumerate(nodes) if to != node]
-        if not moved:
-            return
-        first, source = moved[0][0], [length + node for _, node in moved]
-        for block in self._storage:
-            index = torch.tensor(source, device=block.device)
-            kept = block[:, row].index_select(2, index)
-            block[:, row, :, length + first : length + first + len(source)] = kept
+        # Nodes move forward and in their order, so each finds its own untouched. One copy a node
+        # needs no indices, which would have to be brought to a GPU.
+        for to, node in enumerate(nodes):
+            if to != node:
+                for block in self._storage:
+                    block[:, row, :, length + to] = block[:, row, :, length + node]
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
         """Keeps the given tree nodes of the first R rows, without a word from the host.

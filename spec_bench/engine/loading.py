@@ -15,6 +15,7 @@ from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
+from spec_bench.engine.switches import set_switches
 from spec_bench.engine.weights import lay_by_columns
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -34,6 +35,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         ValueError: in one line, why the path cannot be loaded, or what is wrong with its model:
             what its checkpoint lacks, or where it answers otherwise than one plain pass does.
     """
+    set_switches()
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
         return _wrapped(module, spec)

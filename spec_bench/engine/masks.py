@@ -20,6 +20,8 @@ from transformers import PretrainedConfig
 
 Mask = Tensor | dict[str, Tensor]
 
+ALIGNED = 8  # elements between which a mask's rows start on a GPU
+
 # What transformers calls the kinds of layer that keep keys and values of single tokens, and the
 # setting that says how far such a layer looks.
 REACH = {
@@ -115,7 +117,17 @@ class LayerMasks:
         return cut(visible, reach, chunked=kind == "chunked_attention")
 
     def additive(self, seen: Tensor) -> Tensor:
-        """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere."""
+        """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.
+
+        On a GPU the rows start at multiples of 8 elements; attention would else copy the mask in
+        every layer.
+        """
+        if seen.is_cuda:
+            missing = -seen.shape[-1] % ALIGNED
+            mask = torch.zeros(
+                (*seen.shape[:-1], seen.shape[-1] + missing), dtype=self._dtype, device=seen.device
+            )[..., : seen.shape[-1]]
+            return mask.masked_fill_(~seen, torch.finfo(self._dtype).min).unsqueeze(1)
         zero = torch.zeros((), dtype=self._dtype, device=seen.device)
         return zero.masked_fill(~seen, torch.finfo(self._dtype).min).unsqueeze(1)
 

@@ -11,13 +11,15 @@ class CachePool:
     """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
 
     A decoder prefills its rows before it decodes, so whatever another one left behind does no harm.
+    A cache grows where it is, under the hands of all who hold it, so that none keeps a smaller one
+    alive beside it.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[LanguageModel, int, int, Any]] = {}
+        self._held: dict[str, tuple[LanguageModel, Any]] = {}
 
     def cache(self, role: str, model: LanguageModel, rows: int, slots: int) -> Any:
-        """A cache of at least ``rows`` x ``slots``; a new one only if the held one is too small.
+        """The role's cache, of at least ``rows`` x ``slots``.
 
         Args:
             role: who asks; two caches in use at the same time need two roles.
@@ -25,12 +27,9 @@ class CachePool:
             rows: sequences.
             slots: tokens per sequence, tree included.
         """
-        if role in self._held:
-            held_for, held_rows, held_slots, cache = self._held[role]
-            if held_for is model and held_rows >= rows and held_slots >= slots:
-                return cache
-            if held_for is model:
-                rows, slots = max(rows, held_rows), max(slots, held_slots)
-            del self._held[role], cache  # before the larger one is allocated
-        self._held[role] = model, rows, slots, model.allocate(rows, slots)
-        return self._held[role][3]
+        if role in self._held and self._held[role][0] is model:
+            self._held[role][1].grow(rows, slots)
+        else:
+            self._held.pop(role, None)  # before the new one is allocated
+            self._held[role] = model, model.allocate(rows, slots)
+        return self._held[role][1]

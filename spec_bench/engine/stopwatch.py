@@ -18,7 +18,7 @@ class ForwardTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
+        self._cuda, self._device = device.type == "cuda", device
         self._total_s = 0.0
         self._started_s = 0.0
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
@@ -27,7 +27,7 @@ class ForwardTimer:
         """Begins an interval."""
         if self._cuda:
             pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            pair[0].record()
+            pair[0].record(self._stream())
             self._events.append(pair)
         else:
             self._started_s = time.perf_counter()
@@ -35,9 +35,13 @@ class ForwardTimer:
     def stop(self) -> None:
         """Ends the interval."""
         if self._cuda:
-            self._events[-1][1].record()
+            self._events[-1][1].record(self._stream())
         else:
             self._total_s += time.perf_counter() - self._started_s
+
+    def _stream(self) -> torch.cuda.Stream:
+        """Where the passes run; without it an event would be recorded on the first GPU."""
+        return torch.cuda.current_stream(self._device)
 
     def take_s(self) -> float:
         """Seconds since the last call; waits for the device."""

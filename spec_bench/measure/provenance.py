@@ -102,6 +102,22 @@ def machine(device: str) -> str:
     return f"{os.cpu_count()} x {cpu_model()}"
 
 
+def gpu_uuid(ordinal: int) -> str:
+    """The identity of a visible GPU, which no renumbering changes, as NVML writes it."""
+    import torch
+
+    uuid = str(torch.cuda.get_device_properties(ordinal).uuid)
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
+    """The NVIDIA driver's version; None where the system does not tell."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
 def torch_state() -> dict[str, Any]:
     """Threads, devices and the switches of torch that move a number or a time."""
     import torch
@@ -113,5 +129,28 @@ def torch_state() -> dict[str, Any]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "driver": driver_version() if devices else None,
         "devices": [torch.cuda.get_device_name(index) for index in devices],
+        "device_uuids": [gpu_uuid(index) for index in devices],
+        **kernel_switches(),
+    }
+
+
+def kernel_switches() -> dict[str, Any]:
+    """torch's switches that say which kernels a GPU runs and how finely they add."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    kernels = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "memory_efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "math": torch.backends.cuda.math_sdp_enabled(),
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    return {
+        "attention_kernels": [name for name, on in kernels.items() if on],
+        "tf32": bool(matmul.allow_tf32 or torch.backends.cudnn.allow_tf32),
+        "bf16_reduced_precision_reduction": bool(matmul.allow_bf16_reduced_precision_reduction),
+        "fp16_reduced_precision_reduction": bool(matmul.allow_fp16_reduced_precision_reduction),
     }
