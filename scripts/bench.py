@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--threads", type=int, default=0, help="0: torch's choice")
-    parser.add_argument("--compile", nargs="+", choices=COMPILE, default=["none", "graph"])
+    parser.add_argument("--compile", nargs="+", choices=COMPILE, default=["none", "dynamo"])
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     options = parser.parse_args()
     if options.threads:

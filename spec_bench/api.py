@@ -199,7 +199,7 @@ def load_pair(
         heads: draft heads by kind: ``{"medusa": FOLDER}``.
         device: ``cpu``, ``cuda``, ``cuda:1``.
         dtype: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32.
-        compile: how the forward pass is captured: ``none``, ``graph`` or ``inductor``.
+        compile: how the forward pass is captured: ``none``, ``static``, ``dynamo`` or ``inductor``.
 
     Raises:
         ValueError: one line on what cannot be right.

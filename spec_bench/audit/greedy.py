@@ -13,22 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
+from spec_bench.engine.agreement import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_pending
 from spec_bench.records import Request
-
-NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
-
-
-def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
-    """How far apart two logits may lie that rounding alone can put in the other order.
-
-    Args:
-        dtype: of the model.
-        logit: the size of the larger one. In bfloat16 neighbours between 16 and 32 lie 0.125 apart,
-            and passes of two shapes may round one logit each way.
-    """
-    return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
 
 
 @dataclass(frozen=True)

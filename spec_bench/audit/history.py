@@ -81,6 +81,7 @@ class HistoryModel:
         *,
         logits_to_keep: int = 0,
         needs_hidden: bool = False,
+        prefill: bool = False,
     ) -> ForwardOutput:
         slots = torch.tensor(starts).unsqueeze(1) + torch.arange(tokens.shape[1])
         index = torch.arange(rows.start, rows.start + len(starts)).unsqueeze(1)

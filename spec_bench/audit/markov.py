@@ -62,6 +62,7 @@ class MarkovModel:
         *,
         logits_to_keep: int = 0,
         needs_hidden: bool = False,
+        prefill: bool = False,
     ) -> ForwardOutput:
         logits = self.logits[positions % 2, tokens]
         state = positions % 2 * self.vocab_size + tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +29,15 @@ class WritePlan:
         starts: [R] first slot written, one per row of the pass.
         count: T, tokens per row.
         reach: S, slots that attention reads.
+        index: row [R, 1] and slot [R, T] of every token, for a pass that takes them as data;
+            ``starts`` mean nothing then.
     """
 
     rows: slice
     starts: list[int]
     count: int
     reach: int
+    index: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class SlotLayer(CacheLayerMixin):
         plan = self._owner.plan
         reach = (plan.rows, slice(None), slice(0, plan.reach))
         keys, values = self.keys[reach], self.values[reach]
+        if plan.index is not None:
+            rows, slots = plan.index  # of all slots, the one behind the last among them
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
+            return keys, values
         index = self._owner.slot_index(key_states.device)
         if index is None:
             keys.narrow(2, plan.starts[0], plan.count).copy_(key_states)
@@ -97,7 +106,7 @@ class SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """The number of slots."""
-        return self.keys.shape[2]
+        return self._owner.slots
 
     get_max_cache_shape = get_max_length
 
@@ -112,9 +121,17 @@ class SlotCache(Cache):
         layouts: one per layer of the model.
         rows: sequences.
         slots: tokens per sequence, tree nodes included.
+        scratch: whether there is one slot more, which takes what no token is meant to read.
+
+    Attributes:
+        passes: what was made to run over this storage, and is of no use with another.
     """
 
-    def __init__(self, layouts: Sequence[LayerLayout], rows: int, slots: int) -> None:
+    def __init__(
+        self, layouts: Sequence[LayerLayout], rows: int, slots: int, *, scratch: bool = False
+    ) -> None:
+        self.passes: dict[Any, Any] = {}
+        self._scratch = scratch
         self.plan = WritePlan(slice(0, 1), [0], 0, 0)
         self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
@@ -130,7 +147,7 @@ class SlotCache(Cache):
             members = [i for i, other in enumerate(self._layouts) if other == layout]
             keys, values = (
                 torch.zeros(
-                    (len(members), rows, layout.heads, slots, dim),
+                    (len(members), rows, layout.heads, slots + self._scratch, dim),
                     dtype=layout.dtype,
                     device=layout.device,
                 )
@@ -151,6 +168,7 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
+        self.passes.clear()
         self._allocate(max(rows, self.rows), max(slots, self.slots))
 
     @property
@@ -158,15 +176,18 @@ class SlotCache(Cache):
         """Bytes allocated."""
         return sum(block.numel() * block.element_size() for block in self._storage)
 
+    def check(self, needed: int) -> None:
+        """Raises a ValueError if a row has fewer slots than are needed."""
+        if needed > self.slots:
+            raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
+
     def begin(self, plan: WritePlan) -> None:
         """Sets where the next pass writes.
 
         Raises:
             ValueError: if a row has no room for it.
         """
-        needed = max(plan.starts) + plan.count
-        if needed > self.slots:
-            raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
+        self.check(max(plan.starts) + plan.count)
         self.plan = plan
         self._index.clear()
 

@@ -18,11 +18,13 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.inner_masks import attention_masks
+from spec_bench.engine.static_pass import MOST_TOKENS, Buffers, Kind, StaticPasses
 from spec_bench.engine.stopwatch import ForwardTimer
 
-# ``none`` calls the module. ``graph`` replays its kernels without the modules' Python around them:
-# the same numbers, some seconds to capture. ``inductor`` fuses kernels and takes a minute or more.
-COMPILE = {"none": None, "graph": "eager", "inductor": "inductor"}  # a backend for each mode
+# ``none`` calls the module. ``static`` runs it over fixed buffers, which a GPU records and replays.
+# ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
+# seconds to trace. ``inductor`` fuses kernels and takes a minute or more.
+COMPILE = {"none": None, "static": None, "dynamo": "eager", "inductor": "inductor"}  # backends
 
 
 class ForwardOutput(NamedTuple):
@@ -93,6 +95,7 @@ class LanguageModel(Protocol):
         *,
         logits_to_keep: int = 0,
         needs_hidden: bool = False,
+        prefill: bool = False,
     ) -> ForwardOutput:
         """Runs T tokens per row and stores them at slots starts[r], starts[r] + 1, ...
 
@@ -105,6 +108,7 @@ class LanguageModel(Protocol):
             visible: [R, T, S] bool, which slots each token attends to.
             logits_to_keep: 0 for all T, else the last so many.
             needs_hidden: whether to return hidden states.
+            prefill: whether this is a prompt's pass, which no other one repeats.
 
         Returns:
             Logits, and hidden states if asked for.
@@ -176,6 +180,10 @@ class HuggingFaceModel:
         self._layouts = self._layers()
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
         self.hidden_size: int = config.hidden_size
+        self.static: StaticPasses | None = None
+        here = all(layout.device == self.device for layout in self._layouts)
+        if self.compile == "static" and here and not self.masks.rows_apart:
+            self.static = StaticPasses(self._over_buffers, self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
@@ -204,10 +212,11 @@ class HuggingFaceModel:
     def uncaptured(self) -> Iterator[None]:
         """Calls the module itself for a while, whatever was captured of it."""
         captured, self._run = self._run, self.module
+        static, self.static = self.static, None
         try:
             yield
         finally:
-            self._run = captured
+            self._run, self.static = captured, static
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
@@ -215,7 +224,7 @@ class HuggingFaceModel:
         return table(tokens.to(self.device)).to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
-        return SlotCache(self._layouts, rows, slots)
+        return SlotCache(self._layouts, rows, slots, scratch=self.static is not None)
 
     @torch.inference_mode()
     def forward(
@@ -229,8 +238,41 @@ class HuggingFaceModel:
         *,
         logits_to_keep: int = 0,
         needs_hidden: bool = False,
+        prefill: bool = False,
     ) -> ForwardOutput:
         self.timer.start()
+        reach = visible.shape[2]
+        short = not prefill and rows.start == 0 and tokens.shape[1] <= MOST_TOKENS
+
+        def eager() -> tuple[Tensor, ...]:
+            return self._by_module(
+                cache, rows, starts, tokens, positions, visible, logits_to_keep, needs_hidden
+            )
+
+        if self.static is None or not short:
+            outputs = eager()
+        else:
+            cache.check(max(starts) + tokens.shape[1])
+            kind = self.static.kind(cache, tokens, reach, logits_to_keep, needs_hidden)
+            given = (tokens, positions, slots_of(starts, tokens), visible)
+            outputs = self.static.forward(cache, kind, given, eager)
+        logits = outputs[0][..., : self.vocab_size].to(self.device)
+        hidden = outputs[1].to(self.device) if needs_hidden else None
+        self.timer.stop()
+        return ForwardOutput(logits, hidden)
+
+    def _by_module(
+        self,
+        cache: SlotCache,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+        logits_to_keep: int,
+        needs_hidden: bool,
+    ) -> tuple[Tensor, ...]:
+        """A pass as the module makes it: logits and, if asked for, hidden states."""
         # Most modules take all rows at once; alone, a row reads no further than it writes.
         apart = self.masks.rows_apart
         size = 1 if apart else len(starts)
@@ -253,12 +295,55 @@ class HuggingFaceModel:
                     )
                 )
         logits = _rows([output.logits for output in outputs])
-        logits = logits[..., : self.vocab_size].to(self.device)
-        hidden = None
-        if needs_hidden:
-            hidden = _rows([output.hidden_states[-1] for output in outputs]).to(self.device)
-        self.timer.stop()
-        return ForwardOutput(logits, hidden)
+        if not needs_hidden:
+            return (logits,)
+        return logits, _rows([output.hidden_states[-1] for output in outputs])
+
+    @torch.inference_mode()
+    def _over_buffers(self, cache: SlotCache, kind: Kind, buffers: Buffers) -> tuple[Tensor, ...]:
+        """A pass over buffers; no number in it but the kind's comes from the host."""
+        index = buffers.rows, buffers.slots
+        cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
+        with self.masks.over(buffers.visible) as mask:
+            output = self.module(
+                input_ids=buffers.tokens,
+                attention_mask=mask,
+                position_ids=buffers.positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=kind.logits_to_keep,
+                output_hidden_states=kind.needs_hidden,
+            )
+        if not kind.needs_hidden:
+            return (output.logits,)
+        return output.logits, output.hidden_states[-1]
+
+    @torch.inference_mode()
+    def prepare(self, cache: SlotCache, rows: int) -> None:
+        """Makes ahead of time the static passes that up to ``rows`` growing rows will need."""
+        if self.static is None:
+            return
+
+        def run(kind: Kind, slots: int) -> None:
+            start = slots - kind.tokens
+            tokens = torch.arange(kind.rows * kind.tokens, device=self.device) % self.vocab_size
+            positions = torch.arange(start, slots, device=self.device).expand(kind.rows, -1)
+            visible = torch.arange(slots, device=self.device) <= positions.unsqueeze(-1)
+            self.forward(
+                *(cache, slice(0, kind.rows), [start] * kind.rows),
+                *(tokens.view(kind.rows, -1), positions, visible),
+                logits_to_keep=kind.logits_to_keep,
+                needs_hidden=kind.needs_hidden,
+            )
+
+        self.static.prepare(cache, rows, run)
+        self.timer.take_s()
+
+
+def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
+    """[R, T] where tokens [R, T] go that stand side by side from their row's first slot on."""
+    first = torch.tensor(starts, device=tokens.device).unsqueeze(1)
+    return first + torch.arange(tokens.shape[1], device=tokens.device)
 
 
 def _rows(parts: list[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from spec_bench.engine import processes
 from spec_bench.engine.architectures import PREFIX
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-COMPILE_MODES = ("none", "graph", "inductor")
+COMPILE_MODES = ("none", "static", "dynamo", "inductor")
 DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
 AUTO = "auto"
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA, of WSL, of AMD
@@ -60,7 +60,7 @@ class ModelSpec:
         if self.compile == "inductor" and not any(map(shutil.which, COMPILERS)):
             raise ValueError(
                 f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
-                "graph needs none"
+                "static and dynamo need none"
             )
         if not re.fullmatch(DEVICE, self.device):
             raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")

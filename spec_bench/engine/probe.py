@@ -20,18 +20,11 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.engine.agreement import TOLERANCE, apart
 from spec_bench.engine.masks import shortened
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
 
-# How far logits may lie apart: |difference| over |deviation from their mean|, over the vocabulary.
-# A wrong mask moves them by a tenth and more.
-TOLERANCE = {
-    torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
-    torch.float32: 1e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 5e-2,
-}
 SHORT = 4  # tokens of a shortened window
 LONGEST = 4096  # no window longer than this is tried at its own length
 _SHAPE = TreeShape(levels=(2, 2), children=(2, 1))
@@ -107,7 +100,7 @@ def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | No
     nodes = _decoded(model, (longest, longest - 3))
     plain = _plain_logits(model, [node.path for node in nodes])
     _check_numbers(model, plain)
-    errors = [_apart(node.logits, logits) for node, logits in zip(nodes, plain, strict=True)]
+    errors = [float(apart(node.logits, logits)) for node, logits in zip(nodes, plain, strict=True)]
     error = max(errors)
     where = nodes[errors.index(error)].where
     allowed = TOLERANCE[model.dtype]
@@ -189,7 +182,7 @@ def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:
     other = (*path[:-1], (path[-1] + 1) % model.vocab_size)
     ids = torch.tensor([path, other], device=model.device)
     one, two = model.module(input_ids=ids, use_cache=False).logits[:, -2, : model.vocab_size]
-    if _apart(one, two) > TOLERANCE[model.dtype]:
+    if float(apart(one, two)) > TOLERANCE[model.dtype]:
         raise ValueError(
             "its logits depend on tokens that come later, so it cannot draft or decode"
         )
@@ -206,15 +199,8 @@ def _own_error(model: HuggingFaceModel, path: tuple[int, ...]) -> float:
         token = ids[:, len(path) - last + step].unsqueeze(1)
         output = model.module(input_ids=token, past_key_values=cache, use_cache=True)
         logits = output.logits[0, -1, : model.vocab_size].to(model.device)
-        errors.append(_apart(logits, plain[step]))
+        errors.append(float(apart(logits, plain[step])))
     return max(errors)
-
-
-def _apart(one: Tensor, other: Tensor) -> float:
-    """How far two rows of logits lie apart, in units of the second's spread."""
-    lowest = torch.finfo(one.dtype).min
-    one, other = (row.nan_to_num(neginf=lowest).double() for row in (one, other))
-    return float((one - other).norm() / (other - other.mean()).norm().clamp(min=1e-30))
 
 
 def _check_numbers(model: HuggingFaceModel, logits: Sequence[Tensor]) -> None:

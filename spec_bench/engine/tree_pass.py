@@ -55,6 +55,7 @@ def prefill(
             visible,
             logits_to_keep=1,
             needs_hidden=needs_hidden,
+            prefill=True,
         ).hidden
     return None if hidden is None else hidden[0, -1]
 

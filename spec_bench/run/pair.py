@@ -36,7 +36,7 @@ class EngineSettings:
     dtype: Literal["float32", "float64", "bfloat16", "float16"]
     batch_size: Annotated[Whole, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
-    compile: Literal["none", "graph", "inductor"] = "none"
+    compile: Literal["none", "static", "dynamo", "inductor"] = "none"
     threads: Annotated[Whole, Ge(1)] | None = None
     gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
     tensor_parallel: Flag = False

@@ -80,7 +80,9 @@ def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTED)
-@pytest.mark.parametrize("how", ["graph", pytest.param("inductor", marks=NEEDS_COMPILER)])
+@pytest.mark.parametrize(
+    "how", ["static", "dynamo", pytest.param("inductor", marks=NEEDS_COMPILER)]
+)
 def test_a_captured_model_keeps_exactly_the_models_law(how: str, name: str) -> None:
     # Fused kernels round otherwise, and the norms compute in float32.
     assert error(CASES[name], how) <= (1e-7 if how == "inductor" else 1e-9)

@@ -22,7 +22,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["graph", pytest.param("inductor", marks=NEEDS_COMPILER)])
+@pytest.mark.parametrize("how", ["dynamo", pytest.param("inductor", marks=NEEDS_COMPILER)])
 def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_grow(how: str) -> None:
     torch._dynamo.reset()
     pair = tiny_pair("llama")
@@ -41,7 +41,7 @@ def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_gro
 
 
 def test_an_unknown_way_to_compile_is_named_with_the_choices() -> None:
-    with pytest.raises(ValueError, match=naming("none", "graph", "inductor", "'fast'")):
+    with pytest.raises(ValueError, match=naming("none", "static", "dynamo", "inductor", "'fast'")):
         ModelSpec("anything", compile="fast")
 
 

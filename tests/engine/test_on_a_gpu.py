@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from spec_bench.audit.greedy import near_tie_gap
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.engine.agreement import near_tie_gap
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.pool import CachePool

@@ -42,7 +42,7 @@ COMMANDS = (
     f"-m engine=default,cuda pair=llama2_70b,opt_13b engine.batch_size=1,8 {_SAMPLE}",
     "-m generation=default,greedy seed=0,1 prompts=3,null",
     "generation.top_p=0.9 generation.top_k=20 generation.max_new_tokens=33",
-    "-m engine.batching=static,continuous engine.batch_size=4 engine.compile=none,graph",
+    "-m engine.batching=static,continuous engine.batch_size=4 engine.compile=none,dynamo",
     "-m simulate=0.75,[0.8,0.7,0.6] decoder=rsd_s,sd",
     f"simulate={{table: rsd/1}} pair=llama2_7b cells=[sd:3,rsd_s:4x3] {_SAMPLE}",
     "-m energy=none,paper",

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from tests.simcuda import costs
+from tests.simcuda.graphs import graph_answers, refuse
 from tests.simcuda.tensors import DEVICE, SimGenerator, SimTensor, answers, put_up_a_guard
 
 # Composite operations that have CUDA kernels of their own (or ask the device for one).
@@ -66,6 +67,7 @@ class SimCuda(TorchDispatchMode):
         self.allocated = self.peak = 0
         self._storages: dict[int, list[int]] = {}
         self.errors: Counter[str] = Counter()
+        self.tape: list[Any] | None = None  # of the graph that is recorded now
         self.reset()
 
     def reset(self) -> None:
@@ -77,6 +79,7 @@ class SimCuda(TorchDispatchMode):
         self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line)
         self.unwaited = 0  # of them, out of pinned memory; for all others the host waits
         self.h2d_bytes = self.d2h_bytes = 0
+        self.replays = 0  # of graphs; each counts as one launch
         self.wide: Counter[tuple[str, str, str]] = Counter()  # float64 bytes (phase, op, line)
         self.attention: Counter[str] = Counter()  # what attention was asked for
 
@@ -94,7 +97,10 @@ class SimCuda(TorchDispatchMode):
                     not (isinstance(a, SimTensor) or isinstance(b, SimTensor)) and compatible(a, b)
                 ),
             }
-            for owner, replaced in ((torch.cuda, answers(self)), (torch, everywhere)):
+            for owner, replaced in (
+                (torch.cuda, answers(self) | graph_answers(self)),
+                (torch, everywhere),
+            ):
                 for name, value in replaced.items():
                     self._stack.enter_context(mock.patch.object(owner, name, value, create=True))
             self._stack.enter_context(_Indexed())
@@ -124,9 +130,11 @@ class SimCuda(TorchDispatchMode):
 
     def waited(self, what: str) -> None:
         """Notes that the host waited for the device."""
+        refuse(self, what)
         self.syncs[self.phase, what, self._line()] += 1
 
     def _uploaded(self, nbytes: int, waits: bool = True) -> None:
+        refuse(self, "copy from the host")
         self.h2d[self.phase, self._line()] += 1
         self.h2d_bytes += nbytes
         self.unwaited += not waits
@@ -196,7 +204,10 @@ class SimCuda(TorchDispatchMode):
         self._check(func, name, flat, sims)
         back = {id(x.inner): x for x in sims}
         plain = lambda x: x.inner if isinstance(x, SimTensor) else x  # noqa: E731
-        result = func(*tree_map(plain, args), **tree_map(plain, kwargs))
+        own_args, own_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
+        result = func(*own_args, **own_kwargs)
+        if self.tape is not None:
+            self.tape.append((func, own_args, own_kwargs, result))
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":
             asynchronous = bool(kwargs.get("non_blocking")) and getattr(args[0], "pinned", False)
@@ -265,6 +276,7 @@ class SimCuda(TorchDispatchMode):
             return
         line = self._line()
         if waits:
+            refuse(self, name)
             self.syncs[phase, name, line] += 1
         if not launches:
             return

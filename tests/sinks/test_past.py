@@ -28,7 +28,7 @@ CHOSEN = {
     "seed": 1,
     "batch_size": 8,
     "dtype": "float16",
-    "compile": "graph",
+    "compile": "dynamo",
     "threads": 2,
     "device": "NVIDIA H200",
     "data_file": "other.jsonl",

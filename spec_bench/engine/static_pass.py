@@ -1,0 +1,304 @@
+"""Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
+
+A pass is made per kind: rows, tokens, slots read, what comes out. What varies between two passes of
+a kind, tokens, positions, mask and the slots to write, is data on the device that is filled in
+place; no number of the host is part of it. On CUDA the pass is recorded as a graph and replayed in
+one launch; elsewhere its function is called on the same buffers, so that everything but the
+recording runs, and is tested, on a CPU.
+
+A recording that misses something answers for the input that it was made with. So a pass is made
+over stand-ins, and its first two real answers are held against the module's own; where they differ,
+or the recording fails, that kind of pass stays with the module, and says so.
+
+Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from spec_bench.engine.agreement import disagreement
+from spec_bench.engine.cache import SlotCache
+
+log = logging.getLogger(__name__)
+MOST_TOKENS = 256  # of a row; longer passes are a prompt's, which keep a GPU busy by themselves
+_LEAST_SLOTS = 64
+CHECKS = 2  # first answers of a pass that are held against the module's
+_WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
+Outputs = tuple[Tensor, ...]
+
+
+class Kind(NamedTuple):
+    """What tells one static pass from another.
+
+    Attributes:
+        rows: R.
+        tokens: T, stand-ins included.
+        slots: S.
+        logits_to_keep: 0 for all T, else the last so many.
+        needs_hidden: whether hidden states come out.
+    """
+
+    rows: int
+    tokens: int
+    slots: int
+    logits_to_keep: int
+    needs_hidden: bool
+
+
+@dataclass
+class Buffers:
+    """A pass's input.
+
+    Attributes:
+        tokens: [R, T].
+        positions: [R, T].
+        slots: [R, T] where each token's keys and values go.
+        visible: [R, T, S] bool.
+        rows: [R, 1] each row's index.
+        scratch: the slot where stand-ins write.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    slots: Tensor
+    visible: Tensor
+    rows: Tensor
+    scratch: int
+
+    @classmethod
+    def standing_in(cls, kind: Kind, scratch: int, device: torch.device) -> Buffers:
+        """Buffers full of stand-ins, which write to the slot ``scratch`` and see every slot."""
+        shape = (kind.rows, kind.tokens)
+        return cls(
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.zeros(shape, dtype=torch.long, device=device),
+            torch.full(shape, scratch, device=device),
+            torch.ones((*shape, kind.slots), dtype=torch.bool, device=device),
+            torch.arange(kind.rows, device=device).unsqueeze(1),
+            scratch,
+        )
+
+    def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
+        """Puts a pass's input last along T, behind the stand-ins, which then see nothing."""
+        count, reach = tokens.shape[1], visible.shape[2]
+        for buffer, values in (
+            (self.tokens, tokens),
+            (self.positions, positions),
+            (self.slots, slots),
+        ):
+            buffer[:, -count:].copy_(values)
+        # A longer input before this one has left its slots where stand-ins are now.
+        self.slots[:, :-count].fill_(self.scratch)
+        self.visible.zero_()
+        self.visible[:, -count:, :reach].copy_(visible)
+
+
+class StaticPass:
+    """One kind of pass over its own buffers.
+
+    Args:
+        buffers: its input, full of stand-ins.
+        function: runs the model over them; the outputs of every call mean the same.
+        pool: of a GPU's memory, which the passes of a model share.
+
+    Attributes:
+        unchecked: how many more answers are to be held against the module's.
+    """
+
+    def __init__(
+        self, buffers: Buffers, function: Callable[[Buffers], Outputs], pool: Any = None
+    ) -> None:
+        self.buffers, self._function = buffers, function
+        self.unchecked = CHECKS
+        self._replay: Callable[[], None] = self._call
+        if buffers.tokens.is_cuda:
+            self._record(pool)
+        else:
+            self.outputs = function(buffers)
+
+    def _record(self, pool: Any) -> None:
+        """Records the function as a graph; only CUDA comes here."""
+        device = self.buffers.tokens.device
+        with torch.cuda.device(device):
+            side = torch.cuda.Stream(device)
+            side.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UPS):
+                    self._function(self.buffers)
+            torch.cuda.current_stream(device).wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                self.outputs = self._function(self.buffers)
+        self._replay = graph.replay
+
+    def _call(self) -> None:
+        """What a replay does, without a graph: the outputs of before are written over."""
+        for kept, new in zip(self.outputs, self._function(self.buffers), strict=True):
+            kept.copy_(new)
+
+    def run(self, *given: Tensor) -> Outputs:
+        """Fills the buffers and replays; the outputs hold until the next run."""
+        self.buffers.fill(*given)
+        self._replay()
+        return self.outputs
+
+
+@dataclass
+class PassCounts:
+    """How a model's passes ran, prompts' left out.
+
+    Attributes:
+        static: over fixed buffers.
+        eager: by the module itself.
+        captures: static passes that were made.
+    """
+
+    static: int = 0
+    eager: int = 0
+    captures: int = 0
+
+
+class StaticPasses:
+    """The static passes of one model, made and checked as they are first needed.
+
+    Args:
+        run: runs the module over buffers and a cache that has been told of them.
+        device: of the buffers.
+    """
+
+    def __init__(
+        self, run: Callable[[SlotCache, Kind, Buffers], Outputs], device: torch.device
+    ) -> None:
+        self._run, self._device = run, device
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self.counts = PassCounts()
+        self.refusals: list[str] = []  # why passes stayed with the module
+
+    def kind(
+        self, cache: SlotCache, tokens: Tensor, reach: int, logits_to_keep: int, hidden: bool
+    ) -> Kind:
+        """The kind of pass that serves tokens [R, T] which read ``reach`` slots."""
+        rows, count = tokens.shape
+        slots = min(rounded_slots(reach), cache.slots)
+        # What a draft has not seen yet is one token or two, from one iteration to the next.
+        least = 2 if logits_to_keep else 1
+        return Kind(rows, rounded_tokens(max(count, least)), slots, logits_to_keep, hidden)
+
+    def forward(
+        self,
+        cache: SlotCache,
+        kind: Kind,
+        given: tuple[Tensor, Tensor, Tensor, Tensor],
+        eager: Callable[[], Outputs],
+    ) -> Outputs:
+        """Runs a pass of that kind, by the module where it must be.
+
+        Args:
+            cache: where it writes.
+            kind: from ``kind``.
+            given: tokens [R, T], positions [R, T], slots [R, T], visible [R, T, S], without
+                stand-ins.
+            eager: the same pass by the module itself.
+
+        Returns:
+            Logits [R, T', V] and, if asked for, hidden states [R, T, D], the caller's to keep.
+        """
+        passes: dict[Kind, StaticPass | None] = cache.passes
+        if kind not in passes:
+            passes[kind] = self._made(cache, kind)
+        ready = passes[kind]
+        if ready is not None and ready.unchecked == 0:
+            self.counts.static += 1
+            return tuple(part.clone() for part in _last(ready.run(*given), given[0].shape[1]))
+        self.counts.eager += 1
+        if ready is None:
+            return eager()
+        # The module's pass comes second: what it writes is right, whatever the other one wrote.
+        found = [part.clone() for part in _last(ready.run(*given), given[0].shape[1])]
+        expected = eager()
+        ready.unchecked -= 1
+        reasons = [disagreement(one, own) for one, own in zip(found, expected, strict=True)]
+        if reason := next(filter(None, reasons), ""):
+            self._refuse(kind, reason)
+            passes[kind] = None
+        return expected
+
+    def _made(self, cache: SlotCache, kind: Kind) -> StaticPass | None:
+        """A new static pass; None where it could not be made."""
+        buffers = Buffers.standing_in(kind, cache.slots, self._device)
+        self.counts.captures += 1
+        own = ref(cache)  # which holds the pass
+
+        def function(filled: Buffers) -> Outputs:
+            written = own()
+            assert written is not None
+            return self._run(written, kind, filled)
+
+        try:
+            return StaticPass(buffers, function, self._pool)
+        except Exception as error:  # recording fails in many ways; none may end a run
+            self._refuse(kind, " ".join(str(error).split()) or type(error).__name__)
+            return None
+
+    def _refuse(self, kind: Kind, reason: str) -> None:
+        """Notes why a kind of pass stays with the module; the first time a line says so."""
+        if not self.refusals:
+            log.warning(
+                "a static pass of %d x %d tokens over %d slots stays eager: %s",
+                *kind[:3],
+                reason[:300],
+            )
+        self.refusals.append(reason)
+
+    def prepare(self, cache: SlotCache, rows: int, run: Callable[[Kind, int], None]) -> None:
+        """Makes ahead of time what growing sequences and emptying batches will ask for.
+
+        Args:
+            cache: whose passes.
+            rows: most rows that decode together.
+            run: makes one pass of a kind over as many slots as it is told.
+        """
+        seen = {(kind.tokens, *kind[3:]) for kind in cache.passes}
+        if rows > 1:  # rows with unequal numbers of pending tokens keep all logits
+            seen |= {(count, 0, hidden) for count, keep, hidden in seen}
+        for tokens, keep, hidden in sorted(seen):
+            for count in range(rows, 0, -1):
+                for slots in slot_steps(cache.slots):
+                    kind = Kind(count, tokens, slots, keep, hidden)
+                    if tokens < slots and kind not in cache.passes:
+                        for reach in range(slots - CHECKS + 1, slots + 1):
+                            run(kind, reach)
+
+
+def _last(outputs: Outputs, count: int) -> Outputs:
+    """The outputs of the last ``count`` tokens, of which there may be fewer."""
+    return tuple(part[:, -count:] for part in outputs)
+
+
+def rounded_tokens(count: int) -> int:
+    """T of the pass that serves ``count`` tokens: few kinds, and little waste."""
+    if count <= 8:
+        return 1 << (count - 1).bit_length()
+    return -(-count // 8) * 8
+
+
+def rounded_slots(reach: int) -> int:
+    """S of the pass that serves ``reach`` slots: four steps between powers of two."""
+    step = max(_LEAST_SLOTS, 1 << (reach - 1).bit_length()) // 8
+    return max(_LEAST_SLOTS, -(-reach // step) * step)
+
+
+def slot_steps(most: int) -> list[int]:
+    """All S of passes over a cache of ``most`` slots."""
+    steps = [min(_LEAST_SLOTS, most)]
+    while steps[-1] < most:
+        steps.append(min(rounded_slots(steps[-1] + 1), most))
+    return steps

@@ -1,0 +1,151 @@
+"""Static passes answer as the module does, on a CPU and recorded on a simulated GPU."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.static_pass import CHECKS, Buffers, Kind, StaticPass, slot_steps
+from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import medusa_heads, recurrent_head
+from tests.simcuda import SimCuda
+
+NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
+HEADS: dict[str, Any] = {"medusa": medusa_heads, "redrafter": recurrent_head}
+WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
+FAST = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
+CASES = [
+    pytest.param(name, rows, marks=[] if (name, rows) in FAST else pytest.mark.slow)
+    for name in NAMES
+    for rows in (1, 3)
+]
+
+
+def pair_of(how: str, device: str = "cpu", dtype: torch.dtype = torch.float64) -> list[Any]:
+    where = torch.device(device)
+    pair = tiny_pair.__wrapped__("llama", dtype)
+    return [HuggingFaceModel(model.module.to(where), VOCAB, where, how) for model in pair]
+
+
+def built(name: str, pair: list[Any], rows: int, sampling: SamplingSettings = WARM) -> Any:
+    settings = decoder_settings(name)
+    kind = settings["drafter"]["kind"]
+    heads = HEADS[kind](32, VOCAB).to(pair[0].device, pair[0].dtype) if kind in HEADS else None
+    drafts = pair[1:] if kind == "language_model" else []
+    return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+
+
+def tokens(decoder: Any, count: int = 4, new: int = 12) -> list[tuple[int, ...]]:
+    requests = random_requests(count, new)
+    batches = [requests[i : i + decoder.rows] for i in range(0, count, decoder.rows)]
+    return [answer.tokens for batch in batches for answer in decoder.generate(batch, seed=0)]
+
+
+@pytest.mark.parametrize(("name", "rows"), CASES)
+def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, rows: int) -> None:
+    """Pending tokens and forests of several lengths share one pass, one after the other."""
+    static = pair_of("static")
+    decoder = built(name, static, rows)
+    expected = tokens(built(name, pair_of("none"), rows), 3)
+    assert [tokens(decoder, 3) for _ in range(2)] == [expected] * 2
+    assert static[0].static.counts.static > static[0].static.counts.captures > 0
+    assert not static[0].static.refusals
+
+
+def replayed(name: str, rows: int) -> None:
+    expected = tokens(built(name, pair_of("none"), rows), rows, 4)
+    with SimCuda() as sim:
+        pair = pair_of("static", "cuda:0")
+        decoder = built(name, pair, rows)
+        for _ in range(CHECKS):
+            assert tokens(decoder, rows, 4) == expected
+        assert pair[0].static.refusals == []
+        sim.reset()
+        for model in pair:
+            model.static.counts.static = model.static.counts.eager = 0
+        answers = decoder.generate(random_requests(rows, 4), seed=0)
+        steps = max(len(answer.steps) for answer in answers)
+        calls = [model.static.counts.static for model in pair]
+        assert calls == [steps, steps * decoder.draft_calls * len(decoder.drafts)]
+        assert sim.replays == sum(calls)
+        assert [model.static.counts.eager for model in pair] == [0, 0]
+
+
+def test_a_recorded_step_is_one_replay_of_the_target_and_one_a_level_of_the_draft() -> None:
+    replayed("rsd_s", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["ar", "sd", "spectr", "rsd_c", "rsd_s", "mcsd"])
+def test_every_recorded_decoder_draws_the_cpus_tokens(name: str, rows: int) -> None:
+    replayed(name, rows)
+
+
+def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(
+    monkeypatch, caplog
+) -> None:
+    """The positions, say, were copied into the recording and never read again."""
+    fill = Buffers.fill
+    monkeypatch.setattr(
+        Buffers, "fill", lambda own, t, p, s, v: fill(own, t, torch.zeros_like(p), s, v)
+    )
+    expected = tokens(built("ar", pair_of("none"), 1), 2)
+    static = pair_of("static")
+    with caplog.at_level(logging.WARNING):
+        assert tokens(built("ar", static, 1), 2) == expected
+    counts = static[0].static.counts
+    assert counts.static == 0 < counts.eager
+    (line,) = (record.message for record in caplog.records if "stays eager" in record.message)
+    assert "logits differ" in line
+
+
+def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
+    with SimCuda(), caplog.at_level(logging.WARNING):
+        (target, _) = pair_of("static", "cuda:0")
+        made = target.static._run
+
+        def waits(*given: Any) -> Any:
+            outputs = made(*given)
+            float(outputs[0].sum())
+            return outputs
+
+        target.static._run = waits
+        decoder = built("ar", [target], 1)
+        decoder.generate(random_requests(1, 4), seed=0)
+    assert target.static.counts.static == 0 < target.static.counts.eager
+    assert "not permitted when stream is capturing" in caplog.text
+
+
+def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:
+    target, draft = pair_of("static", dtype=torch.float32)
+    decoder = built("rsd_s", [target, draft], 2)
+    decoder.reserve(decoder.slots_needed(8, 100))
+    tokens(decoder, 2, 4)
+    for model, role in ((target, "target"), (draft, "draft 0")):
+        model.prepare(decoder.pool.cache(role, model, 1, 1), 2)
+    made = [model.static.counts.captures for model in (target, draft)]
+    decoder.generate(random_requests(2, 100), seed=0)
+    assert [model.static.counts.captures for model in (target, draft)] == made
+
+
+def test_slots_are_read_in_four_steps_between_powers_of_two() -> None:
+    assert slot_steps(300) == [64, 80, 96, 112, 128, 160, 192, 224, 256, 300]
+    assert slot_steps(40) == [40]
+
+
+def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one() -> None:
+    """The outputs of a replay are overwritten by the next one, on a CPU as on a GPU."""
+    buffers = Buffers.standing_in(Kind(1, 2, 8, 0, False), 9, torch.device("cpu"))
+    made = StaticPass(buffers, lambda own: (own.tokens * 2,))
+    ones = torch.ones((1, 2), dtype=torch.long)
+    seen = torch.ones((1, 2, 3), dtype=torch.bool)
+    first = made.run(ones, ones, ones, seen)[0]
+    made.run(3 * ones, ones, ones, seen)
+    assert first.tolist() == [[6, 6]]
