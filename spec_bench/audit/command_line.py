@@ -27,11 +27,12 @@ from spec_bench.audit.decoders import (
     enumerated_error,
     total_variation,
 )
-from spec_bench.audit.greedy import NEAR_TIE_GAP, first_difference
+from spec_bench.audit.greedy import first_difference
 from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
+from spec_bench.engine.agreement import NEAR_TIE_GAP
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.records import Request
 
