@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from spec_bench.engine import processes
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.static_pass import MOST_TOKENS, Buffers, Kind, StaticPasses
@@ -182,7 +183,8 @@ class HuggingFaceModel:
         self.hidden_size: int = config.hidden_size
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
-        if self.compile == "static" and here and not self.masks.rows_apart:
+        alone = processes.count() < 2  # what processes say to one another is not recorded
+        if self.compile == "static" and here and alone and not self.masks.rows_apart:
             self.static = StaticPasses(self._over_buffers, self.device)
 
     @torch.inference_mode()
@@ -319,8 +321,8 @@ class HuggingFaceModel:
         return output.logits, output.hidden_states[-1]
 
     @torch.inference_mode()
-    def prepare(self, cache: SlotCache, rows: int) -> None:
-        """Makes ahead of time the static passes that up to ``rows`` growing rows will need."""
+    def prepare(self, cache: SlotCache, batch: int) -> None:
+        """Makes ahead of time the static passes that up to ``batch`` growing sequences need."""
         if self.static is None:
             return
 
@@ -336,7 +338,7 @@ class HuggingFaceModel:
                 needs_hidden=kind.needs_hidden,
             )
 
-        self.static.prepare(cache, rows, run)
+        self.static.prepare(cache, batch, run)
         self.timer.take_s()
 
 

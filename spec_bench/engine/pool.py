@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.model import HuggingFaceModel, LanguageModel
 
 
 class CachePool:
@@ -33,3 +33,13 @@ class CachePool:
             self._held.pop(role, None)  # before the new one is allocated
             self._held[role] = model, model.allocate(rows, slots)
         return self._held[role][1]
+
+    def prepare(self, batch: int) -> None:
+        """Has models make now what their passes will need; a warm-up showed which kinds there are.
+
+        Args:
+            batch: most sequences that decode together.
+        """
+        for model, cache in self._held.values():
+            if isinstance(model, HuggingFaceModel):
+                model.prepare(cache, batch)

@@ -258,22 +258,26 @@ class StaticPasses:
             )
         self.refusals.append(reason)
 
-    def prepare(self, cache: SlotCache, rows: int, run: Callable[[Kind, int], None]) -> None:
+    def prepare(self, cache: SlotCache, batch: int, run: Callable[[Kind, int], None]) -> None:
         """Makes ahead of time what growing sequences and emptying batches will ask for.
 
         Args:
-            cache: whose passes.
-            rows: most rows that decode together.
+            cache: whose passes; the kinds among them are known, in the widest batch at least.
+            batch: most sequences that decode together, of one row each or of several.
             run: makes one pass of a kind over as many slots as it is told.
         """
-        seen = {(kind.tokens, *kind[3:]) for kind in cache.passes}
-        if rows > 1:  # rows with unequal numbers of pending tokens keep all logits
-            seen |= {(count, 0, hidden) for count, keep, hidden in seen}
-        for tokens, keep, hidden in sorted(seen):
-            for count in range(rows, 0, -1):
+        widest: dict[tuple[int, int, bool], int] = {}
+        for kind in cache.passes:
+            # Rows with unequal numbers of pending tokens keep all logits.
+            for keep in {kind.logits_to_keep, 0} if batch > 1 else {kind.logits_to_keep}:
+                what = kind.tokens, keep, kind.needs_hidden
+                widest[what] = max(kind.rows, widest.get(what, 0))
+        for what, most in sorted(widest.items()):
+            rows = [most * left // batch for left in range(batch, 0, -1) if most % batch == 0]
+            for count in rows or range(most, 0, -1):
                 for slots in slot_steps(cache.slots):
-                    kind = Kind(count, tokens, slots, keep, hidden)
-                    if tokens < slots and kind not in cache.passes:
+                    kind = Kind(count, what[0], slots, *what[1:])
+                    if kind.tokens < slots and kind not in cache.passes:
                         for reach in range(slots - CHECKS + 1, slots + 1):
                             run(kind, reach)
 

@@ -17,6 +17,7 @@ from spec_bench import disk, files
 from spec_bench.records import Reason, Request
 from spec_bench.run.cells import Cell
 from spec_bench.run.identity import job_id
+from spec_bench.run.passes import PassTally
 from spec_bench.run.store import CellStore, Repeats
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class CellRun:
         cell: which decoder.
         store: where its records go.
         memory: peak memory of its windows.
+        passes: how its windows' forward passes ran.
         done: generations by repeat and prompt id, those of an earlier, killed job included.
         unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
         decoder: None until it is built, and for a cell that was complete before.
@@ -44,6 +46,7 @@ class CellRun:
     cell: Cell
     store: CellStore
     memory: PeakMemory
+    passes: PassTally = field(default_factory=PassTally)
     done: Repeats = field(default_factory=lambda: defaultdict(dict))
     unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None

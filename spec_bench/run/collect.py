@@ -138,6 +138,8 @@ def _beside(
         "peak_memory_bytes": run.memory.peak_bytes,
         "cache_bytes": max(decoder.cache_bytes(*each) for each in longest),
     }
+    if settings.pair.specs[0].compile == "static":
+        values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     return values | ({SCORE: None} if _judged(settings) else {})

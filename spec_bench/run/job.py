@@ -180,20 +180,32 @@ def _prepare(
         run.decoder.preflight(requests)
     repeats = range(settings.repeats)
     decoding = any(run.missing(requests, repeat) for run in runs for repeat in repeats)
-    for run in runs:
-        own = run.cell.name == BASELINE and decoding  # it is timed beside whatever is decoded
-        if run.decoder and (own or any(run.missing(requests, each) for each in repeats)):
-            try:
-                _warm_up(settings, run.decoder, requests)
-            except Exception as error:
-                run.fail(error)
+    needed = [
+        run
+        for run in runs
+        if (run.cell.name == BASELINE and decoding)  # it is timed beside whatever is decoded
+        or any(run.missing(requests, each) for each in repeats)
+    ]
+    # All make room before any warms up: what is made to run over a cache ends where it grows.
+    for step in (_make_room, _warm_up):
+        for run in needed:
+            if run.decoder:
+                try:
+                    step(settings, run.decoder, requests)
+                except Exception as error:
+                    run.fail(error)
+    pool.prepare(settings.batch_size)
 
 
-def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
-    """Allocates for the longest request and decodes a few tokens that nothing records."""
+def _make_room(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
+    """Allocates for the longest request."""
     decoder.reserve(
         max(decoder.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in requests)
     )
+
+
+def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Request]) -> None:
+    """Decodes a few tokens that nothing records."""
     captured = settings.pair.specs[0].compile != "none"
     most = _CAPTURE_TOKENS if captured else _WARMUP_TOKENS
     for batch in list(_batches(requests, settings.batch_size))[: settings.warmup]:
@@ -276,7 +288,9 @@ def _decode_batch(
     try:
         requests = prompts.resolved(batch, run.done[repeat])
         run.memory.begin()
+        run.passes.begin(run.decoder)
         generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
+        run.passes.end(run.decoder)
         run.memory.end()
         state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
         generations = [

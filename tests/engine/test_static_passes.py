@@ -128,8 +128,7 @@ def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:
     decoder = built("rsd_s", [target, draft], 2)
     decoder.reserve(decoder.slots_needed(8, 100))
     tokens(decoder, 2, 4)
-    for model, role in ((target, "target"), (draft, "draft 0")):
-        model.prepare(decoder.pool.cache(role, model, 1, 1), 2)
+    decoder.pool.prepare(2)
     made = [model.static.counts.captures for model in (target, draft)]
     decoder.generate(random_requests(2, 100), seed=0)
     assert [model.static.counts.captures for model in (target, draft)] == made
