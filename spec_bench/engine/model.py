@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 
+from spec_bench.core.transfer import Known, places
 from spec_bench.engine import processes
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.inner_masks import attention_masks
@@ -344,8 +345,8 @@ class HuggingFaceModel:
 
 def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
     """[R, T] where tokens [R, T] go that stand side by side from their row's first slot on."""
-    first = torch.tensor(starts, device=tokens.device).unsqueeze(1)
-    return first + torch.arange(tokens.shape[1], device=tokens.device)
+    first = Known.of(starts).on(tokens.device).unsqueeze(1)
+    return first + places(tokens.shape[1], tokens.device)
 
 
 def _rows(parts: list[Tensor]) -> Tensor:
