@@ -14,7 +14,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
 
-from spec_bench.measure.energy import EnergyReading, build_meter, phase_delay_s
+from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
+from spec_bench.measure.energy.auto import AutoMeter
 from spec_bench.records import Generation, Reason, Request
 from spec_bench.run.settings import JobSettings
 
@@ -46,7 +47,10 @@ class Metering:
     """
 
     def __init__(self, settings: JobSettings) -> None:
-        self.meter = build_meter(settings.energy, ordinals(settings))
+        unseen = settings.energy.meter == "auto" and not settings.device.startswith("cuda")
+        asked = EnergySettings() if unseen else settings.energy
+        self.meter = build_meter(asked, ordinals(settings))
+        self._asked = asked.meter != "none"
         self._spread_s = settings.energy.phase_shift_s
         self._windows: Counter[int] = Counter()
         self._reading = EnergyReading(None)
@@ -54,7 +58,9 @@ class Metering:
     def __enter__(self) -> Metering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
-        if self.meter.name != "none" and self.meter.reason:
+        if isinstance(self.meter, AutoMeter):
+            self._spread_s = self.meter.phase_shift_s
+        if self._asked and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
         elif self.meter.idle_power_w is not None:
             log.info("idle power by %s: %.1f W", self.meter.name, self.meter.idle_power_w)

@@ -55,6 +55,7 @@ def test_a_wrong_setting_is_refused_by_name(config: dict[str, Any], named: str) 
 
 def test_cells_without_a_meter_keep_the_run_id_they_had() -> None:
     assert energy_settings({"meter": "none"}).identity() == "none"
+    assert energy_settings({"meter": "auto"}).identity() == "none"
 
 
 def test_settings_that_move_a_joule_are_part_of_the_run_id() -> None:

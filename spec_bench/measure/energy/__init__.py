@@ -4,7 +4,8 @@ A meter is opened once a job; its window opens with ``begin`` and closes with ``
 caller synchronises the device before either. Knows nothing about tokens, decoders or cells.
 
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
-``paper`` sums one sample a second, ``rapl`` reads the processor's counters, ``none`` is no meter.
+``paper`` sums one sample a second, ``rapl`` reads the processor's counters, ``auto`` takes what a
+GPU has, ``none`` is no meter.
 Another package registers its own by ``@meter`` and names the module in ``spec_bench.meters``.
 """
 

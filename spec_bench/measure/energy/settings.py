@@ -68,7 +68,8 @@ class EnergySettings:
         """What of it changes a number; the name alone where nothing is measured."""
         names = meter[self.meter].settings
         if not names:
-            return self.meter
+            # What a device has is no setting: a cell is the same where there is a meter.
+            return "none" if self.meter == "auto" else self.meter
         values = {k: self.more[k] if k in self.more else getattr(self, k) for k in names}
         if values.get("devices") is not None:
             values["devices"] = list(values["devices"])

@@ -1,0 +1,69 @@
+"""The meter that a device has is on without a word; where there is none one line says so."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spec_bench.configs import experiments_dir
+from spec_bench.measure.energy import auto, build_meter, energy_settings
+from spec_bench.run.metering import Metering
+from tests.measure.conftest import PlayPower
+from tests.measure.energy_curves import Curve
+
+
+def job(device: str) -> Any:
+    """What a meter asks of a job's settings."""
+    energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=())
+    return SimpleNamespace(energy=energy, device=device, pair=pair)
+
+
+def test_the_first_meter_that_opens_is_taken_under_its_own_name(
+    play_power: PlayPower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_power(Curve("steady", low_w=250.0))
+    quick = {"nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
+    monkeypatch.setattr(
+        auto,
+        "energy_settings",
+        lambda told: energy_settings({**told, **quick.get(told["meter"], {"idle_s": 0.0})}),
+    )
+    with Metering(job("cuda")) as metering:
+        assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
+        assert metering._spread_s == 0.1
+        metering.begin()
+        metering.end()
+    assert metering._reading.energy_j is not None
+    assert metering._reading.method == "nvidia_smi"
+
+
+def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.INFO, logger="spec_bench"), Metering(job("cuda:0")) as metering:
+        assert metering.meter.name == "none"
+    (line,) = [record.message for record in caplog.records]
+    assert line.startswith("no energy is measured: no meter (nvml: ")
+    assert "nvidia_smi: no nvidia-smi on PATH" in line
+    caplog.clear()
+    with Metering(job("cpu")) as metering:
+        assert metering.meter.reason == "no meter"
+    assert not caplog.records
+
+
+def test_an_automatic_meter_that_is_not_open_gives_no_number() -> None:
+    meter = build_meter({"meter": "auto"})
+    meter.begin()
+    assert meter.end().energy_j is None
+
+
+def test_every_recipe_says_how_its_runs_are_logged_and_metered() -> None:
+    recipes = [path.read_text() for path in experiments_dir().glob("*/*.yaml")]
+    recipes = [text for text in recipes if text.startswith("# @package _global_")]
+    assert len(recipes) >= 13
+    assert all("sink=wandb" in text and "energy=none" in text for text in recipes)
