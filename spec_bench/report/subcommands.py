@@ -86,7 +86,8 @@ def run_figure(options: Namespace) -> None:
         check_pair(item, options.pair, measured)
     folder = options.output or options.results / "figures"
     rows = figure_rows(item, measured.rows, options.results)
-    for path in figures.draw(item.paper, str(item.number), rows, folder, options.pair):
+    asked = (item.paper, str(item.number), rows, folder, options.pair)
+    for path in figures.draw(*asked, alone=True):
         print(f"figure: {path}")
 
 

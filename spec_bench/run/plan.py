@@ -235,17 +235,22 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     """The plan's sums, each cell counted once."""
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    known = sum(cell.device_hours for cell in cells if cell.device_hours is not None)
-    unknown = sum(cell.device_hours is None for cell in cells)
-    beyond = f", and {unknown} cells of unknown rate" if unknown else ""
-    lines = [
-        f"{len(cells)} cells: {counted}",
-        f"device hours: at most {_hours(known)}{beyond}",
-    ]
+    lines = [f"{len(cells)} cells: {counted}", f"device hours: {_all_hours(cells)}"]
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.fits is False:
             lines.append(f"does not fit: {pair}: {_needs(memory)}")
     return lines
+
+
+def _all_hours(cells: Sequence[PlannedCell]) -> str:
+    """What all cells take, as far as rates are known; a cell with nothing left takes nothing."""
+    known = [cell.device_hours for cell in cells if cell.device_hours is not None]
+    unknown = len(cells) - len(known)
+    if not unknown:
+        return f"at most {_hours(sum(known))}"
+    if not any(known):
+        return f"unknown, no rate is known of the {unknown} cells that are left"
+    return f"at most {_hours(sum(known))} and those of {unknown} cells of unknown rate"
 
 
 def _needs(memory: Memory) -> str:

@@ -98,8 +98,17 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit() -> None:
     ]
     first, second, third = totals(cells)
     assert first == "3 cells: 1 complete, 2 missing"
-    assert second == "device hours: at most 1.50, and 1 cells of unknown rate"
+    assert second == "device hours: at most 1.50 and those of 1 cells of unknown rate"
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
+
+
+def test_without_any_known_rate_no_hours_are_stated() -> None:
+    memory = Memory(None, None, 1, None)
+    cells = [planned("a", "complete", 0.0, memory), planned("b", "missing", None, memory)]
+    assert (
+        totals(cells)[1] == "device hours: unknown, no rate is known of the 1 cells that are left"
+    )
+    assert totals(cells[:1])[1] == "device hours: at most 0.00"
 
 
 def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have() -> None:

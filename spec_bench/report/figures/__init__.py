@@ -14,10 +14,11 @@ import pandas as pd
 
 from spec_bench.report.apart import slugs
 from spec_bench.report.figures import heat_maps
-from spec_bench.report.figures.choose import nothing_measured, parts_of
+from spec_bench.report.figures.choose import nothing_measured, pairs_of, parts_of
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import printed_cells
+from spec_bench.report.figures.published import published_sheets, shows_other_pairs
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import Sheet
 from spec_bench.report.figures.sources import SOURCES
@@ -43,6 +44,7 @@ def draw(
     folder: Path,
     pair: str | None = None,
     formats: Sequence[str] = FORMATS,
+    alone: bool = False,
 ) -> list[Path]:
     """Draws a paper's figure as PNG and PDF, or as one of them.
 
@@ -54,6 +56,8 @@ def draw(
         pair: draw this pair's rows only; None: the figure's own pairs, or if none of them is
             measured, every pair that is.
         formats: endings of the files to write, of ``png`` and ``pdf``.
+        alone: where none of the figure's own pairs is measured, draw the paper's numbers by
+            themselves; of other pairs only figures that are meant for them.
 
     Returns:
         The files, one of each format; of some figures one of each per pair.
@@ -71,7 +75,7 @@ def draw(
             )
     if drawing.drawer is not None:
         return DRAWERS[drawing.drawer](item, rows, folder, formats)
-    found = figure_sheets(item, drawing, rows)
+    found = _sheets(item, drawing, rows, alone and pair is None)
     paths = []
     for sheet, name in zip(found, names_of(item, found), strict=True):
         with settings():
@@ -95,6 +99,25 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
     if not own:
         raise nothing_measured(item)
     return own
+
+
+def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> list[Sheet]:
+    """A figure's data, or the paper's numbers alone where nothing is measured for it.
+
+    Raises:
+        ValueError: nothing is measured, and the paper prints nothing of it.
+    """
+    own = set(pairs_of(item))
+    measured = "pair" in rows and bool(own & set(rows.pair))
+    if alone and own and not measured and not shows_other_pairs(item):
+        rows = rows.iloc[:0]
+    try:
+        return figure_sheets(item, drawing, rows)
+    except ValueError:
+        found = published_sheets(item, drawing) if alone else []
+        if not found:
+            raise
+        return found
 
 
 def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:

@@ -59,8 +59,11 @@ def notes_for(
     pairs = sorted({wanted.pair for wanted in grid.wanted()})
     notes += _stand_ins(pairs)
     if asked is not None and asked not in own_pairs:
+        config = pair_configs().get(asked)
+        small = config is not None and config.target.startswith("embedded:")
+        what = ", small models on invented text" if small else ""
         notes.append(
-            f"Ours is pair {asked}, not the paper's: a difference is one between models, too."
+            f"Ours is pair {asked}{what}, not the paper's: a difference is one between models, too."
         )
     notes += _others(item, rows)
     notes += _stops(rows)
