@@ -16,6 +16,10 @@ def main() -> None:
 
         if wants_help(sys.argv[1:]):
             print(help_text(), end="")
+        elif sys.argv[1:2] == ["recommend"]:
+            from spec_bench.run.recommend import main as recommend
+
+            sys.exit(recommend(sys.argv[2:]))
         else:
             application()()
 

@@ -46,13 +46,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
     "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks"},
-    "forecast": {"core", "tree", "decode", "verify"},
+    "forecast": {"core", "engine", "tree", "decode", "verify"},
     # train stands beside run: an application of its own that shares run's pairs and folders
     "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run", "validation"},
     "embedded": set(),
     "run": {
         *("core", "engine", "draft", "tree", "verify", "decode"),
-        *("tasks", "metrics", "measure", "sinks", "judge", "validation"),
+        *("tasks", "metrics", "measure", "sinks", "judge", "validation", "forecast"),
         "api",  # the package is called as the public function of its name
     },
     "api": {"core", "engine", "decode", "tasks", "sinks", "run", "validation"},

@@ -62,7 +62,7 @@ def calls_for(
     text: Text,
     settings: SamplingSettings,
     generator: torch.Generator,
-    samples: int = 4,
+    samples: int = 12,
     sets: Sets | None = None,
 ) -> float:
     """Expected target calls of a decoder that writes a text.

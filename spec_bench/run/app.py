@@ -166,6 +166,15 @@ def run_config(config: DictConfig) -> list[CellResult]:
     return run(_asked(config))
 
 
+def settings_of(config: DictConfig) -> JobSettings:
+    """A composed config's job, checked.
+
+    Raises:
+        ValueError: settings that cannot be right.
+    """
+    return build_settings(_asked(config), *_configs())
+
+
 def run(asked: RunSettings) -> list[CellResult]:
     """Runs a job and hands the results to the sinks.
 
@@ -186,13 +195,13 @@ def run(asked: RunSettings) -> list[CellResult]:
         log.warning("task %s has %d examples, %d were asked for", *known)
     for why in settings.left_out:
         log.warning("left out: %s", why)
-    results = _run_stage(settings, sinks)
+    results = run_stage(settings, sinks)
     if second := confirming(settings, results):
-        results += _run_stage(second, sinks)
+        results += run_stage(second, sinks)
     return results
 
 
-def _run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
+def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     """Runs one job and hands its results over."""
     where = (settings.pair.name, settings.task.name, len(settings.cells))
     log.info("%s, %s: %d cells", *where)

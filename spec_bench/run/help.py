@@ -20,6 +20,7 @@ python -m spec_bench: decodes a task's prompts with speculative decoders and wit
 and writes what it measured to results/NAME/results.csv. The same command resumes what was stopped.
 
 usage: python -m spec_bench [-m] [KEY=VALUE ...]
+       python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
 
   python -m spec_bench                                       rsd_s on xsum with the embedded models
   python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task

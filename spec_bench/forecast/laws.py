@@ -1,0 +1,44 @@
+"""Both models' laws at every token of a text that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.tree_pass import run_pending
+
+
+@torch.inference_mode()
+def laws_of(
+    target: LanguageModel,
+    draft: LanguageModel,
+    prompt: Sequence[int],
+    said: Sequence[int],
+    settings: SamplingSettings,
+) -> tuple[Tensor, Tensor]:
+    """One teacher-forced pass of each model.
+
+    Args:
+        target: the target.
+        draft: the draft.
+        prompt: token ids.
+        said: the T tokens that followed.
+        settings: sampling settings; the draft's own temperature applies.
+
+    Returns:
+        The target's and the draft's laws, [T, V] each, on the CPU.
+    """
+    ids = [*prompt, *said]
+    p, q = (_logits(model, ids, len(said)) for model in (target, draft))
+    return probs(p, settings).cpu(), probs(q, settings.for_draft()).cpu()
+
+
+def _logits(model: LanguageModel, ids: Sequence[int], count: int) -> Tensor:
+    """Logits [count, V] that foretell the last ``count`` tokens of a text."""
+    cache = model.allocate(1, len(ids))
+    tokens = torch.tensor([ids[:-1]], device=model.device)
+    return run_pending(model, cache, [0], tokens, logits_to_keep=count).logits[0]

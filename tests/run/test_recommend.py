@@ -1,0 +1,58 @@
+"""The fastest decoder is named only where it is surely faster, with the command that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_bench.records import CellResult
+from spec_bench.run.cells import BASELINE
+from spec_bench.run.recommend import best_of, main
+from tests.cells import facts
+
+
+def row(
+    decoder: str, low: float | None, speedup: float | None, status: Any = "complete"
+) -> CellResult:
+    known = {"speedup": speedup, "speedup_low": low, "speedup_high": speedup}
+    return CellResult(decoder, facts(decoder=decoder), status, metrics=known)
+
+
+def test_plain_decoding_wins_where_nothing_is_surely_faster() -> None:
+    plain = row(BASELINE, None, 1.0)
+    assert best_of([plain, row("sd", 0.97, 1.4), row("rsd_s", 0.9, 1.1)]) is plain
+    sure = row("rsd_c", 1.05, 1.2)
+    assert best_of([plain, row("sd", 0.97, 1.4), sure]) is sure
+    assert (
+        best_of([plain, row("sd", None, None, "failed"), row("spectr", 1.1, 1.3)]).facts.decoder
+        == "spectr"
+    )
+
+
+def test_a_pair_is_looked_through_and_the_answer_is_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["prompts=2", "confirm.prompts=2", "generation.max_new_tokens=8", "engine.threads=1"]
+    cells = "cells=[sd:2,block:2,rsd_c:2-1,rsd_s:2x2]"
+    told = ["task=xsum", *small, cells, f"results={tmp_path}", "hydra/job_logging=none"]
+    assert main(told) == 0
+    said = capsys.readouterr().out
+    for decoder, how in (("sd 2", "forecast"), ("block 2", "forecast"), ("rsd_s 2x2", "counted")):
+        (line,) = (each for each in said.splitlines() if each.startswith(decoder))
+        assert how in line
+    assert (
+        "plain decoding: nothing tried is surely faster" in said
+        or "python -m spec_bench task=xsum" in said
+    )
+
+
+def test_what_cannot_be_right_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["task=xsum", "confirm=null"]) == 2
+    assert main(["task=nowhere"]) == 2
+    complaints = capsys.readouterr().err.splitlines()
+    assert (
+        complaints[0] == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
+    )
+    assert len(complaints) == 2 and "nowhere" in complaints[1]
