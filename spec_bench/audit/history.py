@@ -7,15 +7,12 @@ token see; so a wrong ancestor, a wrong copy or a wrong commit changes what it s
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.engine.model import ForwardOutput
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.audit.toy import Toy
 
 
 class TokenCache:
@@ -48,7 +45,7 @@ class TokenCache:
             kept[target, start:length] = kept[source, start:length]
 
 
-class HistoryModel:
+class HistoryModel(Toy):
     """Next-token logits that depend on the last M tokens.
 
     Args:
@@ -56,21 +53,17 @@ class HistoryModel:
             Before the start of a sequence stands token 0.
     """
 
-    max_positions: int | None = None
-
     def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-        self.vocab_size = logits.shape[-1]
-        self.parameters = logits.numel()
-        self.device = logits.device
-        self.timer = ForwardTimer(logits.device)
-        self.bytes_per_slot = 0
-        self.hidden_size = self.vocab_size
+        super().__init__(logits, logits.shape[-1])
+        self.memory = logits.dim() - 1
 
     def allocate(self, rows: int, slots: int) -> TokenCache:
         return TokenCache(rows, slots)
 
-    def forward(
+    def place(self, said: Sequence[int]) -> tuple[int, ...]:
+        return tuple([*[0] * self.memory, *said][-self.memory :])
+
+    def places(
         self,
         cache: TokenCache,
         rows: slice,
@@ -78,11 +71,7 @@ class HistoryModel:
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
-        *,
-        logits_to_keep: int = 0,
-        needs_hidden: bool = False,
-        prefill: bool = False,
-    ) -> ForwardOutput:
+    ) -> tuple[Tensor, ...]:
         slots = torch.tensor(starts).unsqueeze(1) + torch.arange(tokens.shape[1])
         index = torch.arange(rows.start, rows.start + len(starts)).unsqueeze(1)
         cache.tokens[index, slots], cache.positions[index, slots] = tokens, positions
@@ -90,32 +79,11 @@ class HistoryModel:
         known = cache.tokens[rows, :seen].unsqueeze(1)
         places = cache.positions[rows, :seen].unsqueeze(1)
         history = []
-        for back in range(self.logits.dim() - 1):
+        for back in range(self.memory):
             at = visible & (places == (positions - back).unsqueeze(-1))
             assert (at.sum(dim=-1) <= 1).all(), "a token sees two others at one position"
             history.append((known * at).sum(dim=-1))
-        logits = self.logits[tuple(reversed(history))]
-        hidden = torch.nn.functional.one_hot(tokens, self.hidden_size).to(logits.dtype)
-        return ForwardOutput(logits[:, -logits_to_keep:], hidden if needs_hidden else None)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """One-hot vectors, as wide as the hidden states."""
-        return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
-
-    def law(
-        self, prompt: Sequence[int], length: int, settings: SamplingSettings
-    ) -> dict[tuple[int, ...], float]:
-        """P(continuation | prompt) for every continuation of the given length."""
-        probs = log_probs(self.logits, settings).exp()
-        memory = self.logits.dim() - 1
-        law = {}
-        for continuation in itertools.product(range(self.vocab_size), repeat=length):
-            said, prob = [0] * memory + list(prompt), 1.0
-            for token in continuation:
-                prob *= probs[tuple(said[-memory:])][token].item()
-                said.append(token)
-            law[continuation] = prob
-        return law
+        return tuple(reversed(history))
 
 
 def random_history(vocab: int, seed: int, memory: int = 3, sharpness: float = 1.5) -> HistoryModel:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.engine.model import ForwardOutput
-from spec_bench.engine.stopwatch import ForwardTimer
+from spec_bench.audit.toy import Toy
 
 
 class NoCache:
@@ -28,7 +25,7 @@ class NoCache:
         """Nothing is stored."""
 
 
-class MarkovModel:
+class MarkovModel(Toy):
     """Next-token logits that depend on the last token and on whether its position is odd.
 
     The position matters so that a distribution read at the wrong level shows.
@@ -37,21 +34,16 @@ class MarkovModel:
         logits: [2, V, V] by position parity and last token.
     """
 
-    max_positions: int | None = None
-
     def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
-        self.vocab_size = self.embedded = logits.shape[-1]
-        self.parameters = logits.numel()
-        self.device = logits.device
-        self.timer = ForwardTimer(logits.device)
-        self.bytes_per_slot = 0
-        self.hidden_size = 2 * self.vocab_size
+        super().__init__(logits, 2 * logits.shape[-1])
 
     def allocate(self, rows: int, slots: int) -> NoCache:
         return NoCache()
 
-    def forward(
+    def place(self, said: Sequence[int]) -> tuple[int, ...]:
+        return (len(said) - 1) % 2, said[-1]
+
+    def places(
         self,
         cache: object,
         rows: slice,
@@ -59,33 +51,11 @@ class MarkovModel:
         tokens: Tensor,
         positions: Tensor,
         visible: Tensor,
-        *,
-        logits_to_keep: int = 0,
-        needs_hidden: bool = False,
-        prefill: bool = False,
-    ) -> ForwardOutput:
-        logits = self.logits[positions % 2, tokens]
-        state = positions % 2 * self.vocab_size + tokens
-        hidden = torch.nn.functional.one_hot(state, self.hidden_size).to(logits.dtype)
-        return ForwardOutput(logits[:, -logits_to_keep:], hidden if needs_hidden else None)
+    ) -> tuple[Tensor, ...]:
+        return positions % 2, tokens
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """One-hot vectors, as wide as the hidden states."""
-        return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
-
-    def law(
-        self, prompt: Sequence[int], length: int, settings: SamplingSettings
-    ) -> dict[tuple[int, ...], float]:
-        """P(continuation | prompt) for every continuation of the given length."""
-        probs = log_probs(self.logits, settings).exp().tolist()
-        law = {}
-        for continuation in itertools.product(range(self.vocab_size), repeat=length):
-            last, position, prob = prompt[-1], len(prompt) - 1, 1.0
-            for token in continuation:
-                prob *= probs[position % 2][last][token]
-                last, position = token, position + 1
-            law[continuation] = prob
-        return law
+    def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return positions % 2 * self.vocab_size + tokens
 
 
 def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:

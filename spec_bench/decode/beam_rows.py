@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_bench.records import Finish, Generation, Request, StepRecord
+from spec_bench.decode.rows import Answering
+from spec_bench.records import Finish, Request, StepRecord
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Beam:
 
 
 @dataclass
-class BeamRow:
+class BeamRow(Answering):
     """The beams of one prompt.
 
     Attributes:
@@ -189,20 +190,3 @@ class BeamRow:
             left -= delivered
             steps.append(StepRecord(step.nodes, step.depth, step.accepted, delivered, step.widths))
         self.steps = steps
-
-    def generation(
-        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
-    ) -> Generation:
-        """The finished record, with this row's share of the batch's seconds."""
-        assert self.finish is not None
-        return Generation(
-            self.request.prompt_id,
-            self.answer,
-            self.finish,
-            tuple(self.steps),
-            prefill_s,
-            decode_s,
-            draft_s,
-            target_s,
-            log_likelihood=self.log_likelihood,
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,8 +30,46 @@ def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = Tru
             )
 
 
+class Answering(ABC):
+    """What a row leaves once it has finished, whether it was one sequence or several beams.
+
+    Attributes:
+        request: what was asked for.
+        steps: one record a target call.
+        finish: why it ended, None while it runs.
+        log_likelihood: of the answer under the target at temperature 1, natural log.
+    """
+
+    request: Request
+    steps: list[StepRecord]
+    finish: Finish | None
+    log_likelihood: float
+
+    @property
+    @abstractmethod
+    def answer(self) -> tuple[int, ...]:
+        """The delivered tokens."""
+
+    def generation(
+        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+    ) -> Generation:
+        """The finished record, with this row's share of the batch's seconds."""
+        assert self.finish is not None
+        return Generation(
+            self.request.prompt_id,
+            self.answer,
+            self.finish,
+            tuple(self.steps),
+            prefill_s,
+            decode_s,
+            draft_s,
+            target_s,
+            log_likelihood=self.log_likelihood,
+        )
+
+
 @dataclass
-class Row:
+class Row(Answering):
     """One sequence being decoded.
 
     Attributes:
@@ -84,19 +123,6 @@ class Row:
         delivered = len(self.delivered) - before
         self.steps.append(StepRecord(nodes, depth, len(emitted) - 1, delivered))
 
-    def generation(
-        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
-    ) -> Generation:
-        """The finished record, with this row's share of the batch's seconds."""
-        assert self.finish is not None
-        return Generation(
-            self.request.prompt_id,
-            tuple(self.delivered),
-            self.finish,
-            tuple(self.steps),
-            prefill_s,
-            decode_s,
-            draft_s,
-            target_s,
-            log_likelihood=self.log_likelihood,
-        )
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return tuple(self.delivered)

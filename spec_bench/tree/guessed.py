@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,14 +14,13 @@ from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
 from spec_bench.draft.ngrams import Guess
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+from spec_bench.tree.base import AuditTree, policy
+from spec_bench.tree.sizes import Rectangle
 
 
 @policy("guessed")
 @dataclass(frozen=True)
-class Guessed(GrownTree):
+class Guessed(Rectangle):
     """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
 
     An iteration's tree is as deep and as wide as its largest row needs, a root where no row has
@@ -33,26 +31,8 @@ class Guessed(GrownTree):
         depth: L.
     """
 
-    width: Count
-    depth: Count
-
     takes = "WxL: at most W guesses a level on L levels, such as 1x10"
     drafters = ("lookup",)
-
-    def __post_init__(self) -> None:
-        within_bounds("width", self.width * self.depth)
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"width": spec.width, "depth": spec.depth} if spec.form == "product" else None
-
-    @property
-    def spec(self) -> str:
-        return f"{self.width}x{self.depth}"
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"

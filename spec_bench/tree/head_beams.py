@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,17 +10,16 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.prefixes import beams_apart, merge_prefixes
 from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy, within_bounds
+from spec_bench.tree.base import AuditTree, Policy, policy
+from spec_bench.tree.sizes import Rectangle
 
 
 @policy("head_beams")
 @dataclass(frozen=True)
-class HeadBeams(GrownTree):
+class HeadBeams(Rectangle):
     """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
 
     The beams come whole from the head, so nothing is grown level by level here. Given the state
@@ -33,33 +31,14 @@ class HeadBeams(GrownTree):
         merge: whether shared prefixes become one node; the shape is then the largest there can be.
     """
 
-    width: Count
-    depth: Count
     merge: bool = field(default=True, metadata={"setting": False})
 
     takes = "WxL: W beams of L tokens, such as 8x5"
     drafters = ("redrafter",)
 
-    def __post_init__(self) -> None:
-        within_bounds("width", self.width * self.depth)
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if spec.form != "product":
-            return None
-        return {"width": spec.width, "depth": spec.depth}
-
-    @property
-    def spec(self) -> str:
-        return f"{self.width}x{self.depth}"
-
     @property
     def merge_copies(self) -> bool:  # type: ignore[override]
         return not self.merge
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
 
     def under(self, tree_attention: bool) -> Policy:
         return replace(self, merge=tree_attention)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,16 +10,15 @@ from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import truncated_gumbel
-from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.tree.base import AuditTree, distinct, policy
+from spec_bench.tree.sizes import Rectangle
 
 
 @policy("stochastic_beam")
 @dataclass(frozen=True)
-class StochasticBeam(GrownTree):
+class StochasticBeam(Rectangle):
     """The W sequences with the largest perturbed log-probability at every level.
 
     RSD Algorithm 8 with its Algorithm 9 corrected: the beam keeps the best (parent, token) pairs by
@@ -36,27 +34,7 @@ class StochasticBeam(GrownTree):
         depth: L.
     """
 
-    width: Count
-    depth: Count
-
     takes = "KxL: beam width K, length L, such as 4x3"
-
-    def __post_init__(self) -> None:
-        within_bounds("width", self.width * self.depth)
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if spec.form != "product":
-            return None
-        return {"width": spec.width, "depth": spec.depth}
-
-    @property
-    def spec(self) -> str:
-        return f"{self.width}x{self.depth}"
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return distinct(settings)

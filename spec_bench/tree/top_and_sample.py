@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-from operator import mul
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.fields import Count
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+from spec_bench.tree.base import AuditTree, policy
+from spec_bench.tree.sizes import Branching
 
 
 @policy("top_and_sample")
 @dataclass(frozen=True)
-class TopAndSample(GrownTree):
+class TopAndSample(Branching):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
 
     The drawn ones come from the draft's law without the best (arXiv 2502.18779; SpecHub, arXiv
@@ -31,27 +28,10 @@ class TopAndSample(GrownTree):
         sampled: how many of them are drawn, or all where there are fewer.
     """
 
-    widths: tuple[Count, ...]
     sampled: Count = 1
 
     takes = "children per level such as 3-2-1"
-    fixed_parents = True
     shared = ("sampled",)
-
-    def __post_init__(self) -> None:
-        within_bounds("widths", sum(accumulate(self.widths, mul)))
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"widths": list(spec.widths)} if spec.widths else None
-
-    @property
-    def spec(self) -> str:
-        return "-".join(map(str, self.widths))
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape(tuple(accumulate(self.widths, mul)), self.widths)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic" if settings.for_draft().temperature == 0 else "top_and_sampled"

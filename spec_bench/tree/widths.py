@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-from operator import mul
 
 import torch
 from torch import Tensor
@@ -13,16 +10,15 @@ from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
-from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.tree.base import AuditTree, distinct, policy
+from spec_bench.tree.sizes import Branching
 
 
 @policy("widths")
 @dataclass(frozen=True)
-class Widths(GrownTree):
+class Widths(Branching):
     """``widths[l]`` children for every node of level l.
 
     Without replacement this is RSD-C (RSD Algorithm 3, Gumbel-top-k) and MCSD's sampling without
@@ -34,26 +30,9 @@ class Widths(GrownTree):
             drafts, or distinct.
     """
 
-    widths: tuple[Count, ...]
     replacement: bool
 
     takes = "children per level such as 2-2-1"
-    fixed_parents = True
-
-    def __post_init__(self) -> None:
-        within_bounds("widths", sum(accumulate(self.widths, mul)))
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"widths": list(spec.widths)} if spec.widths else None
-
-    @property
-    def spec(self) -> str:
-        return "-".join(map(str, self.widths))
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape(tuple(accumulate(self.widths, mul)), self.widths)
 
     @property
     def several_drafts(self) -> bool:
