@@ -26,6 +26,7 @@ help:
 	@echo "make mutants      break rules, formulas and loops on purpose; see tests notice"
 	@echo "make rehearse     every printed command, with tiny models behind the published ids"
 	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
+	@echo "make wandb-report  a report of a W&B project, a paper's printed numbers beside"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
@@ -141,6 +142,10 @@ rehearse: $(STAMP)
 # Goes on where it was stopped; what it has is in outputs/kill_check.
 kill-check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/kill_check.py --out results/benchmarks/kills.md $(WITH)
+
+# e.g. WITH='--project mine', WITH='--project mine --paper dsbd --task spider'
+wandb-report: $(STAMP)
+	$(BIN)/python scripts/wandb_report.py $(WITH)
 
 bench: $(STAMP)
 	$(BIN)/python scripts/bench.py

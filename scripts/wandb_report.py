@@ -1,7 +1,8 @@
-"""Builds a W&B report of a project: the four metrics by decoder, the papers' lines beside them.
+"""Builds a W&B report of a project: curves, cells, and a paper's printed lines beside them.
 
-    python scripts/wandb_report.py --project spec_bench --task xsum
-    python scripts/wandb_report.py --project spec_bench --task xsum --dry-run report.json
+    make wandb-report WITH='--project mine'                             # one's own sweep, all tasks
+    python scripts/wandb_report.py --project spec_bench --paper rsd --task xsum
+    python scripts/wandb_report.py --project spec_bench --paper dsbd --dry-run report.json
 
 Publishing needs an account. ``--dry-run`` needs none: it writes the report's spec to a file and the
 reference run offline beside it. Needs ``pip install 'spec-bench[reports]'``.
@@ -11,34 +12,63 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spec_bench.published import read_published, side_by_side
-from spec_bench.sinks.curves import AXES, METRICS, curve_of, curves
+from spec_bench.published import side_by_side
+from spec_bench.report.paper import load_paper
+from spec_bench.sinks.curves import AXES, METRICS, curves
 from spec_bench.sinks.wandb import Wandb, build_wandb, log_curves
 
-REFERENCE = Path(__file__).resolve().parents[1] / "experiments" / "rsd" / "reference.csv"
 EXPERIMENT_AXIS = {"draft_length": "draft_length", "target_budget": "budget"}  # the CSV's names
 GROUP = "paper"
+MISSING = "wandb_workspaces is not installed: pip install 'spec-bench[reports]'"
 TITLES = {
     "block_efficiency": "Block efficiency",
+    "acceptance_rate": "Acceptance rate",
     "mbsu": "MBSU",
-    "token_rate": "Token rate (tokens/s; the paper's on its own machine)",
-    "accuracy": "Accuracy (BLEU, ROUGE-2 or exact match)",
+    "token_rate": "Token rate (tokens/s; a paper's on its own machine)",
+    "speedup": "Speed-up over autoregressive decoding",
+    "energy_j_per_token": "Energy (J/token; where a meter was)",
+    "accuracy": "Accuracy (the task's first score)",
     "draft_length": "Draft length",
     "budget": "Target budget (tokens)",
 }
+# Of single cells, from the summaries that runs have: what each is drawn against.
+CELLS = (("token_rate", "block_efficiency"), ("token_rate", "energy_j_per_token"))
+BARS = ("speedup", "energy_j_per_token")
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A paper's printed numbers of one pair.
+
+    Attributes:
+        title: of the paper.
+        name: of its folder.
+        pair: as the paper prints it.
+        rows: a cell each, of one or several tasks.
+    """
+
+    title: str
+    name: str
+    pair: str
+    rows: tuple[Row, ...]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Logs the paper's lines and publishes the report, or writes it to a file."""
     options = _parser().parse_args(arguments)
     try:
-        rows = reference_rows(options.target, options.draft, options.task)
-        folder = options.dry_run.parent if options.dry_run else Path("results") / GROUP
-        log_reference(_sink(options, folder), rows)
-        report = build_report(options.project, options.entity or "", options.task, rows)
+        found = reference(options.paper, options.target, options.draft, options.task)
+        report = build_report(options.project, options.entity or "", options.task, found)
+        if found:
+            folder = options.dry_run.parent if options.dry_run else Path("results") / GROUP
+            log_reference(_sink(options, folder), found)
     except (ValueError, ModuleNotFoundError) as error:
         print(f"wandb_report: {error}", file=sys.stderr)
         return 2
@@ -51,75 +81,125 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def reference_rows(target: str, draft: str, task: str) -> list[dict[str, str]]:
-    """The published rows of one pair and task, both experiments.
+def reference(paper: str, target: str, draft: str | None, task: str) -> Reference | None:
+    """The printed cells of a paper's pair.
+
+    Args:
+        paper: a folder below ``experiments``; "": none.
+        target: as the paper prints it; "": its first that has the task.
+        draft: likewise; None: any.
+        task: of ours; "": all.
 
     Raises:
-        ValueError: the paper has no such table.
+        ValueError: there is no such paper, or it prints nothing of that pair and task.
     """
-    rows = side_by_side(read_published(REFERENCE))
-    found = [row for row in rows if (row["target"], row["draft"]) == (target, draft)]
-    if not found:
-        pairs = dict.fromkeys(f"{row['target']} with {row['draft']}" for row in rows)
-        raise ValueError(f"no table of {target} with {draft}; choose from {', '.join(pairs)}")
-    chosen = [row for row in found if row["task"] == task]
+    if not paper:
+        return None
+    known = load_paper(paper)
+    rows = side_by_side(known.numbers)
+    pairs = dict.fromkeys(_pair(row) for row in rows)
+    own = [r for r in rows if target in ("", r["target"]) and draft in (None, r["draft"])]
+    if not own:
+        asked = f"{target or 'any target'} with {draft or 'any draft'}"
+        raise ValueError(f"{paper} prints nothing of {asked}; choose from {', '.join(pairs)}")
+    chosen = [row for row in own if task in ("", row["task"])]
     if not chosen:
-        tasks = sorted({row["task"] for row in found})
-        raise ValueError(f"no table of task {task}; {target} has {', '.join(tasks)}")
-    return chosen
+        tasks = ", ".join(sorted({row["task"] for row in own if row["task"]}))
+        raise ValueError(f"{paper} prints nothing of task {task}; {_pair(own[0])} has {tasks}")
+    pair = _pair(chosen[0])
+    title = f"{known.title}, arXiv {known.arxiv}"
+    return Reference(title, paper, pair, tuple(r for r in chosen if _pair(r) == pair))
 
 
-def reference_lines(rows: list[dict[str, str]]) -> list[dict[str, float]]:
-    """The best spec of each decoder, over draft length in experiment 1, over budget in 2."""
-    lines = []
+def _pair(row: Row) -> str:
+    return " with ".join(filter(None, [row["target"], row["draft"]]))
+
+
+def reference_lines(rows: Sequence[Row]) -> list[dict[str, float]]:
+    """The best spec of each decoder over draft length and budget.
+
+    A table that is divided by one of both has its lines over that one alone.
+    """
+    lines = curves([row for row in rows if row["axis"] not in EXPERIMENT_AXIS])
     for name, axis in EXPERIMENT_AXIS.items():
         lines += curves([row for row in rows if row["axis"] == name], [axis])  # AR's among them
     return lines
 
 
-def log_reference(sink: Wandb, rows: list[dict[str, str]]) -> None:
-    """One run with the paper's curves under the names that measured curves have."""
-    first = rows[0]
-    pair = f"{first['target']}+{first['draft']}"
-    run_id = "-".join([GROUP, "rsd", pair.replace("+", "-"), first["task"]]).lower()
-    labels = {"pair": pair, "task": first["task"], "paper": "RSD, arXiv 2402.14160"}
-    title = f"RSD paper: {pair} {first['task']}"
-    tags, config = [first["task"], GROUP], {"labels": labels}
-    log_curves(sink, run_id, title, "reference", tags, config, reference_lines(rows), rows)
+def log_reference(sink: Wandb, found: Reference) -> None:
+    """A run a task with the paper's curves under the names that measured curves have."""
+    for task, rows in groupby(sorted(found.rows, key=_task), key=_task):
+        own = list(rows)
+        words = [GROUP, found.name, *found.pair.replace("/", " ").split(), task]
+        labels = {"pair": found.pair, "task": task, "paper": found.title}
+        log_curves(
+            sink,
+            "-".join(filter(None, words)).lower(),
+            f"{found.name} paper: {found.pair} {task}".strip(),
+            "reference",
+            [each for each in (task, GROUP, found.name) if each],
+            {"labels": labels},
+            reference_lines(own),
+            own,
+        )
 
 
-def build_report(project: str, entity: str, task: str, rows: list[dict[str, str]]) -> Any:
+def _task(row: Row) -> str:
+    return row["task"]
+
+
+def build_report(project: str, entity: str, task: str, found: Reference | None) -> Any:
     """The report object; builds without a network.
 
     Args:
         project: whose runs it shows.
         entity: the account; "" in a dry run.
-        task: whose table runs it shows.
-        rows: the published ones, for the decoders' names, the temperature and the text.
-    """
-    import wandb_workspaces.reports.v2 as wr
+        task: whose runs it shows; "" of all tasks.
+        found: the printed numbers beside them; None where there are none.
 
-    lines = list(dict.fromkeys(f"{row['decoder']}/{curve_of(row)}" for row in rows))
-    pair = f"{rows[0]['target']} with {rows[0]['draft']}"
-    runs = [
-        wr.Runset(entity, project, "measured", filters=_filter("table", task)),
-        wr.Runset(entity, project, "paper", filters=_filter("reference", task)),
-    ]
-    blocks: list[Any] = [
-        wr.P(
-            f"Task {task}. Each line is one decoder at one temperature (T) with its best tree at"
-            " that draft length or budget, a mean over seeds; ar is autoregressive decoding. Lines"
-            f" of the run set `paper` are RSD's (arXiv 2402.14160) for {pair}."
-        )
-    ]
+    Raises:
+        ModuleNotFoundError: what makes reports is not installed.
+    """
+    try:
+        import wandb_workspaces.reports.v2 as wr
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(MISSING) from error
+
+    tables = [wr.Runset(entity, project, "measured", filters=filter_of(task, "table"))]
+    if found:
+        # Only where a paper was asked for: another one's lines may lie in the project.
+        own = filter_of(task, "reference", found.name)
+        tables.append(wr.Runset(entity, project, "paper", filters=own))
+    cells = [wr.Runset(entity, project, "cells", filters=filter_of(task, ""))]
+    blocks: list[Any] = [wr.P(_about(task, found))]
     for axis in AXES:
-        panels = [_panel(wr, axis, metric, lines, at) for at, metric in enumerate(METRICS)]
-        blocks += [wr.H2(f"By {TITLES[axis].lower()}"), wr.PanelGrid(runsets=runs, panels=panels)]
+        panels = [_curves(wr, axis, metric, at) for at, metric in enumerate(METRICS)]
+        blocks += [wr.H2(f"By {TITLES[axis].lower()}"), wr.PanelGrid(runsets=tables, panels=panels)]
+    drawn = list(_cells(wr))
+    blocks += [wr.H2("Cells"), wr.PanelGrid(runsets=cells, panels=drawn)]
     table = wr.WeavePanelSummaryTable(table_name="results")
-    blocks += [wr.H2("Results"), wr.PanelGrid(runsets=runs[:1], panels=[table])]
-    return wr.Report(
-        project=project, entity=entity, title=f"spec_bench: {task}", blocks=blocks, width="fluid"
+    blocks += [wr.H2("Results"), wr.PanelGrid(runsets=tables, panels=[table])]
+    title = f"spec_bench: {', '.join(filter(None, [found and found.name, task])) or project}"
+    return wr.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid")
+
+
+def _about(task: str, found: Reference | None) -> str:
+    said = (
+        f"{f'Task {task}' if task else 'All tasks'}. Each line is one decoder at one temperature"
+        " (T) with its best tree at that draft length or budget, a mean over seeds; ar is"
+        " autoregressive decoding."
     )
+    if found:
+        said += f" Lines of the run set `paper` are those of {found.title} for {found.pair}."
+    return said
+
+
+def filter_of(task: str, job_type: str, tag: str = "") -> str:
+    """Which runs: of a task ("": all), of a job type ("": single cells), with a tag."""
+    parts = [f"JobType = {job_type!r}"] if job_type else ["JobType != 'table'"]
+    parts += [] if job_type else ["JobType != 'reference'"]
+    parts += [f"Tags in [{each!r}]" for each in (task, tag) if each]
+    return " and ".join(parts)
 
 
 def spec_of(report: Any) -> str:
@@ -128,19 +208,40 @@ def spec_of(report: Any) -> str:
     return text + "\n"
 
 
-def _panel(wr: Any, axis: str, metric: str, lines: list[str], at: int) -> Any:
+def curves_named(axis: str, metric: str) -> str:
+    """An expression for the names of a metric's curves over an axis, whatever the decoders."""
+    return f"^{axis}/{metric}/"
+
+
+def _curves(wr: Any, axis: str, metric: str, at: int) -> Any:
     """One metric over one axis, a line a decoder and temperature."""
     return wr.LinePlot(
         title=TITLES[metric],
         x=wr.Metric(axis),
-        y=[wr.Metric(f"{axis}/{metric}/{line}") for line in lines],
+        metric_regex=curves_named(axis, metric),
         title_x=TITLES[axis],
-        layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
+        layout=_place(wr, at),
     )
 
 
-def _filter(job_type: str, task: str) -> str:
-    return f"JobType = '{job_type}' and Tags in ['{task}']"
+def _cells(wr: Any) -> Iterator[Any]:
+    """What single cells' runs measured: one number against another, and decoders side by side."""
+    for at, (x, y) in enumerate(CELLS):
+        title = f"{TITLES[y]} against {TITLES[x].split(' (')[0].lower()}"
+        yield wr.ScatterPlot(
+            title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y), layout=_place(wr, at)
+        )
+    for at, metric in enumerate(BARS, start=len(CELLS)):
+        yield wr.BarPlot(
+            title=TITLES[metric],
+            metrics=[wr.SummaryMetric(metric)],
+            groupby=wr.Config("labels.decoder"),
+            layout=_place(wr, at),
+        )
+
+
+def _place(wr: Any, at: int) -> Any:
+    return wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8)
 
 
 def _sink(options: argparse.Namespace, folder: Path) -> Wandb:
@@ -158,12 +259,13 @@ def _sink(options: argparse.Namespace, folder: Path) -> Wandb:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="W&B report with the paper's reference lines")
+    parser = argparse.ArgumentParser(description="W&B report of a project")
     parser.add_argument("--project", default="spec_bench")
     parser.add_argument("--entity", help="the account or team; default: the account's own")
-    parser.add_argument("--task", default="xsum", help="xsum, wmt18_deen or dolly")
-    parser.add_argument("--target", default="Llama-2-7B", help="of the paper's lines")
-    parser.add_argument("--draft", default="Llama-2-115M", help="of the paper's lines")
+    parser.add_argument("--task", default="", help="such as xsum; default: all tasks")
+    parser.add_argument("--paper", default="", help="such as rsd: its printed lines stand beside")
+    parser.add_argument("--target", default="", help="of the paper's lines; default: its first")
+    parser.add_argument("--draft", help="of the paper's lines; default: the target's first")
     parser.add_argument("--dry-run", type=Path, metavar="FILE", help="write the spec, publish none")
     return parser
 

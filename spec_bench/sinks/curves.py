@@ -14,20 +14,33 @@ from typing import Any
 from spec_bench import columns
 from spec_bench.spec import parse
 
-# What RSD's figures show (arXiv 2402.14160, Section 5); accuracy is the task's first score.
-METRICS = ("block_efficiency", "mbsu", "token_rate", "accuracy")
+# What the papers' figures show; accuracy is the task's first score.
+METRICS = (
+    *("block_efficiency", "acceptance_rate", "mbsu", "token_rate", "speedup"),
+    *("energy_j_per_token", "accuracy"),
+)
 AXES = ("draft_length", "budget")
+_BY_LEVELS = ("mcsd", "mcsd_wor", "mcns", "specinfer", "rsd_c")  # a number is children at the root
+_BEAMS = ("beam_sampling", "beam_search")  # a number is beams, and nothing is drafted
 
 
-def axes_of(spec: str) -> tuple[int, int] | None:
-    """Draft length and budget (tree nodes a target call verifies) of a spec.
+def axes_of(spec: str, decoder: str) -> tuple[int, int] | None:
+    """Draft length and budget (tree nodes a target call verifies) of a decoder's spec.
 
-    None where nothing is drafted, or the shorthand is another decoder's.
+    None where nothing is drafted, or the shorthand is a name.
     """
     tree = parse(spec or "-")
-    if tree.form not in ("number", "levels", "product"):
+    if tree.form in ("root", "name") or decoder in _BEAMS:
         return None
+    if tree.form == "number" and decoder in _BY_LEVELS:
+        return 1, tree.width
     return tree.depth, tree.nodes
+
+
+def better_of(metric: str, one: float, other: float) -> float:
+    """The better of two values of one of ``METRICS``."""
+    less = any(each.name == metric and each.better == "down" for each in columns.COLUMNS)
+    return min(one, other) if less else max(one, other)
 
 
 def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> list[dict[str, float]]:
@@ -49,7 +62,7 @@ def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> lis
     lines: dict[tuple[str, int], dict[str, float]] = {}
     constant: dict[str, float] = {}
     for (decoder, spec, curve), numbers in _over_seeds(list(rows)).items():
-        places = dict(zip(AXES, axes_of(spec) or (), strict=False))
+        places = dict(zip(AXES, axes_of(spec, decoder) or (), strict=False))
         for metric, number in numbers.items():
             if decoder == "ar":
                 constant[f"{metric}/{decoder}/{curve}"] = number
@@ -59,7 +72,7 @@ def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> lis
             line = lines.setdefault((axis, value), {axis: float(value)})
             for metric, number in numbers.items():
                 name = f"{axis}/{metric}/{decoder}/{curve}"
-                line[name] = max(number, line.get(name, number))
+                line[name] = better_of(metric, number, line.get(name, number))
     for (axis, _), line in lines.items():
         line |= {f"{axis}/{name}": number for name, number in constant.items()}
     return [lines[key] for key in sorted(lines, key=lambda key: (AXES.index(key[0]), key[1]))]
@@ -94,7 +107,7 @@ def _over_seeds(
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The figures' four metrics, those that the row has; accuracy is the task's first score."""
+    """The figures' metrics, those that the row has; accuracy is the task's first score."""
     names = ["accuracy", *columns.scores_in(row)]
     scores = [row[name] for name in names if row.get(name) not in (None, "")]
     values = {**{name: row.get(name) for name in METRICS}, "accuracy": next(iter(scores), None)}

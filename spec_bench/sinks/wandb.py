@@ -19,7 +19,7 @@ from typing import Any
 
 from spec_bench import columns
 from spec_bench.files import digest
-from spec_bench.sinks.curves import AXES, curves
+from spec_bench.sinks.curves import AXES, METRICS, better_of, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.settings import WandbSettings
@@ -182,7 +182,9 @@ def log_curves(
         with open_run(sink, run_id, title, job_type, [*tags, job_type], config) as run:
             for axis in AXES:
                 run.define_metric(axis, summary="none")
-                run.define_metric(f"{axis}/*", step_metric=axis, summary="max")
+                for metric in METRICS:
+                    best = "max" if better_of(metric, 0.0, 1.0) else "min"
+                    run.define_metric(f"{axis}/{metric}/*", step_metric=axis, summary=best)
             history: list[dict[str, Any]] = [dict(line) for line in lines]
             for offset, line in enumerate([*history, {"results": table_of(rows)}]):
                 run.log(line, step=note.steps + offset)

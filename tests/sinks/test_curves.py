@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spec_bench.sinks.curves import curves
+from spec_bench.sinks.curves import axes_of, curves
 
 
 def row(decoder: str, spec: str, rate: float, **values: Any) -> dict[str, Any]:
@@ -42,3 +42,21 @@ def test_autoregressive_decoding_is_on_every_place_of_its_temperature() -> None:
 
 def test_failed_cells_have_no_numbers_and_no_place() -> None:
     assert curves([{"decoder": "sd", "spec": "2", "temperature": "", "token_rate": ""}]) == []
+
+
+def test_of_energy_the_least_is_the_best() -> None:
+    rows = [row("sd", "2", 40.0, energy_j_per_token=joules) for joules in (3.0,)]
+    rows += [
+        row("rsd_s", tree, 40.0, energy_j_per_token=j) for tree, j in (("2x2", 2.0), ("3x2", 5.0))
+    ]
+    (line,) = (each for each in curves(rows) if each.get("draft_length") == 2)
+    assert line["draft_length/energy_j_per_token/rsd_s/T0.3"] == 2.0
+
+
+def test_a_bare_number_is_a_chain_candidates_or_beams_as_the_decoder_has_it() -> None:
+    assert axes_of("8", "sd") == (8, 8)
+    assert axes_of("8", "mcsd_wor") == (1, 8)
+    assert axes_of("8", "beam_sampling") is None
+    assert axes_of("4x3@0.9", "dsbd") == (3, 12)
+    assert axes_of("mc_sim_7b_63", "medusa") is None
+    assert axes_of("-", "ar") is None

@@ -3,56 +3,94 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spec_bench.published import FILE, read_published
+from spec_bench.report.paper import paper_names
+from spec_bench.sinks.curves import AXES, METRICS
+from spec_bench.sinks.wandb import Wandb, log_table
 from tests.sinks.offline_run import offline_runs
 
-pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "wandb_report.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "wandb_report.py"))
 DECODERS = ["sd", "spectr", "rsd_c", "rsd_s"]
 T = "T0.3"  # the paper's temperature on these tasks
 
 
+def offline(folder: Path) -> Wandb:
+    return Wandb(project="p", group="own", mode="offline", folder=folder)
+
+
 def report(*arguments: str) -> int:
-    status: int = runpy.run_path(str(SCRIPT))["main"](list(arguments))
+    pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
+    status: int = SCRIPT["main"](list(arguments))
     return status
 
 
-def panels_of(spec: dict) -> list[dict]:
-    grids = [block for block in spec["blocks"] if block["type"] == "panel-grid"]
-    return [
-        panel for grid in grids for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]
-    ]
+def grids_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [block["metadata"] for block in spec["blocks"] if block["type"] == "panel-grid"]
 
 
-def test_a_dry_run_writes_four_panels_an_axis_and_both_run_sets(tmp_path: Path) -> None:
-    assert report("--task", "xsum", "--dry-run", str(tmp_path / "report.json")) == 0
+def panels_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [p for grid in grids_of(spec) for p in grid["panelBankSectionConfig"]["panels"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "runsets"),
+    [
+        ((), {"measured", "cells"}),
+        (("--task", "a task of mine"), {"measured", "cells"}),
+        (("--paper", "dsbd", "--task", "spider"), {"measured", "paper", "cells"}),
+    ],
+)
+def test_a_dry_run_writes_every_metrics_panel_over_each_axis_and_of_cells(
+    words: tuple[str, ...], runsets: set[str], tmp_path: Path
+) -> None:
+    assert report(*words, "--dry-run", str(tmp_path / "report.json")) == 0
     spec = json.loads((tmp_path / "report.json").read_text())
     lines = [p["config"] for p in panels_of(spec) if p["viewType"] == "Run History Line Plot"]
-    drawn = {tuple(config["metrics"]) for config in lines}
-    assert drawn == {
-        tuple(f"{axis}/{metric}/{decoder}/{T}" for decoder in ("ar", *DECODERS))
-        for axis in ("draft_length", "budget")
-        for metric in ("block_efficiency", "mbsu", "token_rate", "accuracy")
-    }
-    assert {config["xAxis"] for config in lines} == {"draft_length", "budget"}
-    text = json.dumps(spec)
-    assert '"measured"' in text
-    assert '"reference"' in text
-    assert "Llama-2-7B with Llama-2-115M" in text
+    drawn = {(config["xAxis"], config["metricRegex"]) for config in lines}
+    assert drawn == {(axis, f"^{axis}/{metric}/") for axis in AXES for metric in METRICS}
+    assert {each["name"] for grid in grids_of(spec) for each in grid["runSets"]} == runsets
+    kinds = [panel["viewType"] for panel in panels_of(spec)]
+    assert (kinds.count("Scatter Plot"), kinds.count("Bar Chart")) == (2, 2)
+    assert all(word in json.dumps(spec) for word in words if not word.startswith("--"))
+
+
+def test_the_panels_show_the_curves_of_ones_own_sweep_energy_among_them(tmp_path: Path) -> None:
+    numbers = {name: "1.5" for name in METRICS if name != "accuracy"} | {"f1": "0.5"}
+    cells = (("ar", "-"), ("mine", "3"), ("mine", "2x2"))
+    rows = [
+        {"pair": "own", "task": "mine", "decoder": d, "spec": s, "temperature": "1", **numbers}
+        for d, s in cells
+    ]
+    assert log_table(offline(tmp_path), rows)
+    ((run,),) = offline_runs(tmp_path).values()
+    assert run.run.job_type == "table"
+    assert "mine" in run.run.tags
+    names = {name for line in run.history.values() for name in line}
+    for axis in AXES:
+        for metric in METRICS:
+            shown = re.compile(SCRIPT["curves_named"](axis, metric))
+            found = {name for name in names if shown.search(name)}
+            assert found == {f"{axis}/{metric}/{decoder}/T1" for decoder in ("ar", "mine")}
 
 
 def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: Path) -> None:
-    report("--task", "wmt18_deen", "--dry-run", str(tmp_path / "report.json"))
+    found = SCRIPT["reference"]("rsd", "", None, "wmt18_deen")
+    assert found.pair == "Llama-2-7B with Llama-2-115M"
+    SCRIPT["log_reference"](offline(tmp_path), found)
     ((run,),) = offline_runs(tmp_path).values()
-    assert (run.run.run_group, run.run.job_type) == ("paper", "reference")
+    assert (run.run.job_type, "rsd" in run.run.tags) == ("reference", True)
     rows = [
         row
-        for row in read_published(SCRIPT.parents[1] / "experiments" / "rsd" / FILE)
+        for row in read_published(ROOT / "experiments" / "rsd" / FILE)
         if (row["target"], row["task"]) == ("Llama-2-7B", "wmt18_deen")
         and row["metric"] == "token_rate"
     ]
@@ -76,10 +114,27 @@ def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: 
             assert logged[value][f"{name}/block_efficiency/ar/{T}"] == 1.0
 
 
-def test_a_table_that_the_paper_does_not_have_is_said_with_the_choices(tmp_path: Path, capsys):
-    assert report("--task", "dolly", "--dry-run", str(tmp_path / "x.json")) == 2
-    assert "no table of task dolly; Llama-2-7B has wmt18_deen, xsum" in capsys.readouterr().err
-    assert report("--target", "GPT", "--dry-run", str(tmp_path / "x.json")) == 2
-    assert "no table of GPT with Llama-2-115M; choose from Llama-2-7B with" in (
-        capsys.readouterr().err
-    )
+@pytest.mark.parametrize("paper", paper_names())
+def test_every_paper_has_printed_cells_for_a_report(paper: str) -> None:
+    found = SCRIPT["reference"](paper, "", None, "")
+    assert found.rows
+    assert len({(row["target"], row["draft"]) for row in found.rows}) == 1
+    lines = SCRIPT["reference_lines"](found.rows)
+    assert lines or paper in ("redrafter", "dsbd")  # which print no trees
+
+
+def test_a_table_that_the_paper_does_not_have_is_said_with_the_choices() -> None:
+    with pytest.raises(ValueError, match="nothing of task dolly; Llama-2-7B with Llama-2-115M has"):
+        SCRIPT["reference"]("rsd", "Llama-2-7B", None, "dolly")
+    with pytest.raises(ValueError, match="nothing of GPT with any draft; choose from Llama-2-7B"):
+        SCRIPT["reference"]("rsd", "GPT", None, "")
+    with pytest.raises(ValueError, match="mcsd"):
+        SCRIPT["reference"]("none", "", None, "")
+
+
+def test_without_what_makes_reports_one_line_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    assert SCRIPT["main"](["--dry-run", "x.json"]) == 2
+    assert "pip install 'spec-bench[reports]'" in capsys.readouterr().err
