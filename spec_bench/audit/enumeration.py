@@ -76,6 +76,9 @@ class EnumeratedDraws:
     def settle(self, emitted: Sequence[int]) -> None:
         """Nothing was looked ahead at."""
 
+    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
+        raise NotImplementedError("outcomes of tests that no walk meets would be counted too")
+
     def trials(self, count: int) -> EnumeratedDraws:
         return self
 

@@ -25,6 +25,18 @@ class VerdictDraws(Protocol):
         """Tests children in order. acceptance [R, C] -> index of the first success, else C: [R]."""
         ...
 
+    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
+        """All tests at once, for a walk that is looked up afterwards.
+
+        Args:
+            tests: [n, C] each one's number, the levels' tests counted through.
+            acceptance: [R, n, C].
+
+        Returns:
+            [R, n, C] bool. Tests of one number share their random number: only one is met.
+        """
+        ...
+
     def token(self, probs: Tensor) -> Tensor:
         """Draws one token per row. probs [R, V] -> [R]."""
         ...
@@ -103,6 +115,9 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
         [..., count] token ids.
     """
     cdf = probs.double().cumsum(dim=-1)
+    if not cdf.is_cpu:
+        # Sums made in parallel may fall or rise by a rounding where nothing was added.
+        cdf = torch.where(probs > 0, cdf, 0.0).cummax(dim=-1).values
     # The product stays below the total, and so before the end: a float64 below 1 is at most
     # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
     # Only where there is no law at all, of NaN or of zeros, would a search end behind the last.
@@ -168,12 +183,15 @@ class SeededVerdict:
 
     def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
         parts = uniforms.split([*children, 1], dim=1)
-        self._levels, self._token = parts[:-1], parts[-1]
+        self._levels, self._token, self._uniforms = parts[:-1], parts[-1], uniforms
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         # Strictly less: with <= a token of probability zero passes when the uniform is 0.
         passed = self._levels[level][:, : acceptance.shape[1]] < acceptance
         return (passed.cumsum(dim=1) == 0).sum(dim=1)
+
+    def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
+        return self._uniforms[:, tests] < acceptance
 
     def token(self, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._token).squeeze(-1)

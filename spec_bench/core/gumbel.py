@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from spec_bench.core.transfer import constant
+
 
 def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Draws k tokens without replacement, in the order drawn (RSD section 3.2, Gumbel-top-k trick).
@@ -39,13 +41,16 @@ def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
     Returns:
         [B, C, V] probabilities. Where nothing is left to draw from, they mean nothing.
     """
+    count = tokens.shape[1]
+    first = log_q.softmax(dim=-1).unsqueeze(1)
+    if count == 1:
+        return first
+    before = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
+    drawn = tokens[:, constant(before, tokens.device)]  # [B, C - 1, C - 1], repeating the last
     # Not -inf: a softmax of nothing else is NaN.
     gone = torch.finfo(log_q.dtype).min
-    laws = []
-    for token in tokens.unsqueeze(-1).unbind(1):
-        laws.append(log_q.softmax(dim=-1))
-        log_q = log_q.scatter(-1, token, gone)
-    return torch.stack(laws, dim=1)
+    later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, drawn, gone)
+    return torch.cat([first, later.softmax(dim=-1)], dim=1)
 
 
 def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:

@@ -98,5 +98,5 @@ def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:
     ordered, index = scores.sort(dim=-1, descending=True, stable=True)
     probs = ordered.softmax(dim=-1)
     mass_before = probs.cumsum(dim=-1) - probs
-    ordered = ordered.masked_fill(mass_before >= top_p, -torch.inf)
+    ordered.masked_fill_(mass_before >= top_p, -torch.inf)
     return torch.empty_like(scores).scatter_(-1, index, ordered)

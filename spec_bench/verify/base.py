@@ -22,9 +22,9 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.fields import read
 from spec_bench.records import Lossless
 from spec_bench.registry import Registry
+from spec_bench.verify.at_once import walk as walk_nodes
 from spec_bench.verify.verdict import NodeRule
 from spec_bench.verify.walk import WalkResult
-from spec_bench.verify.walk import walk as walk_nodes
 
 Laws = Mapping[Siblings, Mapping[str, Any]]
 

@@ -12,12 +12,13 @@ distribution, [B, C, V] where each has its own, None where proposals are one-hot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from spec_bench.verify import closed_form
 from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
 
@@ -114,6 +115,8 @@ def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> V
     Returns:
         The verdict.
     """
+    if not p.is_cpu:
+        return closed_form.ranked(p, tokens, valid)
     at_p = []
     for token, there in _one_by_one(tokens, valid):
         at_p.append(p.gather(-1, token))
@@ -179,6 +182,8 @@ def optimal_rho(
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
     # Of no law no index can be made; such a request ends after the walk.
     ratio = (p / q.clamp(min=number.tiny)).nan_to_num_()
+    if not p.is_cpu:
+        return _narrowed(closed_form.SharedMass(p, q, ratio), count, step, rounds).to(given)
     q_total = q.sum(dim=-1, keepdim=True)
     empty = p.new_zeros((p.shape[0], points + 2))
     for _ in range(rounds):
@@ -195,6 +200,27 @@ def optimal_rho(
     return high.to(given)
 
 
+def _narrowed(beta: Callable[[Tensor], Tensor], count: Tensor, step: Tensor, rounds: int) -> Tensor:
+    """The upper end of the bracket around rho, from beta as a function.
+
+    Args:
+        beta: of rho [B, points + 1].
+        count: [B, 1] K, float64.
+        step: [points + 1] from 0 to 1.
+        rounds: of narrowing.
+    """
+    low, high = torch.ones_like(count), count.clamp(min=1.0)
+    for _ in range(rounds):
+        rho = torch.lerp(low, high, step)
+        kept = beta(rho)
+        too_small = (1 - kept).clamp_(min=0.0).pow_(count).addcmul_(rho, kept) < 1
+        index = too_small.sum(dim=-1, keepdim=True).clamp_(max=len(step) - 1)
+        low, high = rho.gather(-1, (index - 1).clamp_(min=0)), rho.gather(-1, index)
+    return high
+
+
 def _columns(columns: list[Tensor], like: Tensor) -> Tensor:
     """[B, C] from C columns [B, 1]; [B, 0] where there are none."""
+    if len(columns) == 1:
+        return columns[0]
     return torch.cat(columns, dim=-1) if columns else like.new_zeros((like.shape[0], 0))

@@ -34,7 +34,7 @@ class WalkResult:
     token: Tensor
 
 
-def walk(
+def walk_down(
     tree: Tree,
     logits: Tensor,
     settings: SamplingSettings,

@@ -13,7 +13,7 @@ from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.rules import Verdict, recursive_rejection
 from spec_bench.verify.simulated import constant_acceptance, simulated
-from spec_bench.verify.walk import walk
+from spec_bench.verify.walk import walk_down as walk
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
 Q = torch.full((1, 1, 5), 0.2, dtype=torch.float64)

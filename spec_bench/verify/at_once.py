@@ -1,0 +1,213 @@
+"""Which walk a device is given: node by node where that is cheap, all nodes at once elsewhere.
+
+A CPU warps and judges the visited nodes alone, a level at a time. A GPU does every small step in
+the time that the host takes to ask for it; so there all nodes are warped in one call and judged in
+one, and the walk is a look-up of what was decided. The numbers are the same, and so is the path.
+
+Letters: R rows, N nodes, n of them above the leaves, C children of one node, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.core.transfer import constant, places
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify.verdict import NodeRule, Verdict
+from spec_bench.verify.walk import WalkResult, walk_down
+
+_MOST = 2**29  # numbers that the draft's laws of all nodes may be
+
+
+def walk(
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: NodeRule | Sequence[NodeRule],
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
+) -> WalkResult:
+    """The accepted path of every row's tree; see ``walk_down`` for the arguments."""
+    chosen = walk_down if logits.is_cpu or not _fits(tree) else look_up
+    return chosen(tree, logits, settings, rule, draws, merge_copies=merge_copies)
+
+
+def look_up(
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: NodeRule | Sequence[NodeRule],
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
+) -> WalkResult:
+    """Judges all nodes at once; where each leads is then looked up from the root on.
+
+    Same arguments, draws and result as ``walk_down``; ``draws`` must know its choices beforehand.
+    """
+    shape, device = tree.shape, logits.device
+    rows, inner = tree.tokens.shape[0], shape.starts[shape.depth]
+    chosen = draws.verdict(shape.children)
+    p = probs(logits, settings)
+    children, valid = _children(tree, merge_copies)
+    width = children.shape[-1]
+    tokens = tree.tokens.gather(1, children.flatten(1)).view(rows, inner, width)
+    verdict = _judged(tree, p, rule, tokens, valid)
+    acceptance = verdict.acceptance.view(rows, inner, width)
+    passed = chosen.passes(constant(_tests(shape, width), device), acceptance)
+    # Children stand in the order drawn, so the first that passes is the one of lowest number.
+    first = torch.where(passed, children, shape.size).amin(dim=-1)
+    leads_to = torch.where(first < shape.size, first, places(inner, device))
+    path = [constant(((0,),) * rows, device)]
+    for _ in range(shape.depth):
+        path.append(leads_to.gather(1, path[-1]))
+    last = path[-1].squeeze(1)
+    residual = verdict.residual.view(rows, inner, -1)
+    law = torch.cat([residual, p[:, inner:]], dim=1)[places(rows, device), last]
+    accepted = constant(shape.node_depth, device)[last]
+    return WalkResult(torch.cat(path, dim=1), accepted, chosen.token(law))
+
+
+def _fits(tree: Tree) -> bool:
+    """Whether all nodes' laws are of one kind and of a bearable size."""
+    if not tree.shape.depth:
+        return False
+    for held in (tree.log_q, tree.q):
+        there = [law for law in held if law is not None]
+        if len(there) not in (0, len(held)):
+            return False
+        if sum(law.numel() for law in there) * max(tree.shape.children) > _MOST:
+            return False
+    return True
+
+
+def _judged(
+    tree: Tree, p: Tensor, rule: NodeRule | Sequence[NodeRule], tokens: Tensor, valid: Tensor
+) -> Verdict:
+    """The verdict of every node above the leaves, [R n, C] and [R n, V].
+
+    Args:
+        tree: the trees.
+        p: [R, N, V].
+        rule: for all nodes, or one a level.
+        tokens: [R, n, C].
+        valid: [R, n, C].
+    """
+    shape, rows = tree.shape, p.shape[0]
+    starts = [0, shape.starts[shape.depth]] if callable(rule) else list(shape.starts[:-1])
+    rules = [rule] if callable(rule) else list(rule)
+    parts = []
+    for judge, first, behind in zip(rules, starts, starts[1:], strict=False):
+        nodes = slice(first, behind)
+        tokens_here, valid_here = tokens[:, nodes].flatten(0, 1), valid[:, nodes].flatten(0, 1)
+        q = _draft_laws(tree, nodes, tokens_here)
+        parts.append(judge(p[:, nodes].flatten(0, 1), q, tokens_here, valid_here))
+    if len(parts) == 1:
+        return parts[0]
+    return Verdict(
+        *(torch.cat([x.unflatten(0, (rows, -1)) for x in part], 1).flatten(0, 1)
+          for part in zip(*parts, strict=True))
+    )  # fmt: skip
+
+
+def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
+    """q of some nodes' children: [B, 1, V] or [B, C, V]; None for one-hot proposals."""
+    if tree.log_q[0] is not None:
+        log_q = torch.cat([law for law in tree.log_q if law is not None], dim=1)[:, nodes]
+        return laws_without_replacement(log_q.flatten(0, 1), tokens)
+    if tree.q[0] is None:
+        return None
+    law = torch.cat([law for law in tree.q if law is not None], dim=1)[:, nodes].flatten(0, 1)
+    drafts, width = law.shape[1], tokens.shape[1]
+    if drafts == 1:
+        return law
+    return law[:, constant(tuple(child % drafts for child in range(width)), law.device)]
+
+
+def _children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+    """Numbers [R, n, C] of every node's children in the order drawn, and which are there.
+
+    Args:
+        tree: the trees.
+        merge_copies: whether nodes with equal prefixes have their children in common.
+    """
+    shape, device = tree.shape, tree.tokens.device
+    table = _table(shape)
+    if table is not None and not merge_copies:
+        numbers, there = constant(table[0], device), constant(table[1], device)
+        children = numbers.expand(len(tree.tokens), -1, -1)
+        return children, tree.valid[:, numbers] & there
+    inner, size = shape.starts[shape.depth], shape.size
+    parent = tree.parent[:, 1:].unsqueeze(1).expand(-1, inner, -1)  # [R, n, N - 1]
+    if merge_copies:
+        mine = _same_prefix(tree).gather(2, parent)
+    else:
+        mine = parent == places(inner, device).unsqueeze(1)
+    # Of the nodes that are there the lowest numbers, in order: the largest of ``size - number``.
+    from_end = constant(tuple(size - node for node in range(1, size)), device)
+    ranked = torch.where(mine & tree.valid[:, 1:].unsqueeze(1), from_end, 0)
+    best = ranked.topk(_width(shape), dim=-1).values
+    return (size - best).clamp(max=size - 1), best > 0
+
+
+def _same_prefix(tree: Tree) -> Tensor:
+    """[R, n, n] whether two nodes above the leaves stand for the same tokens from the root on."""
+    shape, device = tree.shape, tree.tokens.device
+    inner = shape.starts[shape.depth]
+    upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
+    for _ in range(shape.depth - 1):
+        upwards.append(tree.tokens.gather(1, node))
+        node = tree.parent.gather(1, node)
+    if not upwards:
+        return constant(((True,),), device).expand(len(tree.tokens), 1, 1)
+    text = torch.stack(upwards, dim=-1)
+    depth = shape.node_depth[:inner]
+    level = constant(tuple(tuple(own == other for other in depth) for own in depth), device)
+    return (text.unsqueeze(1) == text.unsqueeze(2)).all(dim=-1) & level
+
+
+@lru_cache(maxsize=256)
+def _width(shape: TreeShape) -> int:
+    """C: the most children that a node can really have."""
+    return max(min(most, count) for most, count in zip(shape.children, shape.levels, strict=False))
+
+
+Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
+
+
+@lru_cache(maxsize=256)
+def _table(shape: TreeShape) -> Table | None:
+    """Children of every node and whether there are so many, where children stand parent by parent
+    in equal shares; else None.
+    """
+    width, numbers, there = _width(shape), [], []
+    for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
+        above = shape.level(level)
+        if above.stop - above.start not in (1, count / most):
+            return None
+        own = min(most, count)
+        first = shape.starts[level + 1]
+        for place in range(above.stop - above.start):
+            mine = [first + place * own + child for child in range(own)]
+            numbers.append(tuple(mine + mine[-1:] * (width - own)))
+            there.append((True,) * own + (False,) * (width - own))
+    return tuple(numbers), tuple(there)
+
+
+@lru_cache(maxsize=256)
+def _tests(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
+    """[n, C] which of a walk's tests decides about a child: a level's, whatever the node."""
+    before, tests = 0, []
+    for level, most in enumerate(shape.children[: shape.depth]):
+        own = tuple(before + min(child, most - 1) for child in range(width))
+        tests += [own] * (shape.level(level).stop - shape.level(level).start)
+        before += most
+    return tuple(tests)

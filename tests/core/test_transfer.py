@@ -1,0 +1,37 @@
+"""What goes to the device in one copy comes out as it went in."""
+
+from __future__ import annotations
+
+import torch
+
+from spec_bench.core.transfer import Known, constant, send, to_device
+from tests.simcuda import DEVICE, SimCuda
+
+
+def test_parts_of_any_type_go_in_one_copy_that_nobody_waits_for() -> None:
+    parts = [
+        torch.tensor([[True, False, True]]),
+        torch.tensor([1.5, -2.25], dtype=torch.float64),
+        torch.tensor([], dtype=torch.long),
+        torch.tensor([[7], [-9]]),
+    ]
+    with SimCuda() as sim:
+        there = to_device(parts, DEVICE)
+        assert (sum(sim.h2d.values()), sim.waits) == (1, 0)
+        assert all(part.device == DEVICE for part in there)
+        assert [part.tolist() for part in there] == [part.tolist() for part in parts]
+        assert [part.dtype for part in there] == [part.dtype for part in parts]
+
+
+def test_known_numbers_are_copied_once_and_what_follows_from_them_never() -> None:
+    with SimCuda() as sim:
+        numbers = Known([3, 5])
+        send([numbers, Known([[1, 2]])], DEVICE)
+        assert numbers.plus(2).on(DEVICE).tolist() == [5, 7] == numbers.plus(2)
+        assert numbers.repeated(2).on(DEVICE).tolist() == [3, 3, 5, 5]
+        assert numbers[1:].on(DEVICE).tolist() == [5]
+        assert sum(sim.h2d.values()) == 1
+
+
+def test_a_constant_is_made_once_a_device() -> None:
+    assert constant((1, 2), torch.device("cpu")) is constant((1, 2), torch.device("cpu"))

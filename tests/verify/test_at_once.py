@@ -1,0 +1,91 @@
+"""The walk that is looked up, and rules in closed form: what a GPU is given says what a CPU is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.tree.base import GrownTree
+from spec_bench.tree.iid_paths import IidPaths
+from spec_bench.tree.node_list import NodeList
+from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.tree.widths import Widths
+from spec_bench.verify.at_once import look_up
+from spec_bench.verify.closed_form import SharedMass, ranked
+from spec_bench.verify.rules import k_seq, ranked_list, recursive_rejection
+from spec_bench.verify.simulated import Simulated
+from spec_bench.verify.walk import walk_down
+
+VOCAB, ROWS = 9, 40
+SETTINGS = SamplingSettings(temperature=1.3, top_p=0.8, probability_dtype="float64")
+CASES: dict[str, tuple[GrownTree, Any]] = {
+    "recursive rejection over a beam": (StochasticBeam(3, 3), recursive_rejection),
+    "recursive rejection over widths": (Widths((3, 2, 1), False), recursive_rejection),
+    "naive over widths": (Widths((2, 2), True), ranked_list),
+    "K-SEQ over equal prefixes": (IidPaths(4, 3), k_seq),
+    "one-hot nodes": (NodeList(((0,), (1,), (2,), (0, 0), (1, 0), (1, 1))), recursive_rejection),
+    "a rule a level": (Widths((2, 1), False), Simulated((0.7, 0.4)).judge(2)),
+}
+
+
+def grown(policy: GrownTree, generator: torch.Generator) -> Tree:
+    """Trees of random laws, some nodes cut off by top-p."""
+    root = torch.randint(VOCAB, (ROWS,), generator=generator)
+    tree = Tree(policy.shape, root, policy.siblings(SETTINGS))
+    draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
+    for _ in range(policy.shape.depth):
+        nodes = tree.frontier.stop - tree.frontier.start
+        shape = (ROWS, nodes, 1, VOCAB)
+        logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+        policy.grow(tree, log_probs(logits, SETTINGS), draws)
+    return tree
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_path_looked_up_is_the_path_walked(name: str) -> None:
+    policy, rule = CASES[name]
+    generator = torch.Generator().manual_seed(0)
+    tree = grown(policy, generator)
+    shape = (ROWS, policy.shape.size, VOCAB)
+    logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    results = []
+    for find in (walk_down, look_up):
+        draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
+        results.append(find(tree, logits, SETTINGS, rule, draws, merge_copies=policy.merge_copies))
+    walked, looked_up = results
+    assert looked_up.accepted.tolist() == walked.accepted.tolist()
+    assert looked_up.token.tolist() == walked.token.tolist()
+    assert len(set(walked.accepted.tolist())) > 1
+    for row, count in enumerate(walked.accepted.tolist()):
+        found = [result.path[row, : count + 1] for result in results]
+        assert tree.tokens[row, found[0]].tolist() == tree.tokens[row, found[1]].tolist()
+
+
+def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children() -> None:
+    generator = torch.Generator().manual_seed(1)
+    p = (3 * torch.randn((200, 5), generator=generator, dtype=torch.float64)).softmax(dim=-1)
+    tokens = torch.randint(5, (200, 4), generator=generator)
+    there = torch.arange(4) < torch.randint(5, (200, 1), generator=generator)
+    loop, closed = ranked_list(p, None, tokens, there), ranked(p, tokens, there)
+    assert torch.allclose(closed.acceptance, loop.acceptance, atol=1e-12)
+    assert torch.allclose(closed.residual, loop.residual, atol=1e-12)
+
+
+def test_nothing_cancels_where_the_first_child_has_nearly_all_mass() -> None:
+    p = torch.tensor([[1.0, 3e-12, 1e-12]])
+    verdict = ranked(p, torch.tensor([[0, 1]]), torch.tensor([[True, True]]))
+    assert verdict.acceptance[0].tolist() == pytest.approx([1.0, 0.75])
+    assert verdict.residual[0].tolist() == pytest.approx([0, 0, 1])
+
+
+def test_shared_mass_from_one_sort_is_its_definition() -> None:
+    generator = torch.Generator().manual_seed(2)
+    p, q = torch.randn((2, 6, 50), generator=generator, dtype=torch.float64).softmax(dim=-1)
+    rho = 1 + 3 * torch.rand((6, 7), generator=generator, dtype=torch.float64)
+    expected = torch.minimum(q.unsqueeze(1), p.unsqueeze(1) / rho.unsqueeze(2)).sum(dim=-1)
+    assert torch.allclose(SharedMass(p, q, p / q)(rho), expected, atol=1e-14)
