@@ -86,7 +86,9 @@ class AskedCell:
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
     drafter: dict[str, Any] | None = None
     tree: dict[str, Any] | None = None
-    verifier: dict[str, Any] | None = None
+    verifier: Annotated[
+        dict[str, Any] | Text | None, Says("a verifier's settings, or the name of another rule")
+    ] = None
     tree_attention: Flag | None = None
 
 
@@ -180,10 +182,16 @@ def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cel
 
 
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
-    """A cell from a decoder's config, the shorthand applied and the whole checked."""
+    """A cell from a decoder's config, the shorthand applied and the whole checked.
+
+    A verifier that is a name is another rule in place of the decoder's, which has settings of its
+    own, and the decoder is called after both.
+    """
     # What a decoder may say is known where decoders are, beside torch.
     from spec_bench.decode.config import read_decoder, resolve_spec
 
+    if isinstance(rule := decoder.get("verifier"), str):
+        decoder = {**decoder, "name": f"{decoder.get('name')}_{rule}", "verifier": {"rule": rule}}
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
     config = read_decoder(decoder, sampling)
     return Cell(decoder, config.spec, config.drafts, config.heads)
@@ -203,7 +211,10 @@ def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
     asked = check(AskedCell, item, "cells")
     decoder = load(asked.decoder)
     for part in ("drafter", "tree", "verifier"):
-        if changes := getattr(asked, part):
+        changes = getattr(asked, part)
+        if isinstance(changes, str):
+            decoder[part] = changes
+        elif changes:
             decoder[part] = {**decoder.get(part, {}), **changes}
     if asked.tree_attention is not None:
         decoder["tree_attention"] = asked.tree_attention
