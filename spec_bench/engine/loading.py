@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from spec_bench.engine.attention import pack_shared_heads, packs_on
 from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.model import HuggingFaceModel, longest_sequence
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
@@ -53,6 +54,8 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     """A transformers model behind the engine's interface, tried once."""
     lay_by_columns(module)
     embedding = cast(Any, module.get_input_embeddings()).weight
+    if packs_on(embedding.device):
+        pack_shared_heads(module)
     try:
         model = HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
         check_model(model)

@@ -19,6 +19,11 @@ def count() -> int:
     return int(os.environ.get("WORLD_SIZE", "0"))
 
 
+def count_here() -> int:
+    """How many of them run on this machine, a GPU each."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count()
+
+
 def wait_for_all() -> None:
     """Returns once every process is here; at once where none has been joined."""
     import torch.distributed as dist

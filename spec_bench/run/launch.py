@@ -105,7 +105,8 @@ class Claim:
         if count > len(devices):
             raise ValueError(f"the job needs {count} GPUs, {len(devices)} are visible")
         self._folder.mkdir(parents=True, exist_ok=True)
-        while not self._try(devices, count):
+        names = identities(devices)
+        while not self._try(devices, count, names):
             if not wait:
                 raise ValueError(
                     f"no {count} of {len(devices)} GPUs are free: other jobs hold them, or "
@@ -120,13 +121,14 @@ class Claim:
             lock.close()
         self._locks, self.devices = [], ()
 
-    def _try(self, devices: Sequence[str], count: int) -> bool:
+    def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
         with (self._folder / "choice.lock").open("w") as choice:
             fcntl.flock(choice, fcntl.LOCK_EX)
             held: dict[str, TextIO] = {}
             for device in devices:
-                if len(held) < count and (lock := _lock(self._folder / f"gpu-{device}.lock")):
+                path = self._folder / f"gpu-{names[device]}.lock"
+                if len(held) < count and (lock := _lock(path)):
                     held[device] = lock
             if len(held) < count:
                 for lock in held.values():
@@ -134,6 +136,24 @@ class Claim:
                 return False
             self._locks, self.devices = list(held.values()), tuple(held)
             return True
+
+
+def identities(devices: Sequence[str]) -> dict[str, str]:
+    """What tells each device from all others, whatever it is called: its UUID where known.
+
+    Args:
+        devices: indices, UUIDs or their beginnings, as CUDA_VISIBLE_DEVICES has them.
+    """
+    lines = [line.partition(",") for line in _ask("index,uuid")]
+    uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
+
+    def of(name: str) -> str:
+        if name in uuids:
+            return uuids[name]
+        found = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
+        return found[0] if len(found) == 1 else name
+
+    return {device: of(device) for device in devices}
 
 
 def _lock(path: Path) -> TextIO | None:
@@ -269,7 +289,14 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
         ValueError: there are no GPUs for it.
     """
     launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
-    if launcher in _CLAIMS and placed(engine, pair.target).device == "cuda":
+    if launcher not in _CLAIMS:
+        return
+    kind, _, index = placed(engine, pair.target).device.partition(":")
+    if kind == "cuda" and index:
+        # The one that was asked for; what is visible stays, or it would have another number.
+        named = visible_devices()[int(index) :][:1]
+        _claim.take(named, 1, _CLAIMS[launcher])
+    elif kind == "cuda":
         count = gpus_of_job(pair, engine)
         os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
 
+from spec_bench.engine import processes
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
 from spec_bench.measure.energy.auto import AutoMeter
 from spec_bench.records import Generation, Reason, Request
@@ -140,6 +141,14 @@ def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> lis
 def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
     """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
     kind, _, index = settings.device.partition(":")
-    if kind != "cuda" or any(spec.device_map for spec in settings.pair.specs):
+    if kind != "cuda":
         return None
-    return (int(index or 0),)
+    if settings.pair.specs[0].tensor_parallel:  # a process a GPU, of which one meters
+        return tuple(range(processes.count_here()))
+    own, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
+    named = [where for each in maps if isinstance(each, tuple) for _, where in each]
+    if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
+        return None
+    spread = {where for where in named if isinstance(where, int)}
+    # What no map places stands on the job's own device.
+    return tuple(sorted(spread | ({own} if None in maps else set())))

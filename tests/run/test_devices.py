@@ -7,11 +7,14 @@ import os
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from spec_bench.configs import conf_dir
+from spec_bench.run import launch
 from spec_bench.run.compose import register
 from spec_bench.run.launch import (
     OFFERED,
@@ -22,6 +25,7 @@ from spec_bench.run.launch import (
     register_resolvers,
     visible_devices,
 )
+from spec_bench.run.metering import ordinals
 from spec_bench.run.pair import EngineSettings, PairSettings
 from tests import warm
 from tests.said import naming
@@ -156,3 +160,31 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=list(given), return_hydra_config=True)
         assert config.hydra.launcher[asked] == expected
+
+
+def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(launch, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
+    one, two = Claim(tmp_path), Claim(tmp_path)
+    assert one.take(["1", "0"], 1, wait=False) == ("1",)
+    with pytest.raises(ValueError, match="are free"):
+        two.take(["GPU-bb"], 1, wait=False)
+    assert two.take(["GPU-bb22", "GPU-aa"], 1, wait=False) == ("GPU-aa",)
+
+
+def metered(device: str, *maps: Any, split: bool = False) -> tuple[int, ...] | None:
+    specs = [SimpleNamespace(device_map=each, tensor_parallel=split) for each in maps]
+    settings: Any = SimpleNamespace(device=device, pair=SimpleNamespace(specs=specs))
+    return ordinals(settings)
+
+
+def test_energy_is_of_the_gpus_that_a_job_decodes_on(monkeypatch) -> None:
+    assert metered("cpu", None) is None
+    assert metered("cuda", None, None) == (0,)
+    assert metered("cuda:2", None) == (2,)
+    assert metered("cuda", "auto", None) is None
+    spread = (("lm_head", 3), ("model", 1))
+    assert metered("cuda", spread) == (1, 3)
+    assert metered("cuda", spread, None) == (0, 1, 3)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert metered("cuda", None, None, split=True) == (0, 1, 2, 3)

@@ -1,0 +1,93 @@
+"""Attention with fewer key heads than query heads, without a copy of the cache for each of them.
+
+transformers' own way over torch's fused attention packs the query heads of a key head for a single
+token, and repeats all keys and values for several; so a tree would pay for the cache as many times
+as a key head has queries, and decoding token by token once. Here both are packed alike.
+
+Letters: R rows, H query heads, K key heads, G = H / K, T tokens of one pass, S slots, D head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from spec_bench.engine.masks import ALIGNED
+
+NAME = "sdpa_grouped"
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **given: Any,
+) -> tuple[Tensor, None]:
+    """Attention in the form that transformers asks of a function.
+
+    Args:
+        module: the layer, which knows G.
+        query: [R, H, T, D]; the heads of one key head stand side by side.
+        key: [R, K, S, D].
+        value: [R, K, S, D].
+        attention_mask: [R, 1, T, S], added to the scores.
+        scaling: of the scores; None: 1 / sqrt(D).
+        **given: what else transformers says; for attention that needs it, its own function runs.
+
+    Returns:
+        [R, T, H, D], and None for the weights.
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    shared = attention_mask is not None and attention_mask.shape[1] == 1
+    if groups == 1 or not shared or given.get("position_bias") is not None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **given
+        )
+    assert attention_mask is not None
+    rows, heads, count, width = query.shape
+    packed = query.reshape(rows, heads // groups, groups * count, width)
+    output = scaled_dot_product_attention(
+        packed, key, value, attn_mask=_packed_mask(attention_mask, groups), scale=scaling
+    )
+    return output.reshape(rows, heads, count, -1).transpose(1, 2).contiguous(), None
+
+
+def _packed_mask(mask: Tensor, groups: int) -> Tensor:
+    """[R, 1, T, S] -> [R, 1, G T, S]; made once for all layers of a pass."""
+    made = getattr(mask, "packed", None)
+    if made is None:
+        rows, _, count, slots = mask.shape
+        # Rows start at multiples of 8 elements, or a GPU's kernel would copy it in every layer.
+        room = mask.new_zeros((rows, groups, count, slots + -slots % ALIGNED))
+        room[..., :slots].copy_(mask.expand(-1, groups, -1, -1))
+        made = room.view(rows, 1, groups * count, -1)[..., :slots]
+        cast(Any, mask).packed = made
+    return cast(Tensor, made)
+
+
+def pack_shared_heads(module: PreTrainedModel) -> bool:
+    """Has a model use ``grouped_attention`` where it has fewer key heads; whether it does."""
+    config = module.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", 1)
+    keys = getattr(config, "num_key_value_heads", None) or heads
+    fused = getattr(config, "_attn_implementation", "") == "sdpa"
+    if keys == heads or not fused or not getattr(module, "_supports_attention_backend", False):
+        return False
+    AttentionInterface.register(NAME, grouped_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    module.set_attn_implementation(NAME)
+    return True
+
+
+def packs_on(device: torch.device) -> bool:
+    """Whether packing pays there: a CPU's kernels repeat no keys in memory that is scarce."""
+    return device.type == "cuda"
