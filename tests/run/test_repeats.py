@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.run.job import check_repeated
 from spec_bench.run.plan import state_of
 from spec_bench.run.store import CellStore
+from spec_bench.run.turns import check_repeated
 from tests.run.test_job import count_generate
 from tests.run.tiny import RunJob, rows_of
 
