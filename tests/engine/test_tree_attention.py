@@ -46,8 +46,9 @@ def test_every_node_of_ragged_rows_equals_its_path_alone(architecture: str) -> N
             assert torch.allclose(logits[row, node], alone, atol=1e-9), (row, node)
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["row by row", "all rows at once"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_after_a_commit_equal_a_fresh_run(architecture: str) -> None:
+def test_logits_after_a_commit_equal_a_fresh_run(architecture: str, at_once: bool) -> None:
     model, _ = tiny_pair(architecture, torch.float64)
     prompts, path = [[3, 1, 4], [9, 2, 6, 5]], [0, 2, 6, 10]
     cache = model.allocate(2, 40)
@@ -56,7 +57,9 @@ def test_logits_after_a_commit_equal_a_fresh_run(architecture: str) -> None:
     tree = random_tree(2)
     lengths = [len(prompt) for prompt in prompts]
     run_nodes(model, cache, tree, lengths, slice(0, SHAPE.size))
-    for row, length in enumerate(lengths):
+    if at_once:  # as on a GPU
+        cache.commit_all(lengths, torch.tensor([path] * 2))
+    for row, length in enumerate([] if at_once else lengths):
         cache.commit(row, length, path)
     committed = [prompt + tree.tokens[row, path].tolist() for row, prompt in enumerate(prompts)]
     again = random_tree(2)
