@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -30,6 +30,7 @@ help:
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
+	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
 	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
@@ -162,6 +163,10 @@ bench-gpu: $(STAMP)
 	$(BIN)/python scripts/gpu_heads.py
 	$(BIN)/python scripts/bench_scaling.py --device cuda --dtype bfloat16 --width 4096 \
 		--out results/benchmarks/scaling-gpu
+
+# Jobs, reports and folders by size, with made-up generations; minutes.
+bench-load: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_prompts.py --out results/benchmarks/load.md
 
 bench-sweep: $(STAMP)
 	$(BIN)/python scripts/bench_sweep.py

@@ -1,8 +1,10 @@
-"""What the harness costs around decoding: a prompt's share of a job, and of reading runs again.
+"""What the harness costs around decoding: jobs, reports of them, and reading runs again, by size.
 
 Decoders hand out made-up generations, so all that is timed is ours: prompts, records, metrics,
 tables. The cost of a prompt should not grow with how many there are, nor with the number of cells,
-and that of a folder not with the number of folders. Each line is a process of its own.
+and that of a folder not with the number of folders. Each line is a process of its own; its seconds are
+the processor's, without imports of the job. A slope is the power of the size that they grow with,
+from the line before to this one: 1 is linear.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from math import log
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -27,7 +33,7 @@ from spec_bench.run import app, job
 from spec_bench.run.store import CellStore
 
 STEPS, TOKENS = 16, 32
-JOBS = ((100, 3), (1_000, 3), (10_000, 3), (100, 30), (100, 300))
+JOBS = (((100, 3), (1_000, 3), (10_000, 3)), ((100, 30), (100, 300)))
 FOLDERS = (2_000, 20_000)
 
 
@@ -81,10 +87,10 @@ def run_job(prompts: int, cells: int, folder: Path) -> float:
     )
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=list(given))
-    begun = time.perf_counter()
+    begun = time.process_time()
     results = app.run_config(config)
     assert len(results) == cells and all(each.status == "complete" for each in results), results
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def _tree(number: int) -> str:
@@ -101,10 +107,98 @@ def read_folders(count: int, folder: Path) -> float:
         store.folder.mkdir(parents=True)
         result = CellResult(store.folder.name, facts, "complete", "exact", (), {"mbsu": 1.5})
         store.finish(result, "job", None)
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = [CellStore(folder, path.name).result() for path in (folder / files.RUNS).iterdir()]
     assert all(found) and len(found) == count
-    return time.perf_counter() - begun
+    return time.process_time() - begun
+
+
+def report(folder: Path) -> float:
+    """Seconds of the table, figure, checks and page of what ``run_job`` left."""
+    from spec_bench.report.command_line import main as command
+
+    table = str(files.results_file(folder / "results", "default"))
+    begun = time.process_time()
+    with redirect_stdout(sys.stderr):
+        assert command([table]) == command(["page", table]) == 0
+    return time.process_time() - begun
+
+
+def measured(options: argparse.Namespace) -> list[float]:
+    """One line's seconds, of the work and of a report where there is one, and MiB."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        if options.job:
+            took = [run_job(*options.job, folder), report(folder)]
+        else:
+            took = [read_folders(options.folders, folder)]
+    return [*took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]
+
+
+def lines() -> list[str]:
+    """The table, line by line as it comes."""
+    shown: list[str] = []
+    heads = ["what", "s", "ms each", "slope", "report, s", "slope", "MiB"]
+    show(shown, heads, ["---", *["---:"] * 6])
+    for group in JOBS:
+        before: Line | None = None
+        for prompts, cells in group:
+            now = Line(prompts * cells, *asked("--job", f"{prompts}", f"{cells}"))
+            show(shown, now.row(f"{prompts:,} prompts, {cells} cells", before))
+            before = now
+    before = None
+    for count in FOLDERS:
+        seconds, mib = asked("--folders", f"{count}")
+        now = Line(count, seconds, None, mib)
+        show(shown, now.row(f"{count:,} folders read", before))
+        before = now
+    return shown
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one size took.
+
+    Attributes:
+        size: cells' prompts, or folders.
+        work_s: for all of them.
+        report_s: of a report on them; None where there is none.
+        mib: the most memory.
+    """
+
+    size: int
+    work_s: float
+    report_s: float | None
+    mib: float
+
+    def row(self, name: str, before: Line | None) -> list[str]:
+        """The line's cells, slopes against the line before it."""
+        each_ms = f"{self.work_s / self.size * 1000:.2f}"
+        work = [f"{self.work_s:.1f}", each_ms, self._slope(before, "work_s")]
+        reported = ["", ""]
+        if self.report_s is not None:
+            reported = [f"{self.report_s:.1f}", self._slope(before, "report_s")]
+        return [name, *work, *reported, f"{self.mib:.0f}"]
+
+    def _slope(self, before: Line | None, what: str) -> str:
+        if before is None:
+            return ""
+        grown = getattr(self, what) / getattr(before, what)
+        return f"{log(grown) / log(self.size / before.size):.2f}"
+
+
+def show(shown: list[str], *rows: Sequence[str]) -> None:
+    """Prints rows of the table and keeps them."""
+    for row in rows:
+        shown.append(f"| {' | '.join(row)} |")
+        print(shown[-1], flush=True)
+
+
+def asked(*given: str) -> list[float]:
+    """The same command for one line, in a process of its own."""
+    command = [sys.executable, __file__, *given]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [float(each) for each in said.splitlines()[-1].split()]
 
 
 def main() -> None:
@@ -112,32 +206,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=int, nargs=2, metavar=("PROMPTS", "CELLS"))
     parser.add_argument("--folders", type=int)
+    parser.add_argument("--out", type=Path, help="a file for the table")
     options = parser.parse_args()
     if options.job or options.folders:
-        with tempfile.TemporaryDirectory() as place:
-            seconds = (
-                run_job(*options.job, Path(place))
-                if options.job
-                else read_folders(options.folders, Path(place))
-            )
-        mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{seconds:.2f} {mib:.0f}")
+        print(*measured(options))
         return
-    print("| what | s | ms each | MiB |\n| --- | --- | --- | --- |")
-    for prompts, cells in JOBS:
-        line(
-            f"{prompts} prompts, {cells} cells", prompts * cells, "--job", f"{prompts}", f"{cells}"
-        )
-    for count in FOLDERS:
-        line(f"{count} folders read", count, "--folders", f"{count}")
-
-
-def line(name: str, count: int, *given: str) -> None:
-    """Measures and prints one line of the table."""
-    command = [sys.executable, __file__, *given]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")
-    seconds, mib = map(float, said[-2].split())
-    print(f"| {name} | {seconds:.1f} | {seconds / count * 1000:.2f} | {mib:.0f} |", flush=True)
+    table = lines()
+    if options.out:
+        what = " ".join(str(__doc__).split("\n\n")[1].split())
+        text = "\n".join(["# Load", "", *wrap(what, 100), "", *table, ""])
+        files.write_text(options.out, text)
 
 
 if __name__ == "__main__":
