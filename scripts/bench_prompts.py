@@ -2,9 +2,9 @@
 
 Decoders hand out made-up generations, so all that is timed is ours: prompts, records, metrics,
 tables. The cost of a prompt should not grow with how many there are, nor with the number of cells,
-and that of a folder not with the number of folders. Each line is a process of its own; its seconds are
-the processor's, without imports of the job. A slope is the power of the size that they grow with,
-from the line before to this one: 1 is linear.
+and that of a folder not with the number of folders. Each line is a process of its own; its seconds
+are the processor's, without imports of the job. A slope is the power of the size that they grow
+with, from the line before to this one: 1 is linear.
 """
 
 from __future__ import annotations

@@ -24,11 +24,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +36,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import slurm_check  # noqa: E402
 from process_groups import tasks, wait_for_quiet  # noqa: E402
 
+from spec_bench import columns  # noqa: E402
 from spec_bench.files import digest, read_csv, write_json, write_text  # noqa: E402
+from spec_bench.records import ENGINE  # noqa: E402
 from tests.warm import Command  # noqa: E402
 
 CELLS = ("cells=[sd:3,rsd_s:2x2,mcsd:2-2]", "prompts=4", "warmup=0")
@@ -196,9 +197,14 @@ def kill(kind: Kind, folder: Path, after: int, delay_s: float, draws: random.Ran
     return True
 
 
+def key(kind: Kind, seed: int) -> str:
+    """What kills are of: of another command or another table they are no answer."""
+    return digest([seed, kind.words, list(columns.header()), ENGINE])
+
+
 def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:
     """One kill and what came of it, as it is noted."""
-    whole, folder = top / kind.name / "whole", top / kind.name / f"{number}"
+    whole, folder = top / kind.name / f"whole-{key(kind, seed)}", top / kind.name / f"{number}"
     usual, draws = undisturbed(kind, whole), random.Random(f"{seed} {kind.name} {number}")
     for _ in range(LATE):
         shutil.rmtree(folder, ignore_errors=True)
@@ -217,7 +223,7 @@ def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:
     if not wrong:
         shutil.rmtree(folder)
     said = {"phase": phase, "delay_s": round(delay_s, 3), **had, "wrong": wrong}
-    return {"kind": kind.name, "number": number, "digest": digest([seed, kind.words]), **said}
+    return {"kind": kind.name, "number": number, "digest": key(kind, seed), **said}
 
 
 def ended_unlike(kind: Kind, folder: Path, whole: Path, before: Mapping[Path, bytes]) -> str:
@@ -247,16 +253,6 @@ def table(kinds: Sequence[Kind], notes: Sequence[Mapping[str, Any]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-@contextmanager
-def slurm() -> Iterator[None]:
-    """A cluster in a folder of its own."""
-    with TemporaryDirectory(prefix="kill_check-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with slurm_check.cluster(folder):
-            yield
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="kinds, such as job,slurm")
@@ -277,17 +273,17 @@ def main() -> int:
     }
     notes = []
     for kind in kinds:
-        place: Callable[[], Any] = slurm if kind.name == "slurm" else nullcontext
+        place: Callable[[], Any] = slurm_check.anywhere if kind.name == "slurm" else nullcontext
         wanted = range(min(kind.kills, options.kills or kind.kills))
-        keys = [(kind.name, number, digest([options.seed, kind.words])) for number in wanted]
-        with place() if any(key not in known for key in keys) else nullcontext():
-            for key in keys:
-                if key not in known:
-                    known[key] = once(kind, key[1], folder, options.seed)
+        keys = [(kind.name, number, key(kind, options.seed)) for number in wanted]
+        with place() if any(each not in known for each in keys) else nullcontext():
+            for each in keys:
+                if each not in known:
+                    known[each] = once(kind, each[1], folder, options.seed)
                     with path.open("a") as stream:
-                        stream.write(json.dumps(known[key]) + "\n")
-                notes.append(known[key])
-                print(json.dumps(known[key]), flush=True)
+                        stream.write(json.dumps(known[each]) + "\n")
+                notes.append(known[each])
+                print(json.dumps(known[each]), flush=True)
     text = table(kinds, notes)
     print(text)
     if options.out:

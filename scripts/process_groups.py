@@ -15,7 +15,9 @@ def tasks(folder: Path) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = path.read_bytes()
-            if b"submitit" in words and str(folder).encode() in words:
+            # Not srun, which waits for the task and names it too.
+            own = b"python" in words.split(b"\0")[0] and b"submitit" in words
+            if own and str(folder).encode() in words:
                 found.append(int(path.parts[2]))
     return sorted(found)
 

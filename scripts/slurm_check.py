@@ -77,11 +77,8 @@ def main() -> int:
     if missing:
         print(f"missing: {', '.join(missing)}; apt-get install slurm-wlm munge", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="slurm_check-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)  # munge's socket must be reachable
-        with cluster(folder):
-            return compare(folder)
+    with anywhere() as folder:
+        return compare(folder)
 
 
 def compare(folder: Path) -> int:
@@ -166,6 +163,16 @@ def rows(results: Path) -> list[dict[str, str]]:
         own = {**row, "reason": written_reasons(reasons)}
         found.append({name: value for name, value in own.items() if name not in TIMES})
     return found
+
+
+@contextmanager
+def anywhere() -> Iterator[Path]:
+    """A cluster in a temporary folder, which it gives."""
+    with tempfile.TemporaryDirectory(prefix="slurm_check-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # munge's socket must be reachable
+        with cluster(folder):
+            yield folder
 
 
 @contextmanager
