@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 HERE = Path(__file__).resolve().parent / "extension"
 OURS = HERE.parents[1]
 DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
@@ -80,7 +82,8 @@ def measured(environment: dict[str, str], tmp_path_factory: pytest.TempPathFacto
     """The paper's recipe on the package's task, with the embedded pair."""
     folder = tmp_path_factory.mktemp("measured")
     job = ("comb=teeth", "task=riddles", "prompts=2", "sink.progress=false")
-    python(environment, folder, "-m", "spec_bench", *job)
+    status, _, said = warm.Command("spec_bench", job, folder, environment).finish()
+    assert status == 0, said
     return folder
 
 
@@ -130,4 +133,8 @@ def test_its_papers_table_figure_claim_and_page_are_made(
 def test_its_rule_is_audited_and_a_wrong_version_is_caught(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    python(environment, tmp_path, "-c", AUDIT)
+    (tmp_path / "audit_of_first_only.py").write_text(AUDIT, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    audit = warm.Command("audit_of_first_only", [], tmp_path, {**environment, "PYTHONPATH": path})
+    status, _, said = audit.finish()
+    assert status == 0, said

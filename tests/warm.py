@@ -137,6 +137,9 @@ def run_here(
         streams.append(os.fdopen(number, "w", buffering=1, closefd=False))
     sys.stdout, sys.stderr = streams
     _set_environment(environment)
+    # As a fresh interpreter does; what lies there was not imported before.
+    named = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in named if path and path not in sys.path]
     os.chdir(folder)
     sys.argv = [module, *arguments]
     try:
