@@ -54,7 +54,8 @@ def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, ro
     decoder = built(name, static, rows)
     expected = tokens(built(name, pair_of("none"), rows), 3)
     assert [tokens(decoder, 3) for _ in range(2)] == [expected] * 2
-    assert static[0].static.counts.static > static[0].static.counts.captures > 0
+    counts = static[0].static.counts
+    assert min(counts.static, counts.captures) > 0
     assert not static[0].static.refusals
 
 
