@@ -53,7 +53,9 @@ def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, ro
     static = pair_of("static")
     decoder = built(name, static, rows)
     expected = tokens(built(name, pair_of("none"), rows), 3)
-    assert [tokens(decoder, 3) for _ in range(2)] == [expected] * 2
+    # The kinds of pass recur, so that all are past their checks at last.
+    answers = [tokens(decoder, 3) for _ in range(CHECKS + 1)]
+    assert answers == [expected] * len(answers)
     counts = static[0].static.counts
     assert min(counts.static, counts.captures) > 0
     assert not static[0].static.refusals
