@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env launches quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -29,6 +29,7 @@ help:
 	@echo "make wandb-report  a report of a W&B project, a paper's printed numbers beside"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
+	@echo "make launches     what one iteration asks of a GPU, on a simulated one"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
 	@echo "make tiny-models  train the embedded model family again;  make tiny-heads  its draft heads"
@@ -167,6 +168,10 @@ bench-gpu: $(STAMP)
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_prompts.py --out results/benchmarks/load.md
+
+# Launches, copies and waits of one iteration on a simulated GPU.
+launches: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/launches.py
 
 bench-sweep: $(STAMP)
 	$(BIN)/python scripts/bench_sweep.py

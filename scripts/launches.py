@@ -1,0 +1,129 @@
+"""Launches, copies and waits of one iteration of every decoder, on a simulated GPU.
+
+Llama's shape with 32 layers and a draft of 4, tiny widths (counts do not depend on them), one row,
+temperature 1, top-p 0.9, eager passes: ``python scripts/launches.py [--out FILE]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from spec_bench.core.warp import SamplingSettings  # noqa: E402
+from spec_bench.decode.config import build_decoder, resolve_spec  # noqa: E402
+from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
+from spec_bench.engine.model import HuggingFaceModel  # noqa: E402
+from spec_bench.records import Request  # noqa: E402
+from tests.simcuda import DEVICE, SimCuda  # noqa: E402
+from tests.simcuda.counted import PHASES, Counts, counted  # noqa: E402
+
+VOCAB, WIDTH = 101, 32
+SPECS = {
+    "ar": "-", "sd": "3", "specinfer": "2-2-2", "mcsd": "4-1-1", "mcsd_wor": "4-1-1",
+    "mcns": "4-1-1", "rsd_c": "2-2-2", "rsd_s": "4x3", "spectr": "4x3",
+    "medusa": "mc_sim_7b_63", "medusa_typical": "mc_sim_7b_63", "redrafter": "8x5",
+    "redrafter_typical": "8x5", "beam_sampling": "4", "beam_search": "4", "dsbd": "4x2@0.9",
+}  # fmt: skip
+# Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits.
+BEFORE = {
+    "ar": (8, 29, 2, 3), "sd": (149, 194, 6, 7), "specinfer": (149, 221, 6, 7),
+    "mcsd": (149, 221, 10, 11), "mcsd_wor": (170, 242, 6, 7), "mcns": (170, 221, 6, 7),
+    "rsd_c": (170, 242, 10, 11), "rsd_s": (231, 332, 6, 7), "spectr": (147, 482, 10, 11),
+    "medusa": (108, 472, 10, 15), "medusa_typical": (108, 74, 13, 18),
+    "redrafter": (210, 441, 3, 5), "redrafter_typical": (210, 78, 6, 8),
+    "beam_sampling": (0, 117, 11, 12), "beam_search": (0, 0, 10, 11), "dsbd": (155, 655, 16, 17),
+}  # fmt: skip
+
+
+def model(layers: int) -> HuggingFaceModel:
+    """A Llama of random weights on the simulated device."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "llama", vocab_size=VOCAB, hidden_size=WIDTH, intermediate_size=2 * WIDTH,
+        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=4,
+        max_position_embeddings=512, bos_token_id=None, eos_token_id=None,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    module = AutoModelForCausalLM.from_config(config).eval()
+    return HuggingFaceModel(module.to(DEVICE), VOCAB, DEVICE)
+
+
+def measured() -> dict[str, Counts]:
+    """One iteration of each decoder."""
+    found = {}
+    with SimCuda() as sim:
+        pair = model(32), model(4)
+        heads: dict[str, Any] = {
+            "medusa": MedusaHeads(MedusaShape(WIDTH, VOCAB, 4)).to(DEVICE).eval(),
+            "redrafter": RecurrentHead(RecurrentShape(WIDTH, VOCAB)).to(DEVICE).eval(),
+        }
+        for name, spec in SPECS.items():
+            settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
+            kind = settings["drafter"]["kind"]
+            sampling = SamplingSettings(temperature=1.0, top_p=0.9)
+            drafts = [pair[1]] if kind == "language_model" else []
+            built = build_decoder(
+                resolve_spec(settings, spec), pair[0], drafts, sampling, heads=heads.get(kind)
+            )
+            request = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 40)
+            found[name] = counted(sim, built, [request], heads.get(kind))
+    return found
+
+
+def page(found: dict[str, Counts]) -> str:
+    """The table in Markdown."""
+    head = ["decoder", "tree", *PHASES, "uploads", "downloads", "waits"]
+    lines = [
+        "# What one iteration asks of a GPU",
+        "",
+        "Kernel launches by what they are for, copies and waits, counted on a simulated device by "
+        "`make launches`: Llama of 32 layers and a draft of 4, one row, temperature 1, top-p 0.9, "
+        "eager passes. Before the arrow: each node walked to by itself, each number copied by "
+        "itself. Draft heads propose in `draft`; what orders their proposals is `sampling`.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- | --- |" + " --: |" * (len(head) - 2),
+    ]
+    for name, counts in found.items():
+        sampling, verify, uploads, waits = BEFORE[name]
+        cells = [str(counts.launches[phase]) for phase in PHASES]
+        cells[1], cells[3] = f"{sampling} → {cells[1]}", f"{verify} → {cells[3]}"
+        cells += [
+            f"{uploads} → {counts.uploads}",
+            str(counts.downloads),
+            f"{waits} → {counts.waits}",
+        ]
+        lines.append("| " + " | ".join([name, SPECS[name], *cells]) + " |")
+    lines += [
+        "",
+        "Several sequences at once (`beam_sampling`, `beam_search`, `dsbd`) are still verified "
+        "layer by layer: the law of a layer depends on which beams of the layer before stand, and "
+        "each is a warp of its own; what their rows are is still copied part by part. A stochastic "
+        "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
+        "sort over all parents.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Counts and writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks" / "launches.md")
+    text = page(measured())
+    parser.parse_args().out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

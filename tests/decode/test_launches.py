@@ -1,0 +1,77 @@
+"""What an iteration asks of a GPU: one copy each way, one wait, and few launches beside the passes.
+
+Launches are counted eagerly, at the models' own decoder trees; models are tiny, and counts do not
+depend on widths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.model import HuggingFaceModel
+from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import medusa_heads, recurrent_head
+from tests.simcuda import DEVICE, SimCuda
+from tests.simcuda.counted import Counts, counted
+
+HEADS = {"medusa": medusa_heads, "redrafter": recurrent_head}
+# Launches of the walk at one row: every further row draws its own random numbers, a launch more.
+VERIFY = {
+    "ar": ("-", 40),
+    "sd": ("3", 60),
+    "specinfer": ("2-2-2", 120),
+    "mcsd": ("4-1-1", 120),
+    "mcsd_wor": ("4-1-1", 120),
+    "mcns": ("4-1-1", 120),
+    "rsd_c": ("2-2-2", 120),
+    "rsd_s": ("4x3", 120),
+    "spectr": ("4x3", 160),
+    "medusa": ("mc_sim_7b_63", 120),
+    "medusa_typical": ("mc_sim_7b_63", 120),
+    "redrafter": ("8x5", 120),
+    "redrafter_typical": ("8x5", 120),
+}
+SAMPLING = 60  # a level
+BEAM_SAMPLING = 80  # truncated Gumbel values and a stable sort over all parents, 20 of them
+FAST = {("rsd_s", 4, 1.0)}
+CASES = [
+    pytest.param(name, rows, law, marks=[] if (name, rows, law) in FAST else pytest.mark.slow)
+    for name in VERIFY
+    for rows in (1, 4)
+    for law in (0.0, 0.3, 1.0)
+]
+
+
+def iteration(name: str, rows: int, law: float) -> tuple[Counts, int]:
+    """One iteration's counts, and the levels that it drafted."""
+    with SimCuda() as sim:
+        pair = [
+            HuggingFaceModel(model.module.to(DEVICE), VOCAB, DEVICE)
+            for model in tiny_pair.__wrapped__("llama")
+        ]
+        settings = decoder_settings(name, VERIFY[name][0])
+        kind = settings["drafter"]["kind"]
+        heads = HEADS[kind](32, VOCAB).to(DEVICE) if kind in HEADS else None
+        drafts = pair[1:] if kind == "language_model" else []
+        sampling = SamplingSettings(temperature=law, top_p=0.9 if law else 1.0)
+        built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
+        requests = [
+            dataclasses.replace(request, max_new_tokens=40, stop_ids=())
+            for request in random_requests(rows, 40)
+        ]
+        return counted(sim, built, requests, heads), built.depth
+
+
+@pytest.mark.parametrize(("name", "rows", "law"), CASES)
+def test_an_iteration_takes_one_copy_each_way_one_wait_and_few_launches(
+    name: str, rows: int, law: float
+) -> None:
+    counts, depth = iteration(name, rows, law)
+    assert (counts.uploads, counts.downloads, counts.waits) == (1, 1, 1)
+    assert 0 < counts.launches["verify"] <= VERIFY[name][1] + rows
+    a_level = BEAM_SAMPLING if name == "rsd_s" else SAMPLING
+    assert counts.launches["sampling"] <= (a_level + rows) * max(depth, 1)
