@@ -64,7 +64,7 @@ class Known(list[Any]):
         if not offset:
             return self
         more = Known([number + offset for number in self])
-        if self._there is not None:
+        if self._there is not None and not self._there.is_cpu:
             more._there = self._there + offset
         return more
 

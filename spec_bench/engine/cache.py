@@ -83,12 +83,12 @@ class SlotLayer(CacheLayerMixin):
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
             return keys, values
-        index = self._owner.slot_index(key_states.device)
-        if index is None:
-            keys.narrow(2, plan.starts[0], plan.count).copy_(key_states)
-            values.narrow(2, plan.starts[0], plan.count).copy_(value_states)
+        first = self._owner.first
+        if first is not None:
+            keys.narrow(2, first, plan.count).copy_(key_states)
+            values.narrow(2, first, plan.count).copy_(value_states)
         else:
-            rows, slots = index
+            rows, slots = self._owner.slot_index(key_states.device)
             keys[rows, :, slots] = key_states.transpose(1, 2)
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys, values
@@ -125,7 +125,10 @@ class SlotCache(Cache):
 
     Attributes:
         passes: what was made to run over this storage, and is of no use with another.
+        first: the slot that all rows of the current pass start at; None where they differ.
     """
+
+    first: int | None = 0
 
     def __init__(
         self, layouts: Sequence[LayerLayout], rows: int, slots: int, *, scratch: bool = False
@@ -187,15 +190,15 @@ class SlotCache(Cache):
         Raises:
             ValueError: if a row has no room for it.
         """
-        self.check(max(plan.starts) + plan.count)
+        first, last = min(plan.starts), max(plan.starts)
+        self.check(last + plan.count)
         self.plan = plan
+        self.first = first if first == last else None
         self._index.clear()
 
-    def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """(row [R, 1], slot [R, T]) to write, or None where all rows start at the same slot."""
+    def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(row [R, 1], slot [R, T]) to write, where rows start at different slots."""
         plan = self.plan
-        if min(plan.starts) == max(plan.starts):
-            return None
         if device not in self._index:
             starts = Known.of(plan.starts).on(device).unsqueeze(1)
             rows = places(len(plan.starts), device).unsqueeze(1)
@@ -211,12 +214,14 @@ class SlotCache(Cache):
             length: tokens committed before; node i stands at slot ``length + i``.
             nodes: increasing node indices, root first.
         """
-        # Nodes move forward and in their order, so each finds its own untouched. One copy a node
-        # needs no indices, which would have to be brought to a GPU.
-        for to, node in enumerate(nodes):
-            if to != node:
-                for block in self._storage:
-                    block[:, row, :, length + to] = block[:, row, :, length + node]
+        moved = [(to, node) for to, node in enumerate(nodes) if to != node]
+        if not moved:
+            return
+        # Nodes move forward, and those that move are the path's last.
+        first, source = moved[0][0], [length + node for _, node in moved]
+        for block in self._storage:
+            kept = block[:, row].index_select(2, torch.tensor(source, device=block.device))
+            block[:, row, :, length + first : length + first + len(source)] = kept
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
         """Keeps the given tree nodes of the first R rows, without a word from the host.
