@@ -18,7 +18,8 @@ from tests.measure.energy_curves import Curve
 
 def job(device: str) -> Any:
     """What a meter asks of a job's settings."""
-    energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=())
+    spec = SimpleNamespace(tensor_parallel=False, device_map=None)
+    energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     return SimpleNamespace(energy=energy, device=device, pair=pair)
 
 

@@ -130,7 +130,10 @@ def test_another_pair_takes_the_same_layout_and_is_named(tmp_path: Path) -> None
     write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
     grid = measured_table("rsd/1", tmp_path, "embedded")
     assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
-    assert any("Ours is pair embedded, not the paper's" in note for note in grid.notes)
+    assert any(
+        "pair embedded, small models on invented text, not the paper's" in note
+        for note in grid.notes
+    )
     assert grid.commands == ("python -m spec_bench rsd=exp1 pair=embedded task=xsum",)
 
 
@@ -318,4 +321,4 @@ def test_list_counts_cells_and_names_the_missing_command(
     assert "table rsd/54" in out and "figure rsd/9" in out
     assert "python -m spec_bench.audit.bernoulli" in out
     assert main(["list", "--results", str(tmp_path)]) == 0
-    assert "heads are trained: make tiny-heads heads-grid" in capsys.readouterr().out
+    assert "python -m spec_bench.train -m training=redrafter_grid" in capsys.readouterr().out

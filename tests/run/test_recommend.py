@@ -40,7 +40,7 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     assert main(told) == 0
     said = capsys.readouterr().out
     for decoder, how in (("sd 2", "forecast"), ("block 2", "forecast"), ("rsd_s 2x2", "counted")):
-        (line,) = (each for each in said.splitlines() if each.startswith(decoder))
+        (line,) = (each for each in said.splitlines() if each.startswith(f"{decoder} "))
         assert how in line
     assert (
         "plain decoding: nothing tried is surely faster" in said
