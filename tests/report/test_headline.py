@@ -71,3 +71,9 @@ def test_without_a_speedup_the_token_rates_are_compared_with_ars_too(
 
 def test_a_group_whose_cells_failed_has_no_card() -> None:
     assert headline(group(AR, row("sd", "3", status="failed", reason="X"))) is None
+
+
+def test_without_any_time_a_card_counts_tokens_and_calls_nothing_fast() -> None:
+    found = card(row("ar", block_efficiency=1.0), row("sd", "3", block_efficiency=2.5))
+    assert (found.decoder, found.timed) == ("SD 3", False)
+    assert card(AR, row("sd", "3", speedup=around(1.5, 0.1))).timed

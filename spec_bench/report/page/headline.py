@@ -31,6 +31,7 @@ class Headline:
         interval: its 95% interval; "" where it has none.
         sure: how it stands to the runners-up.
         basis: of how many cells it is the best, and on how many prompts.
+        timed: whether the number is one of speed; else it counts tokens per target call.
     """
 
     pair: str
@@ -41,6 +42,7 @@ class Headline:
     interval: str
     sure: str
     basis: str
+    timed: bool
 
 
 def headline(group: Group) -> Headline | None:
@@ -74,6 +76,7 @@ def headline(group: Group) -> Headline | None:
         interval=interval,
         sure=sure + mark,
         basis=_basis(rows, by),
+        timed=by != "block_efficiency",
     )
 
 
