@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.apart import slugs, split
+from spec_bench.report.apart import _together, slugs, split
 from spec_bench.report.command_line import main
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
@@ -166,3 +166,9 @@ def test_parts_that_long_texts_tell_have_short_names_of_their_own() -> None:
     assert all(name.startswith("-machine-2-x-AMD-EPYC") for name in names)
     odd = list(slugs(["stage a b", "stage a-b"]).values())  # the same word of two texts
     assert len(set(odd)) == 2 and all(name.startswith("-a-b-") for name in odd)
+
+
+def test_rows_that_lack_many_columns_are_told_by_how_many() -> None:
+    assert _together(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
+    many = ["batch size 4", *(f"{name} not stated" for name in ("seed", "device", "dtype"))]
+    assert _together(many) == "batch size 4, 3 facts not stated"
