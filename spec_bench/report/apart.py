@@ -14,14 +14,12 @@ import pandas as pd
 
 from spec_bench.columns import COLUMNS, Column, apart_in
 from spec_bench.files import digest
-from spec_bench.report.rows import said
+from spec_bench.report.rows import said, together
 
 _WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNTOLD = ("true", "false", "none", "not stated")  # say nothing without their column
-_UNSTATED = " not stated"
-_FEW_UNSTATED = 2
 _ANY: str = ""  # a value that no row of the same task, or pair, differs in
 
 
@@ -56,18 +54,8 @@ def split(rows: pd.DataFrame, told: Collection[str]) -> list[tuple[str, pd.DataF
         fitting = [_fits(own, key) for own in keys]
         agreed = (_agreed(alone[each][fitting]) for each in varying)
         named = (told or also for told, also in zip(key, agreed, strict=True))
-        parts.append((_together(filter(None, named)), rows[fitting]))
+        parts.append((together(filter(None, named)), rows[fitting]))
     return sorted(parts, key=lambda part: -len(part[1]))
-
-
-def _together(told: Iterable[str]) -> str:
-    """All that tells a part from others; of rows that lack many columns it says how many."""
-    words = list(told)
-    unstated = [word for word in words if word.endswith(_UNSTATED)]
-    if len(unstated) <= _FEW_UNSTATED:
-        return ", ".join(words)
-    stated = [word for word in words if word not in unstated]
-    return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
 
 
 def _values(

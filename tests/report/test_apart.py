@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.apart import _together, slugs, split
+from spec_bench.report.apart import slugs, split
 from spec_bench.report.command_line import main
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.paper import find_figure, find_table
+from spec_bench.report.rows import together
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
 from tests.report.rows import MT_BENCH, around, frame, row, write
@@ -169,6 +170,6 @@ def test_parts_that_long_texts_tell_have_short_names_of_their_own() -> None:
 
 
 def test_rows_that_lack_many_columns_are_told_by_how_many() -> None:
-    assert _together(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
+    assert together(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
     many = ["batch size 4", *(f"{name} not stated" for name in ("seed", "device", "dtype"))]
-    assert _together(many) == "batch size 4, 3 facts not stated"
+    assert together(many) == "batch size 4, 3 facts not stated"

@@ -29,7 +29,7 @@ from spec_bench.report.claims.verdict import (
     verdict_of_majority,
     verdict_of_nearness,
 )
-from spec_bench.report.rows import Group, said
+from spec_bench.report.rows import Group, said, together
 
 Sides = tuple[Side, Side]
 
@@ -122,7 +122,7 @@ def _tasks(
     varying = [each for each in texts if len(set(each.values())) > 1]
     found: dict[str, list[tuple[Group, Case]]] = {}
     for group, case in known:
-        found.setdefault(", ".join(each[id(group)] for each in varying), []).append((group, case))
+        found.setdefault(together(each[id(group)] for each in varying), []).append((group, case))
     return {setting: own for setting, own in found.items() if 1 < len(own) == _different(own)}
 
 
