@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.engine.model import ForwardOutput
+from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.stopwatch import ForwardTimer
 
 
@@ -33,6 +33,7 @@ class Toy(ABC):
         self.timer = ForwardTimer(logits.device)
         self.bytes_per_slot = 0
         self.hidden_size = states
+        self.blocks = 6  # of which nothing is known but their number
 
     @abstractmethod
     def allocate(self, rows: int, slots: int) -> Any:
@@ -68,7 +69,7 @@ class Toy(ABC):
         visible: Tensor,
         *,
         logits_to_keep: int = 0,
-        needs_hidden: bool = False,
+        needs_hidden: Layers = (),
         prefill: bool = False,
     ) -> ForwardOutput:
         """See ``engine.model.LanguageModel``."""
@@ -78,11 +79,16 @@ class Toy(ABC):
         if needs_hidden:
             state = self.state(tokens, positions)
             hidden = torch.nn.functional.one_hot(state, self.hidden_size).to(logits.dtype)
+            hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
         return ForwardOutput(logits[:, -logits_to_keep:], hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """One-hot vectors, as wide as the hidden states."""
         return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """The logits of a one-hot hidden state, as linear in it."""
+        return hidden @ self.logits.flatten(0, -2)[: self.hidden_size].to(hidden.dtype)
 
     def law(
         self, prompt: Sequence[int], length: int, settings: SamplingSettings

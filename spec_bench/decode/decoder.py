@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
-from spec_bench.core.transfer import Committed, Known, places, send
+from spec_bench.core.transfer import Committed, Known, send
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
@@ -72,12 +73,11 @@ class Decoder(DecodingLoop[Row]):
     heads: Heads | None = None
 
     def __post_init__(self) -> None:
+        layers = self.drafter.layers(self.heads, self.target.blocks)
         self._scorer: Scorer = (
-            TreeScorer(self.target, self.pool, needs_hidden=self.heads is not None)
+            TreeScorer(self.target, self.pool, needs_hidden=layers)
             if self.tree_attention
-            else PathScorer(
-                self.target, self.pool, self.policy.shape, needs_hidden=self.heads is not None
-            )
+            else PathScorer(self.target, self.pool, self.policy.shape, needs_hidden=layers)
         )
         self.drafting = Drafting()
 
@@ -109,7 +109,8 @@ class Decoder(DecodingLoop[Row]):
     def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
         slots = self.slots_needed(longest_prompt, max_new_tokens)
         target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
-        return slots * (target + sum(draft.bytes_per_slot for draft in self.drafts))
+        heads = self.heads.bytes_per_slot if self.heads else 0
+        return slots * (target + heads + sum(draft.bytes_per_slot for draft in self.drafts))
 
     def reserve(self, slots: int) -> None:
         self._scorer.reserve(self.rows, slots)
@@ -117,16 +118,17 @@ class Decoder(DecodingLoop[Row]):
             self.pool.cache(f"draft {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)
         ]
-        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows)
+        own = None
+        if self.heads is not None and self.heads.bytes_per_slot:
+            own = self.pool.cache("heads", self.heads, self.rows, slots)
+        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, own)
         self.drafting = self.drafter.drafting(equipment)
 
     def join(self, index: int, request: Request, seed: int) -> Row:
         generator = row_generator(seed, request.prompt_id, self.target.device)
         row = Row(request, generator, list(request.prompt_ids))
-        hidden = self._scorer.prefill(index, row.tokens[:-1])
         self.drafting.start(index, row.tokens)
-        if self.drafting.hidden:
-            self.drafting.hidden.put_row(index, hidden)
+        self._scorer.prefill(index, row.tokens[:-1], partial(self.drafting.see_prompt, index))
         return row
 
     def step(self, active: Sequence[Row]) -> int:
@@ -145,9 +147,8 @@ class Decoder(DecodingLoop[Row]):
         tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
         logits, hidden = self._scorer.score(tree, committed.lengths)
         result = self._judge(tree, logits, draws)
-        if drafting.hidden and hidden is not None:
-            rows = places(len(active), hidden.device)
-            drafting.hidden.put(hidden[rows, result.path[rows, result.accepted]])
+        if hidden is not None:
+            drafting.see_path(hidden, result.path, result.accepted)
         tokens = tree.tokens.gather(1, result.path)[:, 1:]
         emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
         emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))

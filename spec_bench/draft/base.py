@@ -17,23 +17,34 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Tree
-from spec_bench.draft.hidden import HiddenStates
 from spec_bench.draft.ngrams import Guess
-from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.registry import Registry
 
 
 class Drafting:
-    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
-
-    Attributes:
-        hidden: the target's hidden states behind the rows, for drafters that look at them.
-    """
-
-    hidden: HiddenStates | None = None
+    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding."""
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        """Prefills a row with all prompt tokens but the last."""
+        """Prefills a row with all prompt tokens but the last; the target comes after."""
+
+    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+        """Takes the target's hidden states of a part of a row's prompt.
+
+        Args:
+            row: the row, started before.
+            start: which token of the prompt is the part's first.
+            hidden: [T, D] those that the drafter asks for.
+        """
+
+    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+        """Takes the target's hidden states of verified trees, before they are committed.
+
+        Args:
+            hidden: [R, N, D] of every node.
+            path: [R, L + 1] accepted nodes in order, the root first.
+            accepted: [R]; behind a row's first ``accepted + 1`` nodes its path means nothing.
+        """
 
     def needs(self, committed: Committed) -> Sequence[Known]:
         """Numbers that drafting this tree will want on the device: they are sent there together.
@@ -89,8 +100,6 @@ class Drafting:
 
     def move_row(self, source: int, target: int) -> None:
         """Moves a row over another one."""
-        if self.hidden is not None:
-            self.hidden.move(source, target)
 
     def take_forward_s(self) -> float:
         """Seconds of drafting since the last call."""
@@ -104,16 +113,22 @@ class Heads(nn.Module, ABC):
         kind: of the drafter that uses it.
         shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
         starts_as_target: whether its last layer can start as the target's.
+        bytes_per_slot: bytes that one token takes in a cache of its own; 0 where it has none.
     """
 
     kind: ClassVar[str]
     starts_as_target: ClassVar[bool] = False
+    bytes_per_slot: int = 0
     shape: Any
 
     @property
     def parameter_count(self) -> int:
         """Parameters of its own; the target's embeddings, which it may read, are not."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def allocate(self, rows: int, slots: int) -> Any:
+        """A cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
+        raise NotImplementedError
 
     @abstractmethod
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
@@ -189,6 +204,7 @@ class Equipment:
         caches: one per draft model.
         heads: the draft heads, where there are some.
         rows: rows of the caches.
+        heads_cache: of heads that have one.
     """
 
     target: LanguageModel
@@ -196,6 +212,7 @@ class Equipment:
     caches: Sequence[Any]
     heads: Any
     rows: int
+    heads_cache: Any = None
 
     @property
     def embed(self) -> Callable[[Tensor], Tensor]:
@@ -228,6 +245,15 @@ class Drafter(ABC):
     def reach(self, heads: Heads) -> int | None:
         """The deepest tree that heads of its kind can draft; None where nothing limits it."""
         return None
+
+    def layers(self, heads: Heads | None, blocks: int) -> Layers:
+        """Which of the target's hidden states it looks at.
+
+        Args:
+            heads: the network, where it has one.
+            blocks: of the target.
+        """
+        return LAST if heads is not None else ()
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:

@@ -1,9 +1,14 @@
-"""The target's hidden state behind each row: what draft heads look at."""
+"""The target's last hidden state behind each row: what draft heads look at."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from spec_bench.core.transfer import places
+from spec_bench.draft.base import Drafting
 
 
 class HiddenStates:
@@ -33,3 +38,27 @@ class HiddenStates:
     def move(self, source: int, target: int) -> None:
         """Copies a row's state over another's."""
         self._states[target] = self._states[source]
+
+
+class DraftingOnLast(Drafting):
+    """Drafting that looks at the target's last hidden state at the token before the root.
+
+    Args:
+        hidden: these states of all rows.
+    """
+
+    def __init__(self, hidden: HiddenStates) -> None:
+        self.hidden = hidden
+
+    def start(self, row: int, prompt: Sequence[int]) -> None:
+        self.hidden.put_row(row, None)
+
+    def see_prompt(self, row: int, start: int, hidden: Tensor) -> None:
+        self.hidden.put_row(row, hidden[-1])
+
+    def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
+        rows = places(path.shape[0], hidden.device)
+        self.hidden.put(hidden[rows, path[rows, accepted]])
+
+    def move_row(self, source: int, target: int) -> None:
+        self.hidden.move(source, target)

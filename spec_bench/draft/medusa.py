@@ -24,7 +24,7 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
 from spec_bench.draft.heads import filled
-from spec_bench.draft.hidden import HiddenStates
+from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
 from spec_bench.draft.residual import ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 
@@ -134,7 +134,7 @@ class MedusaHeads(Heads):
         return _FILES[0], weights, config
 
 
-class MedusaDrafting(Drafting):
+class MedusaDrafting(DraftingOnLast):
     """K heads; all nodes of a level get the same proposals, those of the level's head.
 
     Args:
@@ -143,12 +143,10 @@ class MedusaDrafting(Drafting):
         vocab_size: tokens that exist; the heads may have padded rows.
     """
 
-    hidden: HiddenStates
-
     def __init__(self, heads: MedusaHeads, rows: int, vocab_size: int) -> None:
         self._heads, self._vocab = heads, vocab_size
         weight = next(heads.parameters())
-        self.hidden = HiddenStates(rows, heads.shape.hidden, weight)
+        super().__init__(HiddenStates(rows, heads.shape.hidden, weight))
         self._timer = ForwardTimer(weight.device)
         self._logits = torch.empty(0)
 

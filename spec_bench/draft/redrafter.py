@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from spec_bench.core.transfer import Known
 from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
 from spec_bench.draft.heads import filled
-from spec_bench.draft.hidden import HiddenStates
+from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
 from spec_bench.draft.residual import ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 
@@ -155,7 +155,7 @@ class RecurrentHead(Heads):
         return _FILE, self.state_dict(), config
 
 
-class RecurrentDrafting(Drafting):
+class RecurrentDrafting(DraftingOnLast):
     """Beams of equal length from one recurrent head.
 
     Args:
@@ -165,14 +165,12 @@ class RecurrentDrafting(Drafting):
         vocab_size: tokens that exist; the head may have padded rows.
     """
 
-    hidden: HiddenStates
-
     def __init__(
         self, head: RecurrentHead, embed: Callable[[Tensor], Tensor], rows: int, vocab_size: int
     ) -> None:
         self._head, self._embed, self._vocab = head, embed, vocab_size
         self._like = next(head.parameters())
-        self.hidden = HiddenStates(rows, head.shape.hidden, self._like)
+        super().__init__(HiddenStates(rows, head.shape.hidden, self._like))
         self._timer = ForwardTimer(self._like.device)
 
     def beams(self, roots: Sequence[int], width: int, length: int) -> Tensor:

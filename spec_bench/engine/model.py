@@ -29,12 +29,19 @@ from spec_bench.engine.stopwatch import ForwardTimer
 COMPILE = {"none": None, "static": None, "dynamo": "eager", "inductor": "inductor"}  # backends
 
 
+Layers = tuple[int, ...]
+"""Which entries of transformers' ``hidden_states`` are wanted: 0 is the embedding, i the input of
+block i, the last one is after the final norm."""
+LAST: Layers = (-1,)
+
+
 class ForwardOutput(NamedTuple):
     """What a pass returns.
 
     Attributes:
         logits: [R, T', V], T' = T or the last ``logits_to_keep``.
-        hidden: [R, T, D] last hidden states, None unless asked for.
+        hidden: [R, T, D] hidden states, those of several places side by side; None unless asked
+            for.
     """
 
     logits: Tensor
@@ -67,6 +74,7 @@ class LanguageModel(Protocol):
         timer: seconds in forward passes.
         bytes_per_slot: bytes that one token's keys and values take.
         hidden_size: D, the width of the hidden states.
+        blocks: L, how many there are between the embedding and the final norm.
     """
 
     vocab_size: int
@@ -77,9 +85,14 @@ class LanguageModel(Protocol):
     timer: ForwardTimer
     bytes_per_slot: int
     hidden_size: int
+    blocks: int
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Input embeddings. tokens [...] -> [..., D]."""
+        ...
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """The last layer alone. Hidden states after the final norm [..., D] -> logits [..., V]."""
         ...
 
     def allocate(self, rows: int, slots: int) -> Any:
@@ -96,7 +109,7 @@ class LanguageModel(Protocol):
         visible: Tensor,
         *,
         logits_to_keep: int = 0,
-        needs_hidden: bool = False,
+        needs_hidden: Layers = (),
         prefill: bool = False,
     ) -> ForwardOutput:
         """Runs T tokens per row and stores them at slots starts[r], starts[r] + 1, ...
@@ -109,7 +122,7 @@ class LanguageModel(Protocol):
             positions: [R, T].
             visible: [R, T, S] bool, which slots each token attends to.
             logits_to_keep: 0 for all T, else the last so many.
-            needs_hidden: whether to return hidden states.
+            needs_hidden: which hidden states to return.
             prefill: whether this is a prompt's pass, which no other one repeats.
 
         Returns:
@@ -182,6 +195,7 @@ class HuggingFaceModel:
         self._layouts = self._layers()
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
         self.hidden_size: int = config.hidden_size
+        self.blocks: int = config.num_hidden_layers
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
         alone = processes.count() < 2  # what processes say to one another is not recorded
@@ -226,6 +240,11 @@ class HuggingFaceModel:
         table = self.module.get_input_embeddings()
         return table(tokens.to(self.device)).to(self.device)
 
+    def project(self, hidden: Tensor) -> Tensor:
+        last = self.module.get_output_embeddings()
+        found: Tensor = last(hidden.to(last.weight.device))
+        return found[..., : self.vocab_size].to(self.device)
+
     def allocate(self, rows: int, slots: int) -> SlotCache:
         return SlotCache(self._layouts, rows, slots, scratch=self.static is not None)
 
@@ -240,7 +259,7 @@ class HuggingFaceModel:
         visible: Tensor,
         *,
         logits_to_keep: int = 0,
-        needs_hidden: bool = False,
+        needs_hidden: Layers = (),
         prefill: bool = False,
     ) -> ForwardOutput:
         self.timer.start()
@@ -273,7 +292,7 @@ class HuggingFaceModel:
         positions: Tensor,
         visible: Tensor,
         logits_to_keep: int,
-        needs_hidden: bool,
+        needs_hidden: Layers,
     ) -> tuple[Tensor, ...]:
         """A pass as the module makes it: logits and, if asked for, hidden states."""
         # Most modules take all rows at once; alone, a row reads no further than it writes.
@@ -294,13 +313,13 @@ class HuggingFaceModel:
                         past_key_values=cache,
                         use_cache=True,
                         logits_to_keep=logits_to_keep,
-                        output_hidden_states=needs_hidden,
+                        output_hidden_states=bool(needs_hidden),
                     )
                 )
         logits = _rows([output.logits for output in outputs])
         if not needs_hidden:
             return (logits,)
-        return logits, _rows([output.hidden_states[-1] for output in outputs])
+        return logits, _rows([_chosen(output.hidden_states, needs_hidden) for output in outputs])
 
     @torch.inference_mode()
     def _over_buffers(self, cache: SlotCache, kind: Kind, buffers: Buffers) -> tuple[Tensor, ...]:
@@ -315,11 +334,11 @@ class HuggingFaceModel:
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=kind.logits_to_keep,
-                output_hidden_states=kind.needs_hidden,
+                output_hidden_states=bool(kind.needs_hidden),
             )
         if not kind.needs_hidden:
             return (output.logits,)
-        return output.logits, output.hidden_states[-1]
+        return output.logits, _chosen(output.hidden_states, kind.needs_hidden)
 
     @torch.inference_mode()
     def prepare(self, cache: SlotCache, batch: int) -> None:
@@ -347,6 +366,13 @@ def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
     """[R, T] where tokens [R, T] go that stand side by side from their row's first slot on."""
     first = Known.of(starts).on(tokens.device).unsqueeze(1)
     return first + places(tokens.shape[1], tokens.device)
+
+
+def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:
+    """The hidden states of some places, side by side."""
+    if len(layers) == 1:
+        return states[layers[0]]
+    return torch.cat([states[place].to(states[layers[0]].device) for place in layers], dim=-1)
 
 
 def _rows(parts: list[Tensor]) -> Tensor:

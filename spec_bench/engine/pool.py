@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from spec_bench.engine.model import HuggingFaceModel, LanguageModel
+from spec_bench.engine.model import HuggingFaceModel
+
+
+class Allocates(Protocol):
+    """What has a cache: a model, or draft heads with a cache of their own."""
+
+    def allocate(self, rows: int, slots: int) -> Any:
+        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+        ...
 
 
 class CachePool:
@@ -16,9 +24,9 @@ class CachePool:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[LanguageModel, Any]] = {}
+        self._held: dict[str, tuple[Allocates, Any]] = {}
 
-    def cache(self, role: str, model: LanguageModel, rows: int, slots: int) -> Any:
+    def cache(self, role: str, model: Allocates, rows: int, slots: int) -> Any:
         """The role's cache, of at least ``rows`` x ``slots``.
 
         Args:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from spec_bench.core.transfer import Known, constant
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.engine.model import ForwardOutput, LanguageModel, ModelCache
+from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers, ModelCache
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from spec_bench.engine.tree_pass import Seen, prefill, run_nodes, run_pending, unseen
 
 
 class Scorer(Protocol):
@@ -25,18 +25,18 @@ class Scorer(Protocol):
 
     Attributes:
         rows_per_sequence: cache rows that one sequence takes.
-        needs_hidden: whether hidden states are wanted.
+        needs_hidden: which hidden states are wanted.
     """
 
     rows_per_sequence: int
-    needs_hidden: bool
+    needs_hidden: Layers
 
     def reserve(self, rows: int, slots: int) -> None:
         """Makes room for ``rows`` sequences of ``slots`` tokens, tree included."""
         ...
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
-        """Runs a prompt without its last token; its last hidden state [D], if wanted."""
+    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+        """Runs a prompt without its last token; its hidden states, if wanted, are handed on."""
         ...
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
@@ -74,7 +74,7 @@ class TreeScorer:
     rows_per_sequence = 1
 
     def __init__(
-        self, target: LanguageModel, pool: CachePool, *, needs_hidden: bool = False
+        self, target: LanguageModel, pool: CachePool, *, needs_hidden: Layers = ()
     ) -> None:
         self._target, self._pool, self.needs_hidden = target, pool, needs_hidden
         self._cache: Any = None
@@ -82,8 +82,8 @@ class TreeScorer:
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
-        return prefill(self._target, self._cache, row, tokens, needs_hidden=self.needs_hidden)
+    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
+        prefill(self._target, self._cache, row, tokens, self.needs_hidden, seen)
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = slice(0, tree.shape.size)
@@ -133,7 +133,7 @@ class PathScorer:
         pool: CachePool,
         shape: TreeShape,
         *,
-        needs_hidden: bool = False,
+        needs_hidden: Layers = (),
     ) -> None:
         self._target, self._pool, self._shape = target, pool, shape
         self.needs_hidden = needs_hidden
@@ -154,12 +154,11 @@ class PathScorer:
     def reserve(self, rows: int, slots: int) -> None:
         self._cache = self._pool.cache("target", self._target, rows * self._paths, slots)
 
-    def prefill(self, row: int, tokens: Sequence[int]) -> Tensor | None:
+    def prefill(self, row: int, tokens: Sequence[int], seen: Seen = unseen) -> None:
         first = row * self._paths
-        hidden = prefill(self._target, self._cache, first, tokens, needs_hidden=self.needs_hidden)
+        prefill(self._target, self._cache, first, tokens, self.needs_hidden, seen)
         for copy in range(first + 1, first + self._paths):
             self._cache.move_row(first, copy, len(tokens))
-        return hidden
 
     def score(self, tree: Tree, lengths: list[int]) -> ForwardOutput:
         nodes = constant(self._nodes, tree.tokens.device)

@@ -43,14 +43,14 @@ class Kind(NamedTuple):
         tokens: T, stand-ins included.
         slots: S.
         logits_to_keep: 0 for all T, else the last so many.
-        needs_hidden: whether hidden states come out.
+        needs_hidden: which hidden states come out.
     """
 
     rows: int
     tokens: int
     slots: int
     logits_to_keep: int
-    needs_hidden: bool
+    needs_hidden: tuple[int, ...]
 
 
 @dataclass
@@ -183,7 +183,12 @@ class StaticPasses:
         self.refusals: list[str] = []  # why passes stayed with the module
 
     def kind(
-        self, cache: SlotCache, tokens: Tensor, reach: int, logits_to_keep: int, hidden: bool
+        self,
+        cache: SlotCache,
+        tokens: Tensor,
+        reach: int,
+        logits_to_keep: int,
+        hidden: tuple[int, ...],
     ) -> Kind:
         """The kind of pass that serves tokens [R, T] which read ``reach`` slots."""
         rows, count = tokens.shape
@@ -266,7 +271,7 @@ class StaticPasses:
             batch: most sequences that decode together, of one row each or of several.
             run: makes one pass of a kind over as many slots as it is told.
         """
-        widest: dict[tuple[int, int, bool], int] = {}
+        widest: dict[tuple[int, int, tuple[int, ...]], int] = {}
         for kind in cache.passes:
             # Rows with unequal numbers of pending tokens keep all logits.
             for keep in {kind.logits_to_keep, 0} if batch > 1 else {kind.logits_to_keep}:

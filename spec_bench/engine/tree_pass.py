@@ -6,7 +6,7 @@ position ``length + depth(i)``; node 0 is the last committed token, which has no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,9 +14,15 @@ from torch.nn.functional import pad
 
 from spec_bench.core.transfer import Known, constant, places
 from spec_bench.core.tree import Tree
-from spec_bench.engine.model import ForwardOutput, LanguageModel
+from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 
 PREFILL_CHUNK = 512
+Seen = Callable[[int, Tensor], None]
+"""Takes hidden states [T, D] of consecutive tokens of a prompt, and which token is the first."""
+
+
+def unseen(start: int, hidden: Tensor) -> None:
+    """Takes hidden states that nobody looks at."""
 
 
 def prefill(
@@ -24,9 +30,9 @@ def prefill(
     cache: object,
     row: int,
     tokens: Sequence[int],
-    *,
-    needs_hidden: bool = False,
-) -> Tensor | None:
+    needs_hidden: Layers = (),
+    seen: Seen = unseen,
+) -> None:
     """Runs a prompt into one row's cache, in chunks. Rows are prefilled one by one, so that a
     row's numbers are the same in every batch.
 
@@ -35,12 +41,9 @@ def prefill(
         cache: its cache.
         row: the row.
         tokens: the prompt without its last token; may be empty.
-        needs_hidden: whether the last hidden state is wanted.
-
-    Returns:
-        The hidden state [D] of the last token; None if not wanted or there is no token.
+        needs_hidden: which hidden states are wanted.
+        seen: takes those of every chunk.
     """
-    hidden = None
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
         positions = start + torch.arange(chunk.shape[1], device=model.device).unsqueeze(0)
@@ -57,7 +60,8 @@ def prefill(
             needs_hidden=needs_hidden,
             prefill=True,
         ).hidden
-    return None if hidden is None else hidden[0, -1]
+        if hidden is not None:
+            seen(start, hidden[0])
 
 
 def run_pending(
@@ -67,7 +71,7 @@ def run_pending(
     tokens: Tensor,
     *,
     logits_to_keep: int = 1,
-    needs_hidden: bool = False,
+    needs_hidden: Layers = (),
 ) -> ForwardOutput:
     """Runs tokens that follow one another, under a causal mask: what a draft has not seen yet, or
     the paths of a tree one by one.
@@ -78,7 +82,7 @@ def run_pending(
         starts: [R] first slot = first position per row.
         tokens: [R, T].
         logits_to_keep: how many of the last logits, 0 for all.
-        needs_hidden: whether to return hidden states.
+        needs_hidden: which hidden states to return.
 
     Returns:
         Logits [R, 1 or T, V], and hidden states [R, T, D] if asked for.
@@ -106,7 +110,7 @@ def run_nodes(
     lengths: list[int],
     nodes: slice,
     *,
-    needs_hidden: bool = False,
+    needs_hidden: Layers = (),
 ) -> ForwardOutput:
     """Runs a range of tree nodes with tree attention: each sees its row's committed tokens, its
     ancestors and itself.
@@ -117,7 +121,7 @@ def run_nodes(
         tree: the tree, grown at least to these nodes.
         lengths: [R] committed tokens in the cache.
         nodes: consecutive node indices, T of them.
-        needs_hidden: whether to return hidden states.
+        needs_hidden: which hidden states to return.
 
     Returns:
         Logits [R, T, V], and hidden states [R, T, D] if asked for.
@@ -141,7 +145,7 @@ def run_under_ancestors(
     positions: Tensor,
     ancestors: Tensor,
     *,
-    needs_hidden: bool = False,
+    needs_hidden: Layers = (),
 ) -> ForwardOutput:
     """Runs nodes that see their row's first ``length`` slots and, of the slots behind, those that
     ``ancestors`` says.
@@ -154,7 +158,7 @@ def run_under_ancestors(
         tokens: [R, T].
         positions: [R, T].
         ancestors: [R, T, C]; entry c is about slot ``length + c``.
-        needs_hidden: whether to return hidden states.
+        needs_hidden: which hidden states to return.
 
     Returns:
         Logits [R, T, V], and hidden states [R, T, D] if asked for.

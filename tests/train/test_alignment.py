@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from spec_bench.engine.model import LAST
 from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
 from spec_bench.train.hidden import hidden_states
@@ -79,7 +80,7 @@ def test_hidden_states_are_those_that_decoding_hands_to_the_heads() -> None:
             torch.tensor([dialogue.ids]),
             torch.arange(length)[None],
             torch.ones(1, length, length).tril().bool(),
-            needs_hidden=True,
+            needs_hidden=LAST,
         )
         assert output.hidden is not None
         expected.append(output.hidden[0, positions(dialogue)])
