@@ -18,14 +18,22 @@ from torch import Tensor
 _ALIGNED = 8  # bytes; the largest item there is
 
 
-@functools.lru_cache(maxsize=1024)
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     """Numbers that never change, as a tensor that is made once a device. Nobody writes to it.
 
     Args:
-        values: numbers, or tuples of numbers of equal length.
+        values: numbers of one type, or tuples of such numbers of equal length.
         device: where they are wanted.
     """
+    first: Any = values
+    while isinstance(first, tuple) and first:
+        first = first[0]
+    return constant_of_type(values, type(first), device)
+
+
+@functools.lru_cache(maxsize=1024)
+def constant_of_type(values: tuple[Any, ...], kind: type, device: torch.device) -> Tensor:
+    """``constant``; the type tells (0, 1) from (False, True), which are equal to one another."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)
 

@@ -35,3 +35,9 @@ def test_known_numbers_are_copied_once_and_what_follows_from_them_never() -> Non
 
 def test_a_constant_is_made_once_a_device() -> None:
     assert constant((1, 2), torch.device("cpu")) is constant((1, 2), torch.device("cpu"))
+
+
+def test_equal_constants_of_two_types_are_two_tensors() -> None:
+    cpu = torch.device("cpu")
+    made = [constant(((value,),), cpu) for value in (1, True, 1.0)]
+    assert [one.dtype for one in made] == [torch.long, torch.bool, torch.float32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spec_bench.core.transfer import constant
+from spec_bench.core.transfer import constant_of_type
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.agreement import near_tie_gap
@@ -46,7 +46,7 @@ def test_no_replaced_cache_stays_alive_when_trees_grow() -> None:
             pool.cache(*role, 1, 1).bytes for role in (("target", target), ("draft 0", draft))
         )
         assert held == expected
-        constant.cache_clear()  # what never changes stays, and is no cache's
+        constant_of_type.cache_clear()  # what never changes stays, and is no cache's
         assert sim.allocated - before <= 1.05 * expected
 
 
