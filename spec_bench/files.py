@@ -87,6 +87,11 @@ def jobs_folder(results: Path, name: str) -> Path:
     return results / RUNS / "jobs" / name
 
 
+def threads_file(results: Path) -> Path:
+    """The number of threads that was found faster, by machine and target."""
+    return results / RUNS / "threads.json"
+
+
 def judgements_folder(results: Path) -> Path:
     """The judgements of all experiments, by what was asked."""
     return results / RUNS / "judgements"

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-
-import torch
+from time import perf_counter
 
 from spec_bench import files
 from spec_bench.decode.config import AnyDecoder, build_decoder
@@ -30,14 +29,11 @@ from spec_bench.run.collect import collect
 from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering, ordinals
 from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
-from spec_bench.run.pairing import (
-    Timings,
-    timings_of,
-    unpaired,
-)
+from spec_bench.run.pairing import Timings, timings_of, unpaired
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore, FollowerStore
+from spec_bench.run.threads import use_threads
 from spec_bench.run.turns import batches, decode_in_turn
 from spec_bench.tasks import Task
 
@@ -63,13 +59,12 @@ def run_job(settings: JobSettings) -> list[CellResult]:
         runs = _open(settings, locks)
         pending = [run for run in runs if not run.store.complete(settings.repeats)]
         if pending:
-            if settings.threads is not None:
-                torch.set_num_threads(settings.threads)
             metering = locks.enter_context(Metering(settings))
             machine = locks.enter_context(Machine(settings.device, ordinals(settings)))
             tokenizer, tokens = tokenizer_of(settings.pair)
             prompts = Prompts.build(settings, tokenizer)
             models = models_of(settings.pair, tokens)
+            use_threads(settings, models[0])
             baseline = runs[0]
             if processes.rank() == 0:
                 for run in [baseline, *(each for each in pending if each is not baseline)]:
@@ -77,9 +72,12 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             against = timings_of(baseline)
             active = _with_baseline(settings, baseline, pending, against, prompts.requests)
             _describe(settings, pending)
+            start = perf_counter()
             _prepare(settings, active, models, prompts.requests)
+            prepared = perf_counter()
             processes.wait_for_all()  # none writes before all have read what there is
             decode_in_turn(settings, active, baseline, against, prompts, metering, machine)
+            _weigh_capture(settings, prepared - start, perf_counter() - prepared)
             if processes.rank() == 0:
                 ran = ran_with(settings, models[0], tokenizer)
                 collect(settings, runs, pending, against, prompts, metering, ran)
@@ -190,6 +188,17 @@ def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Requ
     for batch in list(batches(requests, settings.batch_size))[: settings.warmup]:
         short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
         decoder.generate(short, settings.seed)
+
+
+def _weigh_capture(settings: JobSettings, preparing: float, decoding: float) -> None:
+    """Says so where capturing the passes took longer than all that they then decoded (seconds)."""
+    how = settings.pair.specs[0].compile
+    if how != "none" and preparing > decoding:
+        log.warning(
+            "engine.compile=%s took %.0f s before the first prompt, the prompts %.0f s: "
+            "a job of this size is done sooner with engine.compile=none",
+            *(how, preparing, decoding),
+        )
 
 
 def _judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
