@@ -13,7 +13,7 @@ import pytest
 
 from spec_bench.run import app
 
-SEED, COUNT = 20240601, 100
+SEED = 20240601
 NOT_WHOLE = [
     "1.5",
     "nan",
@@ -157,14 +157,18 @@ def complaint(capture: pytest.CaptureFixture[str], overrides: list[str]) -> str:
     return f"written: {sorted(Path().iterdir())}" if any(Path().iterdir()) else ""
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(450, marks=pytest.mark.slow)])
 def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    count: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setattr(app, "run_job_of", None)  # a job that starts is an error, not a wait
-    cases = list(wrong_overrides(COUNT))
+    cases = list(wrong_overrides(count))
     found = {str(case): complaint(capsys, case) for case in cases}
     assert not {case: what for case, what in found.items() if what}
 
