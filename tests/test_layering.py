@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "api": {"core", "engine", "decode", "tasks", "sinks", "run", "validation"},
     "__init__": {"api", "run"},
-    "__main__": {"run"},
+    "__main__": {"run", "report"},
 }
 ONLY_IN: dict[str, set[str]] = {
     "hydra": {"run", "train", "api"},

@@ -73,7 +73,7 @@ def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | 
         ).confidence_interval
     if not (isfinite(ends.low) and isfinite(ends.high)):
         return Interval(value)
-    return Interval(value, float(ends.low), float(ends.high))
+    return Interval(value, float(ends.low), float(ends.high), freedom=prompts - 1)
 
 
 def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
@@ -114,8 +114,9 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
         return Interval(value)
     between = _between_repeats(slopes, data)
     variance = error**2 + between
+    freedom = float(max(prompts - 1, 1))
     if variance == 0:
-        return Interval(value, value, value)
+        return Interval(value, value, value, freedom=freedom)
     if between > 0:
         small = between**2 / (repeats - 1)
         freedom = variance**2 / (small + (error**4 / (prompts - 1) if prompts > 1 else 0))
@@ -125,7 +126,8 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
         else:
             below, above = 1.0, 1.0
         below, above = below * wider, above * wider
-    return Interval(value, value - below * sqrt(variance), value + above * sqrt(variance))
+    low, high = value - below * sqrt(variance), value + above * sqrt(variance)
+    return Interval(value, low, high, freedom=freedom)
 
 
 def _over_prompts(

@@ -19,6 +19,8 @@ class Interval:
         by_prompt: what it is the mean of, a number a prompt; empty where it is no such mean.
         parts: the numbers of each prompt that make it by their sums, such as BLEU's counts; empty
             where it is a mean, or nobody knows.
+        freedom: degrees of freedom behind the ends, on the scale they were laid out on; None where
+            nobody needs them.
     """
 
     value: float
@@ -26,6 +28,7 @@ class Interval:
     high: float | None = None
     by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
+    freedom: float | None = field(default=None, compare=False, repr=False)
 
     def scaled(self, factor: float) -> Interval:
         """The interval of ``factor`` (positive) times the statistic."""

@@ -1,0 +1,1 @@
+"""Two results folders set against each other, cell by cell."""

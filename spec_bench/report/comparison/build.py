@@ -1,0 +1,139 @@
+"""The comparison as a whole: what changed, corrected for how many numbers were looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from spec_bench.metrics.many import holm
+from spec_bench.report.comparison.cells import Differing, differing, matches, read_side
+from spec_bench.report.comparison.change import Change, changes
+
+ALPHA, MARGIN = 0.05, 0.02
+Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
+ORDER: tuple[Verdict, ...] = (
+    *("regression", "improvement", "no change shown"),
+    *("identical", "not judged"),
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A change with its verdict.
+
+    Attributes:
+        change: what changed.
+        p: corrected for all changes that were judged; None where it was not.
+        verdict: what follows.
+    """
+
+    change: Change
+    p: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two results folders.
+
+    Attributes:
+        before: name of the first.
+        after: name of the second.
+        alpha: the chance of any false alarm.
+        margin: the share by which a speed-up may change and count as the same.
+        judged: all changes, regressions first.
+        failed: cells that have numbers on the first side and failed on the second, with why.
+        gone: cells of the first side alone.
+        new: cells of the second side alone.
+        differing: settings, machines and versions that are not the same.
+    """
+
+    before: str
+    after: str
+    alpha: float
+    margin: float
+    judged: tuple[Judged, ...]
+    failed: tuple[tuple[str, str], ...]
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
+    differing: tuple[Differing, ...]
+
+    def of(self, verdict: Verdict) -> list[Judged]:
+        """The changes of one verdict."""
+        return [each for each in self.judged if each.verdict == verdict]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether something got worse, or failed."""
+        return bool(self.failed or self.of("regression"))
+
+    @property
+    def sentence(self) -> str:
+        """What it comes to."""
+        counts = {verdict: len(self.of(verdict)) for verdict in ORDER}
+        told = [f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in ORDER[:2]]
+        told.append(f"{len(self.judged) - counts['not judged']} numbers compared")
+        told += [f"{counts['not judged']} not judged"] if counts["not judged"] else []
+        told += [f"{len(self.failed)} cells failed that had not"] if self.failed else []
+        return ", ".join(told)
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MARGIN) -> Comparison:
+    """Sets one results folder against another.
+
+    Args:
+        before: a results folder or table.
+        after: another.
+        alpha: the chance of any false alarm among all numbers.
+        margin: a speed-up that changed by at most this share counts as the same: processes differ
+            by that much from start to start, which prompts cannot tell.
+
+    Raises:
+        ValueError: there are no rows, or no cell is on both sides.
+    """
+    sides = read_side(before), read_side(after)
+    found = matches(*sides)
+    every = [each for match in found.both for each in changes(match, *sides, margin)]
+    failed = tuple(
+        (match.name, str(match.after.row["reason"]))
+        for match in found.both
+        if match.after.failed and not match.before.failed
+    )
+    return Comparison(
+        before=sides[0].name,
+        after=sides[1].name,
+        alpha=alpha,
+        margin=margin,
+        judged=tuple(judge(every, alpha)),
+        failed=failed,
+        gone=found.gone,
+        new=found.new,
+        differing=tuple(differing(found.both, *sides)),
+    )
+
+
+def judge(every: Sequence[Change], alpha: float) -> list[Judged]:
+    """Verdicts, corrected together; regressions first, in each the surest first.
+
+    What is the same on every prompt cannot give an alarm and is not counted among the tests.
+    """
+    known = [each for each in every if each.p is not None and not each.identical]
+    corrected = holm([each.p for each in known if each.p is not None])
+    by_change = {id(each): p for each, p in zip(known, corrected, strict=True)}
+    judged = [_judged(each, by_change.get(id(each)), alpha) for each in every]
+    place = {verdict: number for number, verdict in enumerate(ORDER)}
+    return sorted(judged, key=lambda each: (place[each.verdict], each.p or 0.0))
+
+
+def _judged(change: Change, p: float | None, alpha: float) -> Judged:
+    if p is None:
+        return Judged(change, None, "identical" if change.identical else "not judged")
+    if p >= alpha:
+        return Judged(change, p, "no change shown")
+    return Judged(change, p, "regression" if change.worse else "improvement")

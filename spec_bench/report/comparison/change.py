@@ -1,0 +1,184 @@
+"""How much one cell changed in one number, prompt by prompt, and how sure that is.
+
+A speed-up is that over the run's own plain decoding, timed in turn with the cell: two machines, or
+one machine on two days, differ in that as little as can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import log1p
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from spec_bench.columns import Column, column, columns_in
+from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.many import p_value
+from spec_bench.report.comparison.cells import Cell, Match, Side
+from spec_bench.report.counts import Counts, Records, value_of_sums
+
+Array = NDArray[np.float64]
+Runs = Mapping[str, Counts]
+_SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
+_TIMES = "token_rate"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of one cell on both sides.
+
+    Attributes:
+        cell: its name.
+        column: the number's.
+        before: on the first side.
+        after: on the second side.
+        found: the change with its interval, a share of ``before`` where ``relative``; None where
+            it is not judged.
+        relative: whether it is a share.
+        p: uncorrected p-value of no change beyond the margin; None where it is not judged.
+        prompts: that both sides have.
+        why: why it is not judged; "".
+    """
+
+    cell: str
+    column: Column
+    before: float | None
+    after: float | None
+    found: Interval | None
+    relative: bool
+    p: float | None
+    prompts: int = 0
+    why: str = ""
+
+    @property
+    def identical(self) -> bool:
+        """Whether no prompt differs."""
+        found = self.found
+        return found is not None and found.value == found.low == found.high == 0
+
+    @property
+    def worse(self) -> bool:
+        """Whether it goes the wrong way."""
+        assert self.found is not None
+        return self.found.value < 0 if self.column.better == "up" else self.found.value > 0
+
+
+def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
+    """What changed of a cell that both sides have: speed-up, block efficiency, quality.
+
+    Args:
+        match: the cell.
+        before: the first side.
+        after: the second side.
+        margin: a speed-up that changed by this share is as good as the same.
+    """
+    if match.before.failed or match.after.failed:
+        return
+    for each in _columns(match):
+        values = [_number(cell.row.get(each.name)) for cell in (match.before, match.after)]
+        by_definition = each.kind != "score" and match.before.row["decoder"] == "ar"
+        if None not in values and not by_definition:
+            yield _change(match, each, before.records, after.records, margin)
+
+
+def _columns(match: Match) -> Iterator[Column]:
+    yield column(_SPEEDUP)
+    yield column("block_efficiency")
+    for each in columns_in({**match.before.row, **match.after.row}):
+        if each.kind in ("likelihood", "score"):
+            yield each
+
+
+def _change(match: Match, each: Column, before: Records, after: Records, margin: float) -> Change:
+    """One number's change."""
+    timed = each.name == _SPEEDUP
+    relative = each.kind != "score"
+    name = each.name
+    one, other = _number(match.before.row.get(name)), _number(match.after.row.get(name))
+    if _digests(match):
+        return Change(match.name, each, one, other, None, relative, None, why=_OTHER_PROMPTS)
+    read = _timed if timed else partial(_counted, name=name)
+    first, second = read(match.before, before), read(match.after, after)
+    table, why = _table(first, second)
+    if table is None:
+        return Change(match.name, each, one, other, None, relative, None, why=why)
+    own = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
+    interval = _interval(own, table, each)
+    if interval is None:
+        return Change(match.name, each, one, other, None, relative, None, why="no value")
+    p = p_value(interval, log1p(margin) if timed else 0.0)
+    shown = interval.mapped(lambda value: float(np.expm1(value))) if relative else interval
+    why = "" if p is not None else "one prompt"
+    return Change(match.name, each, one, other, shown, relative, p, table.shape[-1], why)
+
+
+def _interval(own: Callable[..., Array], table: Array, each: Column) -> Interval | None:
+    """Of the log-ratio of the sides' numbers, or of scores their difference by percentiles."""
+    half = len(table) // 2
+
+    def ratio(sums: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(own(sums[half:])) - np.log(own(sums[:half]))
+
+    def difference(sums: Array) -> Array:
+        return own(sums[half:]) - own(sums[:half])
+
+    if each.kind == "score":
+        return percentile_interval(difference, table.sum(axis=1))
+    return studentised_interval(ratio, table)
+
+
+def _speedup(sums: Array, **_: object) -> Array:
+    """sums [4, batch]: tokens, seconds, plain decoding's tokens and seconds."""
+    return (sums[0] / sums[1]) / (sums[2] / sums[3])
+
+
+def _digests(match: Match) -> bool:
+    """Whether the sides say that they asked different texts."""
+    digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
+    known = [str(each) for each in digests if not (each is None or pd.isna(each) or each == "")]
+    return len(set(known)) > 1
+
+
+def _timed(cell: Cell, records: Records) -> Runs | None:
+    """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
+    for base in cell.bases:
+        own, theirs = records.in_turn([cell.row, base], _TIMES) or ({}, {})
+        found = {
+            seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
+            for seed, run in own.items()
+        }
+        if any(found.values()):
+            return found
+    return None
+
+
+def _counted(cell: Cell, records: Records, name: str) -> Runs | None:
+    return records.by_seed(cell.row, name)
+
+
+def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
+    """[counts of both sides, seeds, prompts] of what both have; else why there is none."""
+    if not first or not second:
+        return None, "no records by prompt, or none timed in turn"
+    seeds = [seed for seed in first if seed in second]
+    runs = [side[seed] for side in (first, second) for seed in seeds]
+    common = [name for name in runs[0] if all(name in run for run in runs)] if runs else []
+    if not common:
+        return None, "no seed or prompt in common"
+    width = len(runs[0][common[0]])
+    columns = [
+        [[side[seed][prompt][end] for prompt in common] for seed in seeds]
+        for side in (first, second)
+        for end in range(width)
+    ]
+    return np.array(columns, dtype=np.float64), ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not pd.isna(value) else None

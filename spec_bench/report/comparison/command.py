@@ -1,0 +1,61 @@
+"""``python -m spec_bench compare A B``: what changed from one results folder to another.
+
+Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spec_bench.files import write_text
+from spec_bench.report.comparison.build import ALPHA, MARGIN, compare
+from spec_bench.report.comparison.written import markdown, page
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compares, prints Markdown, writes files where asked to; the exit status."""
+    options = _parser().parse_args(list(arguments))
+    try:
+        for name, least in (("alpha", 0.0), ("margin", -1e-12)):
+            if not least < getattr(options, name) < 1:
+                raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
+        found = compare(options.before, options.after, options.alpha, options.margin)
+    except ValueError as error:
+        print(f"spec_bench compare: {error}", file=sys.stderr)
+        return 2
+    text = markdown(found)
+    print(text, end="")
+    if options.output is not None:
+        for name, content in (("compare.md", text), ("compare.html", page(found))):
+            write_text(options.output / name, content)
+            print(options.output / name)
+    return int(found.regressed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spec_bench compare",
+        description=str(__doc__).replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("before", type=Path, help="a results folder or a results.csv")
+    parser.add_argument("after", type=Path, help="another, of another day, commit or machine")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=MARGIN,
+        help="share by which a speed-up may change and count as the same (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--alpha",
+        type=float,
+        default=ALPHA,
+        help="chance of any false alarm (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="writes compare.md and compare.html there"
+    )
+    return parser

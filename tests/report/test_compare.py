@@ -1,0 +1,202 @@
+"""Two results folders: what got worse is found, what did not is left alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spec_bench import files, packed
+from spec_bench.__main__ import main as program
+from spec_bench.metrics.bootstrap import studentised_interval
+from spec_bench.metrics.many import holm, p_value
+from spec_bench.records import Generation, StepRecord
+from spec_bench.report.comparison.build import Comparison, compare
+from spec_bench.report.comparison.command import main
+from tests.report.rows import EMBEDDED, row, write
+from tests.said import naming
+
+CELLS = {"sd": 1.4, "spectr": 1.2, "rsd_s": 1.6}
+PROMPTS, NOISE = 60, 0.03
+
+
+def run(
+    folder: Path,
+    seed: int,
+    slowed: float = 0.0,
+    machine: float = 1.0,
+    scored: bool = True,
+    **facts: Any,
+) -> Path:
+    """A run's table and records: plain decoding and three decoders, timed in turn, with noise.
+
+    Args:
+        folder: to write to.
+        seed: of the noise.
+        slowed: by what share ``rsd_s`` lost speed.
+        machine: how fast the machine is.
+        scored: whether its answers have a score.
+        facts: columns of all rows.
+    """
+    noise, answers = np.random.default_rng(seed), np.random.default_rng(0)
+    lengths = answers.integers(6, 12, PROMPTS)
+    parts, rows = [], []
+    for decoder, speed in {"ar": 1.0, **CELLS}.items():
+        rate = 50 * speed * machine * (1 - slowed * (decoder == "rsd_s"))
+        own = 1 if decoder == "ar" else 2
+        took = lengths / rate * np.exp(NOISE * noise.standard_normal(PROMPTS))
+        done = [
+            replace(answer(str(place), int(length), own), decode_s=float(seconds))
+            for place, (length, seconds) in enumerate(zip(lengths, took, strict=True))
+        ]
+        scores = {"rouge2": {each.prompt_id: len(each.tokens) / 12 for each in done}}
+        parts.append(packed.pack(decoder, done, None, scores if scored else None))
+        measured = {"speedup": speed, "block_efficiency": float(own)}
+        measured |= {"rouge2": 0.5} if scored else {}
+        cell = {**EMBEDDED, "run_id": decoder, **measured, **facts}
+        rows.append(row(decoder, "-" if own == 1 else "3", **cell))
+    write(folder, "mine", *rows)
+    packed.write(files.records_file(folder / "mine" / files.RESULTS), packed.joined(parts))
+    return folder
+
+
+def answer(prompt: str, length: int, accepted: int) -> Generation:
+    step = StepRecord(3, 3, accepted - 1, accepted)
+    tokens = tuple(range(length))
+    return Generation(prompt, tokens, "length", (step,) * (length // accepted), 0.0, 1.0, 0.0, 0.0)
+
+
+def worse(found: Comparison) -> list[tuple[str, str]]:
+    return [
+        (each.change.cell.split()[0], each.change.column.name) for each in found.of("regression")
+    ]
+
+
+def test_holm_multiplies_the_smallest_by_all_and_never_falls() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("prompts", [5, 30])
+def test_a_p_value_is_below_5_percent_where_the_interval_leaves_0_out(prompts: int) -> None:
+    rng = np.random.default_rng(prompts)
+    sides = set()
+    for shift in np.linspace(-0.2, 0.2, 9):
+        columns = np.exp(rng.standard_normal((2, prompts)) * 0.1 + [[0.0], [shift]])
+        found = studentised_interval(lambda sums: np.log(sums[1] / sums[0]), columns)
+        assert found and found.low is not None and found.high is not None
+        p = p_value(found)
+        assert p is not None and (p < 0.05) == (found.low > 0 or found.high < 0)
+        assert p_value(found, margin=0.3) == 1.0
+        sides.add(p < 0.05)
+    assert sides == {True, False}
+
+
+def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed(
+    tmp_path: Path,
+) -> None:
+    """Ten pairs of runs each; the machine of the second run is another 30% slower."""
+    found, alarms = 0, 0
+    for trial in range(10):
+        where = [tmp_path / f"{trial}-{name}" for name in ("before", "slow", "same")]
+        before = run(where[0], 3 * trial, scored=False)
+        slower = run(where[1], 3 * trial + 1, 0.05, machine=0.7, scored=False)
+        same = run(where[2], 3 * trial + 2, machine=0.7, scored=False)
+        found += worse(compare(before, slower)) == [("rsd_s", "speedup")]
+        unchanged = compare(before, same)
+        alarms += bool(unchanged.of("regression") or unchanged.of("improvement"))
+    assert found >= 9
+    assert alarms <= 1
+
+
+def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path: Path) -> None:
+    found = compare(run(tmp_path / "a", 0), run(tmp_path / "b", 1))
+    assert len(found.of("identical")) == 4 + 3  # ROUGE-2 of all, block efficiency but of AR
+    assert len(found.of("no change shown")) == 3
+    assert not found.regressed and not found.differing
+
+
+def test_regressions_come_first_and_the_exit_status_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = run(tmp_path / "a", 0), run(tmp_path / "b", 1, 0.15, dtype="bfloat16")
+    out = tmp_path / "out"
+    assert main([str(before), str(after), "--output", str(out)]) == 1
+    said = capsys.readouterr().out
+    first = next(line for line in said.splitlines() if line.startswith("| rsd_s"))
+    assert first.endswith("regression |") and "| 1.60 |" in first and "| ≤0.001 |" in first
+    assert "| dtype | not stated | bfloat16 | 4 |" in said
+    page = (out / "compare.html").read_text(encoding="utf-8")
+    assert page.index("Regression (1)") < page.index("No change shown (2)")
+    assert (out / "compare.md").read_text(encoding="utf-8") in said
+    assert main([str(after), str(before)]) == 0
+    assert "improvement" in capsys.readouterr().out
+
+
+def test_a_margin_as_large_as_the_loss_lets_it_pass(tmp_path: Path) -> None:
+    before, after = run(tmp_path / "a", 0), run(tmp_path / "b", 1, 0.15)
+    assert main([str(before), str(after), "--margin", "0.25"]) == 0
+
+
+def test_a_cell_that_fails_now_is_a_regression_and_a_missing_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = write(tmp_path / "a", "m", row("sd", "3"), row("spectr", "3"))
+    dead = row("sd", "3", status="failed", reason="OutOfMemoryError: 3 GiB")
+    after = write(tmp_path / "b", "m", dead)
+    assert main([str(before), str(after)]) == 1
+    said = capsys.readouterr().out
+    assert "OutOfMemoryError: 3 GiB" in said
+    assert "Cells before alone: spectr 3, xsum, llama2_7b" in said
+
+
+def test_other_prompts_are_not_compared(tmp_path: Path) -> None:
+    before = run(tmp_path / "a", 0, prompts_digest="1234")
+    after = run(tmp_path / "b", 1, 0.5, prompts_digest="5678")
+    assert {each.change.why for each in compare(before, after).judged} == {"other prompts"}
+
+
+def test_rows_without_records_are_not_judged(tmp_path: Path) -> None:
+    before = write(tmp_path / "a", "m", row("sd", "3", speedup=2.0))
+    after = write(tmp_path / "b", "m", row("sd", "3", speedup=1.0))
+    (found,) = compare(before, after).judged
+    assert found.verdict == "not judged" and "no records" in found.change.why
+
+
+def test_settings_that_tell_the_cells_of_a_side_apart_must_agree(tmp_path: Path) -> None:
+    both = [row("sd", "3", temperature=0.0), row("sd", "3", temperature=1.0)]
+    before, after = write(tmp_path / "a", "m", *both), write(tmp_path / "b", "m", *both[1:])
+    found = compare(before, after)
+    assert found.gone == ("sd 3, xsum, llama2_7b, temperature 0",)
+    assert not found.differing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none", "none"], ("'none'",)),
+        (["a", "b"], ("'sd 3, xsum, llama2_7b'", "'sd 3, dolly, llama2_7b'")),
+        (["a", "a", "--margin", "2"], ("--margin", "2.0")),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line_and_status_2(
+    arguments: list[str],
+    said: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path / "a", "m", row("sd", "3"))
+    write(tmp_path / "b", "m", row("sd", "3", task="dolly"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["spec_bench", "compare", *arguments])
+    with pytest.raises(SystemExit) as status:
+        program()
+    assert status.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(naming(*said), line)
