@@ -16,10 +16,10 @@ from embedded_pair import ROOT, embedded_pair, embedded_requests
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit.gap import gaps, watch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.gap import gaps, watch
 from spec_bench.tree.base import GrownTree
 
 SPECS = {

@@ -32,6 +32,7 @@ CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"
 SCORES = "scores.json"
+NODES = "nodes.json"
 RESULT = "result.json"
 TRACE = "trace.txt"
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")

@@ -13,7 +13,8 @@ from spec_bench.forecast.calls import at_least_by_block, at_least_by_level, expe
 from spec_bench.forecast.passing import Sets, drawn, passing, ranked_passing
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.chain import Chain
-from spec_bench.tree.widths import Widths
+from spec_bench.tree.sizes import Branching
+from spec_bench.tree.top_and_sample import TopAndSample
 from spec_bench.verify.base import NodeVerifier
 from spec_bench.verify.path_rule import Traversal
 
@@ -37,7 +38,7 @@ def why_not(config: DecoderConfig) -> str | None:
     """Why a decoder cannot be forecast; None where it can."""
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "only one draft language model is foreseen"
-    if not isinstance(config.tree, Chain | Widths):
+    if not isinstance(config.tree, Chain | Branching):
         return f"trees of policy {config.tree.name!r} do not have equal widths on each level"
     if isinstance(config.verifier, Traversal):
         return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
@@ -49,7 +50,7 @@ def why_not(config: DecoderConfig) -> str | None:
 def widths_of(config: DecoderConfig) -> tuple[int, ...]:
     """Children per node on each level."""
     tree = config.tree
-    return tree.widths if isinstance(tree, Widths) else (1,) * _depth(config)
+    return tree.widths if isinstance(tree, Branching) else (1,) * _depth(config)
 
 
 def _depth(config: DecoderConfig) -> int:
@@ -95,6 +96,7 @@ def calls_for(
         if siblings == "deterministic":
             levels.append(ranked_passing(judge, text.p, text.q, text.tokens, width))
         else:
-            found = sets or drawn(siblings, samples, generator)
+            among = config.tree.sampled if isinstance(config.tree, TopAndSample) else 1
+            found = sets or drawn(siblings, samples, generator, among)
             levels.append(passing(judge, text.p, text.q, text.tokens, width, found))
     return expected_calls(at_least_by_level(torch.stack(levels)))

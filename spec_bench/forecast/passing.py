@@ -39,16 +39,14 @@ Sets = Callable[[Tensor, int], list[Children]]
 """From the draft's law [T, V] and a number of children to the ways they may fall out."""
 
 
-def drawn(siblings: Siblings, samples: int, generator: torch.Generator) -> Sets:
+def drawn(siblings: Siblings, samples: int, generator: torch.Generator, sampled: int = 1) -> Sets:
     """Children drawn at random, S times; ranked lists once, since nothing about them is random.
 
     Args:
         siblings: how they are drawn.
         samples: S.
         generator: where randomness comes from.
-
-    Raises:
-        ValueError: siblings of a kind that is not foreseen, naming it.
+        sampled: of children some of which are the draft's best: how many are drawn beside them.
     """
 
     def uniforms(*shape: int) -> Tensor:
@@ -65,15 +63,28 @@ def drawn(siblings: Siblings, samples: int, generator: torch.Generator) -> Sets:
             if siblings == "iid":
                 tokens = inverse_cdf(q, uniforms(rows, width))
                 valid = torch.ones_like(tokens, dtype=torch.bool)
+            elif siblings == "top_and_sampled":
+                tokens, valid = _beside_the_best(q, width, min(sampled, width), uniforms)
             else:
                 noise = uniforms(rows, vocab).clamp_(min=1e-300).log_().neg_().log_().neg_()
                 tokens, valid = gumbel_top_k(q.double().log(), noise, width)
             found.append(Children(tokens, valid, weight))
         return found
 
-    if siblings not in ("iid", "without_replacement", "deterministic"):
-        raise ValueError(f"children drawn {siblings!r} cannot be forecast")
     return sets
+
+
+def _beside_the_best(
+    q: Tensor, width: int, sampled: int, uniforms: Callable[..., Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The draft's best behind children drawn from what they leave: tokens and valid [T, C]."""
+    best = q.topk(min(width - sampled, q.shape[1]), dim=-1)
+    rest = q.double().scatter(-1, best.indices, 0.0)
+    some = rest.sum(dim=-1, keepdim=True) > 0
+    law = torch.where(some, rest, 1.0)
+    tokens = inverse_cdf(law / law.sum(dim=-1, keepdim=True), uniforms(len(q), sampled))
+    valid = torch.cat([some.expand(-1, sampled), best.values > 0], dim=-1)
+    return torch.cat([tokens, best.indices], dim=-1), valid
 
 
 def passing(rule: NodeRule, p: Tensor, q: Tensor, token: Tensor, width: int, sets: Sets) -> Tensor:

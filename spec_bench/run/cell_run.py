@@ -23,6 +23,7 @@ from spec_bench.run.store import CellStore, Repeats
 if TYPE_CHECKING:
     from spec_bench.decode.config import AnyDecoder
     from spec_bench.measure.memory import PeakMemory
+    from spec_bench.run.gaps import Node
 
 log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
@@ -41,6 +42,8 @@ class CellRun:
         unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
         decoder: None until it is built, and for a cell that was complete before.
         failure: why the cell was given up; None while it goes on.
+        nodes: of sampled iterations, for the bound of acceptance.
+        no_nodes: why there are none, where that is not plain.
     """
 
     cell: Cell
@@ -51,6 +54,8 @@ class CellRun:
     unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None
     failure: Reason | None = None
+    nodes: tuple[Node, ...] = ()
+    no_nodes: str | None = None
 
     @property
     def run_id(self) -> str:

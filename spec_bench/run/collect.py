@@ -24,6 +24,7 @@ from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellFacts, CellResult, Generation, Reason
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
+from spec_bench.run.gaps import columns_of, reasons_of
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.pairing import Timings, paired
 from spec_bench.run.prompts import Prompts, prompt_ids
@@ -118,7 +119,7 @@ def _complete(
         facts,
         "partial" if reference is None else "complete",
         decoder.lossless,
-        tuple(_reasons(settings, records, prompts, metering)),
+        (*_reasons(settings, records, prompts, metering), *reasons_of(run)),
         found.row | _beside(settings, run, decoder, prompts) | energy_columns(metering),
         None if reference is None else "same job",
     )
@@ -142,6 +143,7 @@ def _beside(
         values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
+    values |= columns_of(run.nodes)
     return values | ({SCORE: None} if _judged(settings) else {})
 
 

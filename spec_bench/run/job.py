@@ -26,6 +26,7 @@ from spec_bench.records import CellResult, Request
 from spec_bench.run.cell_run import CellRun
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.collect import collect
+from spec_bench.run.gaps import look_at_nodes
 from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering, ordinals
 from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
@@ -78,6 +79,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             processes.wait_for_all()  # none writes before all have read what there is
             decode_in_turn(settings, active, baseline, against, prompts, metering, machine)
             _weigh_capture(settings, prepared - start, perf_counter() - prepared)
+            look_at_nodes(settings, pending, prompts)
             if processes.rank() == 0:
                 ran = ran_with(settings, models[0], tokenizer)
                 collect(settings, runs, pending, against, prompts, metering, ran)

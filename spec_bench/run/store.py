@@ -2,10 +2,10 @@
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
-scored), ``result.json`` (whole or not there), with it ``records.parquet`` (the generations as an
-experiment keeps them) and, after a failure, ``trace.txt``; the baseline's also
-``retimed-<sitting>.jsonl``, where later sittings timed it again. Knows nothing about what numbers
-mean.
+scored), ``nodes.json`` (a sample of its trees' nodes), ``result.json`` (whole or not there), with
+it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
+``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``, where later sittings timed it again.
+Knows nothing about what numbers mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import fcntl
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -116,6 +116,10 @@ class CellStore:
         """Writes what each prompt's answer scored, by score and prompt id."""
         files.write_json(self.folder / files.SCORES, scores)
 
+    def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Writes what a sample of the cell's nodes accepted and could have accepted."""
+        files.write_json(self.folder / files.NODES, list(nodes))
+
     def finish(
         self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
     ) -> None:
@@ -213,6 +217,9 @@ class FollowerStore(CellStore):
         """Process 0 writes."""
 
     def keep_scores(self, scores: packed.Scores) -> None:
+        """Process 0 writes."""
+
+    def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Process 0 writes."""
 
     def pack(self) -> None:

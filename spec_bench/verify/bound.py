@@ -11,7 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_STEP = 0.1
+STEP = 0.1
+"""Of log time; with 0.5 the error is still below 1e-6, at a fifth of the work."""
+
 _REACH = 45.0  # of log time to both sides of 0
 
 
@@ -31,7 +33,7 @@ def bound_iid(p: Tensor, q: Tensor, count: int) -> Tensor:
     return 1 - missing.amax(dim=-1).clamp(min=0.0)
 
 
-def bound_without_replacement(p: Tensor, q: Tensor, count: int) -> Tensor:
+def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = STEP) -> Tensor:
     """Of K candidates drawn without replacement, or of all of q's support where that has fewer.
 
     That the first K draws fall into H: let a clock ring at rate q(x) for every token, and one at
@@ -43,6 +45,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int) -> Tensor:
         p: [B, V].
         q: [B, V].
         count: K.
+        step: between points of log time.
 
     Returns:
         [B] float64.
@@ -50,8 +53,10 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int) -> Tensor:
     own_p, own_q = by_ratio(p, q)
     support = (own_q > 0).sum(dim=-1, keepdim=True)
     wanted = support.clamp(max=count)  # [B, 1]
-    steps = round(_REACH / _STEP)
-    time = torch.arange(-steps, steps + 1, dtype=torch.float64, device=p.device).mul(_STEP).exp()
+    most = int(support.max())  # what q leaves out stands last
+    own_p, own_q = own_p[:, :most], own_q[:, :most]
+    steps = round(_REACH / step)
+    time = torch.arange(-steps, steps + 1, dtype=torch.float64, device=p.device).mul(step).exp()
     rang = own_q.new_zeros((p.shape[0], time.shape[0], count + 1))
     rang[..., 0] = 1.0  # [B, T, K + 1] law of how many of H's rang, K or more being one
     # What is outside H, summed from the far end: 1 - q(H) would lose a small rest.
@@ -67,7 +72,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int) -> Tensor:
         rang[..., -1] += moved[..., -1]
         enough = (rang * (each >= wanted.unsqueeze(-1))).sum(dim=-1)  # [B, T]
         rate = outside[:, token, None] * time
-        inside = _STEP * (rate * (-rate).exp() * enough).sum(dim=-1)
+        inside = step * (rate * (-rate).exp() * enough).sum(dim=-1)
         inside = torch.where(outside[:, token] > 0, inside, 1.0)
         worst = worst.minimum(inside_p[:, token] - inside)
     return 1 + worst
