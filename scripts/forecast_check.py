@@ -193,7 +193,12 @@ def main() -> None:
         "",
         f"`python scripts/forecast_check.py {command}`: the embedded pair, temperature 1. "
         f"{asked.splits} disjoint splits of {asked.prompts} prompts per task.",
-        *("", *(p.replace("\n", " ") for p in (__doc__ or "").split("\n\n")[2:]), ""),
+        *(
+            line
+            for p in (__doc__ or "").split("\n\n")[2:]
+            for line in ("", p.strip().replace("\n", " "))
+        ),
+        "",
     )
     lines = []
     for line in (*head, *told(asked)):

@@ -21,6 +21,7 @@ from spec_bench.forecast.passing import Children, drawn, passing
 from spec_bench.records import Request
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.rules import k_seq, recursive_rejection
+from spec_bench.verify.top_and_sample import top_and_sample
 from tests.families import decoder_settings
 
 WARM = SamplingSettings(probability_dtype="float64")
@@ -32,6 +33,8 @@ def every_set(siblings: Siblings):
 
     def sets(q: Tensor, width: int) -> list[Children]:
         vocab = q.shape[1]
+        if siblings == "top_and_sampled":
+            return beside_the_best(q, width)
         found = []
         distinct = siblings == "without_replacement"
         ways = itertools.permutations if distinct else lambda v, w: itertools.product(v, repeat=w)
@@ -45,6 +48,18 @@ def every_set(siblings: Siblings):
         return found
 
     return sets
+
+
+def beside_the_best(q: Tensor, width: int) -> list[Children]:
+    """Every token that may be drawn beside the ``width - 1`` best."""
+    best = q.topk(width - 1).indices
+    rest = q.scatter(1, best, 0.0)
+    law = rest / rest.sum(dim=1, keepdim=True)
+    found = []
+    for token in range(q.shape[1]):
+        tokens = torch.cat([torch.full((len(q), 1), token), best], dim=1)
+        found.append(Children(tokens, torch.ones_like(tokens, dtype=torch.bool), law[:, token]))
+    return found
 
 
 def teacher_forced(model: MarkovModel, tokens: Sequence[int]) -> Tensor:
@@ -87,6 +102,7 @@ def enumerated(config: DecoderConfig, vocab: int, length: int) -> float:
     [
         *[("sd", "2", 2, 3), ("block", "2", 2, 3), ("rsd_c", "2", 3, 2), ("rsd_c", "1-2", 2, 2)],
         *[("specinfer", "2-1", 2, 2), ("mcns", "2", 3, 2)],
+        *[("top_and_sample", "2", 3, 2), ("top_and_sample", "1-2", 3, 2)],
     ],
 )
 def test_the_forecast_is_the_mean_of_the_decoder_itself(
@@ -114,13 +130,14 @@ def test_the_product_of_mean_chances_would_be_off() -> None:
     assert abs(averaged - forecast(config, 3, LENGTH)) > 1e-3
 
 
-@pytest.mark.parametrize("siblings", ["iid", "without_replacement"])
+@pytest.mark.parametrize("siblings", ["iid", "without_replacement", "top_and_sampled"])
 def test_draws_estimate_what_enumeration_gives(siblings: Siblings) -> None:
     torch.manual_seed(0)
     p, q = (torch.randn(4, 4, dtype=torch.float64).softmax(-1) for _ in range(2))
     token = (p / q).argmax(dim=1)  # which the draft drafts too rarely
     generator = torch.Generator().manual_seed(1)
-    rule = k_seq if siblings == "iid" else recursive_rejection
+    others = {"iid": k_seq, "top_and_sampled": top_and_sample}
+    rule = others.get(siblings, recursive_rejection)
     exact = passing(rule, p, q, token, 2, every_set(siblings))
     estimate = passing(rule, p, q, token, 2, drawn(siblings, 3000, generator))
     assert ((exact > 0) & (exact < 1)).all()
