@@ -61,6 +61,7 @@ DECODERS: dict[str, Decoder] = {
     "medusa": Decoder("Medusa", BLUE, "o"),
     "medusa_typical": Decoder("Medusa, typical", BLUE, "v"),
     "sequoia": Decoder("Sequoia", GREEN, "v"),
+    "opt_tree": Decoder("OPT-Tree", ORANGE, "D"),
     "prompt_lookup": Decoder("prompt lookup", SKY, "v"),
     "suffix": Decoder("suffix lookup", SKY, "s"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),

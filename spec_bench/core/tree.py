@@ -28,10 +28,12 @@ class TreeShape:
         levels: nodes per level below the root; empty for a root-only tree.
         children: for each level l, the most children that one node of level l can have; may be
             more than the level below holds, where a tree's size varies but its draws must not.
+        ragged: whether nodes of one level have unequal numbers of children, however many there are.
     """
 
     levels: tuple[int, ...]
     children: tuple[int, ...]
+    ragged: bool = False
 
     @property
     def depth(self) -> int:
@@ -60,6 +62,11 @@ class TreeShape:
         """The nodes of one level."""
         return slice(self.starts[level], self.starts[level + 1])
 
+    def in_equal_shares(self, level: int) -> bool:
+        """Whether the children of a level's nodes stand parent by parent, equally many each."""
+        nodes, below = self.starts[level + 1] - self.starts[level], self.levels[level]
+        return nodes == 1 or (not self.ragged and nodes == below / self.children[level])
+
 
 class Tree:
     """One tree per row, of one shape.
@@ -80,6 +87,7 @@ class Tree:
         siblings: how the children of a node are drawn.
         sampled: of top-and-sampled siblings how many are drawn, or all where there are fewer.
         lawful: [R] whether all logits that the tree was grown from make a law.
+        rearranged: whether its nodes stand elsewhere than the drafter ran them, or were not run.
         carried: what a policy carries from one level to the next; nobody else reads it.
     """
 
@@ -89,6 +97,7 @@ class Tree:
         self.shape, self.siblings, self.sampled = shape, siblings, 1
         self.carried: tuple[Tensor, ...] = ()
         self.grown = 0
+        self.rearranged = False
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()
         self.parent = torch.zeros_like(self.tokens)
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)

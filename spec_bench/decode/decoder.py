@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.transfer import Committed, Known, send
-from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Row, check_lawful
@@ -87,7 +87,7 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def nodes(self) -> int:
-        return self.policy.shape.size - 1
+        return self.policy.node_count
 
     @property
     def draft_calls(self) -> int:
@@ -104,7 +104,7 @@ class Decoder(DecodingLoop[Row]):
         The last tree's root is at most the last but one token of the limit, and a block may run
         past the limit by a whole path.
         """
-        return longest_prompt + max_new_tokens + self.policy.shape.size
+        return longest_prompt + max_new_tokens + self.policy.slots
 
     def cache_bytes(self, longest_prompt: int, max_new_tokens: int) -> int:
         slots = self.slots_needed(longest_prompt, max_new_tokens)
@@ -158,7 +158,7 @@ class Decoder(DecodingLoop[Row]):
         verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
         for row, line in zip(active, verdict, strict=True):
             check_lawful(row.request.prompt_id, *line[-2:])
-        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree.shape)
+        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
         draws.settle(emitted_now)
         return sum(emitted_now)
 
@@ -173,7 +173,7 @@ class Decoder(DecodingLoop[Row]):
         lengths: Known,
         verdict: Sequence[Sequence[float]],
         path: Tensor,
-        shape: TreeShape,
+        tree: Tree,
     ) -> list[int]:
         """Keeps every row's accepted path in the caches and appends its tokens.
 
@@ -183,18 +183,20 @@ class Decoder(DecodingLoop[Row]):
             verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
                 and their log-probabilities, of which the first ``accepted + 1`` mean anything.
             path: [R, L + 1] as in the verdict, on the device.
-            shape: of the trees that were verified.
+            tree: that was verified.
 
         Returns:
             [R] tokens emitted.
         """
+        shape = tree.shape
         width, counts = shape.depth + 1, [int(line[0]) + 1 for line in verdict]
         nodes = [
             [int(node) for node in line[1 : 1 + count]]
             for line, count in zip(verdict, counts, strict=True)
         ]
         self._scorer.commit(lengths, nodes, path)
-        self.drafting.commit(lengths, nodes, path, shape.depth)
+        # What the drafter ran is of use where it stands as the tree does: else it is the root.
+        self.drafting.commit(lengths, nodes, path, 1 if tree.rearranged else shape.depth)
         for row, line, count in zip(active, verdict, counts, strict=True):
             emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
             row.commit([int(token) for token in emitted], log_p, shape.size - 1, shape.depth)

@@ -95,7 +95,8 @@ class Drafting:
             lengths: [R] tokens before the root.
             nodes: per row the path, root first.
             path: [R, L + 1] the same on the device; behind a row's accepted nodes it means nothing.
-            depth: levels of the tree, of which the deepest was never run.
+            depth: levels whose nodes stand where the drafter ran them, the root's among them: the
+                tree's depth, since its deepest level was never run.
         """
 
     def move_row(self, source: int, target: int) -> None:

@@ -108,6 +108,16 @@ class GrownTree(Policy):
     def shape(self) -> TreeShape:
         """The tree's fixed shape; subclasses work it out once."""
 
+    @property
+    def node_count(self) -> int:
+        """Most nodes of one row's tree, the root not counted."""
+        return self.shape.size - 1
+
+    @property
+    def slots(self) -> int:
+        """Most nodes that stand in a cache at one time, the root and a batch's filling included."""
+        return self.shape.size
+
     @abstractmethod
     def siblings(self, settings: SamplingSettings) -> Siblings:
         """How the children of one node are drawn.
@@ -150,21 +160,36 @@ class GrownTree(Policy):
         """
         siblings = self.siblings(settings)
         tree = Tree(self.shape, committed.roots.on(device), siblings)
-        for level in range(self.shape.depth):
-            logits = (
-                drafting.at_frontier(tree, committed) if level else drafting.at_root(committed)
-            ).to(device)
-            tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
-            if siblings == "deterministic":
-                logits = logits.to(settings.dtype)
-                scores = logits - logits.amax(dim=-1, keepdim=True)
-            else:
-                scores = log_probs(logits, settings.for_draft())
-            self.grow(tree, scores, draws)
+        for _ in range(self.shape.depth):
+            self.grow(tree, scores_below(tree, drafting, committed, settings), draws)
         return tree
 
     def under(self, tree_attention: bool) -> Policy:
         return self if self.fixed_parents else super().under(tree_attention)
+
+
+def scores_below(
+    tree: Tree, drafting: Drafting, committed: Committed, settings: SamplingSettings
+) -> Tensor:
+    """What is proposed below a tree's frontier, which the drafter runs for it.
+
+    Args:
+        tree: grown up to its frontier of F nodes; it is told whether the logits made laws.
+        drafting: gives logits.
+        committed: per row all tokens so far.
+        settings: sampling settings; the draft's own temperature applies.
+
+    Returns:
+        [R, F, D, V] log-probabilities after warping; for deterministic siblings the logits, their
+        maximum shifted to 0.
+    """
+    logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
+    logits = logits.to(tree.tokens.device)
+    tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
+    if tree.siblings == "deterministic":
+        logits = logits.to(settings.dtype)
+        return logits - logits.amax(dim=-1, keepdim=True)
+    return log_probs(logits, settings.for_draft())
 
 
 def distinct(settings: SamplingSettings) -> Siblings:

@@ -191,7 +191,7 @@ def _table(shape: TreeShape) -> Table | None:
     width, numbers, there = _width(shape), [], []
     for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
         above = shape.level(level)
-        if above.stop - above.start not in (1, count / most):
+        if not shape.in_equal_shares(level):
             return None
         own = min(most, count)
         first = shape.starts[level + 1]

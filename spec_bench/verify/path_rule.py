@@ -135,7 +135,7 @@ def children_of(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
     valid, most = tree.valid[:, below], tree.shape.children[level]
     rows, count = valid.shape
     nodes, width = above.stop - above.start, min(most, count)
-    if nodes in (1, count / most):  # children stand parent by parent
+    if tree.shape.in_equal_shares(level):
         place = torch.arange(count, device=valid.device).view(1, nodes, width)
         return place.expand(rows, -1, -1), valid.view(rows, nodes, width)
     parent = torch.where(valid, tree.parent[:, below] - above.start, nodes)

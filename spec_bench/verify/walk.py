@@ -107,7 +107,7 @@ def candidates(
     above, below = tree.shape.level(level), tree.shape.level(level + 1)
     most, count = tree.shape.children[level], tree.shape.levels[level]
     width = min(most, count)
-    if above.stop - above.start in (1, count / most):  # children stand parent by parent
+    if tree.shape.in_equal_shares(level):
         order = place.unsqueeze(1) * width + torch.arange(width, device=place.device)
         return order, tree.valid[:, below].gather(1, order)
     parent = tree.parent[:, below] - above.start

@@ -9,11 +9,11 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.records import Generation, Request
 from tests.decode.test_heads import decoder_of
-from tests.families import decoder_settings, random_requests, tiny_pair
+from tests.families import DYNAMIC, decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", "block", "traversal")
+SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", "block", "traversal", *DYNAMIC)
 BEAMS = ("beam_sampling", "dsbd", "beam_search")
 HEADS = ("medusa", "redrafter", "redrafter apart")
 REQUESTS = [

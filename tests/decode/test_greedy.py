@@ -14,6 +14,7 @@ from spec_bench.records import Request
 from tests.families import (
     ARCHITECTURES,
     BEYOND,
+    DYNAMIC,
     PAPERS,
     decoder_settings,
     random_requests,
@@ -67,8 +68,8 @@ def differences_from_generate(
 
 
 CASES = [(a, n, b) for a in ARCHITECTURES for n in PAPERS for b in BATCHES]
-CASES += [("llama", name, 4) for name in BEYOND]
-OTHERS = [(a, n, b) for a in ARCHITECTURES for n in BEYOND for b in BATCHES]
+CASES += [("llama", name, 4) for name in (*BEYOND, *DYNAMIC)]
+OTHERS = [(a, n, b) for a in ARCHITECTURES for n in (*BEYOND, *DYNAMIC) for b in BATCHES]
 OTHERS = [case for case in OTHERS if case not in CASES]
 
 

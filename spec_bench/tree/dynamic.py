@@ -1,0 +1,212 @@
+"""Dynamic trees: drafted wider than they are verified, of another form in every iteration.
+
+Below each node of a level's frontier hang candidates; the likeliest of them are the next frontier,
+which the drafter runs. Of all candidates those of the largest values are kept and verified. What a
+value is, is the policy's; it never exceeds the parent's, nor an earlier sibling's, so that a tree
+comes out. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level,
+N nodes kept, L levels, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spec_bench.core.draws import Draws
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.draft.base import Drafting
+from spec_bench.fields import Count
+from spec_bench.spec import Spec
+from spec_bench.tree.base import GrownTree, scores_below, within_bounds
+
+
+class Candidates(NamedTuple):
+    """One level of what may be kept.
+
+    Attributes:
+        tokens: [R, C] child by child of the first frontier node, then of the next.
+        score: [R, C] log of the draft's probability of the path; -inf where there is no candidate.
+        value: [R, C] by which candidates are kept; -inf where there is none.
+        frontier: [R, F] which candidates of the level above they hang below.
+        log_q: [R, F, V] what they were drawn from; None where they are one-hot.
+    """
+
+    tokens: Tensor
+    score: Tensor
+    value: Tensor
+    frontier: Tensor
+    log_q: Tensor | None
+
+
+@dataclass(frozen=True)
+class DynamicTree(GrownTree):
+    """At most N nodes on at most L levels, ``WxL@N``.
+
+    Attributes:
+        width: W, children of a node that are looked at, and nodes of a level that are run.
+        depth: L.
+        total: N, nodes of the tree, the root not counted.
+    """
+
+    width: Count
+    depth: Count
+    total: Count
+
+    def __post_init__(self) -> None:
+        within_bounds("width", 1 + self.width * (1 + self.width * (self.depth - 1)))
+
+    @classmethod
+    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
+        if spec.form != "threshold" or spec.threshold != int(spec.threshold or 0):
+            return None
+        return {"width": spec.width, "depth": spec.depth, "total": int(spec.threshold)}
+
+    @property
+    def spec(self) -> str:
+        return f"{self.width}x{self.depth}@{self.total}"
+
+    @cached_property
+    def shape(self) -> TreeShape:
+        """Of the frontiers that the drafter runs; the trees verified have shapes of their own."""
+        return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
+
+    @property
+    def node_count(self) -> int:
+        return min(self.total, sum(self._most))
+
+    @property
+    def slots(self) -> int:
+        return 1 + max(self.shape.size, sum(self._most))
+
+    @cached_property
+    def _most(self) -> tuple[int, ...]:
+        """Most nodes of each level that some row of a batch may keep."""
+        candidates = (self.width, *(self.width**2,) * (self.depth - 1))
+        return tuple(min(count, self.total) for count in candidates)
+
+    @cached_property
+    def _children(self) -> tuple[int, ...]:
+        """Bounds on children by level, and an entry that makes them as many as all nodes may be:
+        random numbers are drawn for so many, whatever a batch's trees look like.
+        """
+        bounds = self.shape.children
+        return (*bounds, max(sum(self._most) - sum(bounds), 0))
+
+    @abstractmethod
+    def children(
+        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The candidates below the frontier.
+
+        Args:
+            tree: of the frontiers so far.
+            scores: [R, F, V] log-probabilities; for deterministic siblings logits.
+            above: [R, F, 1] score of each frontier node.
+            draws: randomness.
+
+        Returns:
+            tokens, score and value [R, F, W], absent ones with -inf, and ``log_q``.
+        """
+
+    def going(self, levels: Sequence[Candidates]) -> Tensor | None:
+        """[R] whether a row drafts on behind these levels; None where all do."""
+        return None
+
+    def plant(
+        self,
+        drafting: Drafting,
+        committed: Committed,
+        device: torch.device,
+        settings: SamplingSettings,
+        draws: Draws,
+    ) -> Tree:
+        tree = Tree(self.shape, committed.roots.on(device), self.siblings(settings))
+        above, frontier = (tree.tokens.new_zeros((len(committed), 1)) for _ in range(2))
+        above = above.to(settings.dtype)
+        levels: list[Candidates] = []
+        for _ in range(self.depth):
+            scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
+            tokens, score, value, log_q = self.children(tree, scores, above.unsqueeze(-1), draws)
+            level = self._filled(tokens, score, value)
+            levels.append(Candidates(*level, frontier, log_q))
+            going = self.going(levels)
+            if going is not None and going.is_cpu and not going.any():
+                break  # elsewhere the question would stop the device
+            ordered = level[1].sort(dim=-1, descending=True, stable=True)
+            frontier = ordered.indices[:, : self.width]
+            above = ordered.values[:, : self.width]
+            if going is not None:
+                above = above.masked_fill(~going.unsqueeze(1), -torch.inf)
+            tree.add_level(
+                level[0].gather(1, frontier),
+                frontier // self.width,
+                above > -torch.inf,
+                None,
+            )
+        return best_of(levels, self.total, tree, self._children)
+
+    def _filled(self, tokens: Tensor, score: Tensor, value: Tensor) -> list[Tensor]:
+        """Each [R, F W], with absent candidates where there are fewer tokens than W."""
+        missing = (0, self.width - tokens.shape[-1])
+        numbers = [pad(part, missing, value=-torch.inf) for part in (score, value)]
+        return [part.flatten(1) for part in (pad(tokens, missing), *numbers)]
+
+    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
+        """Not grown level by level alone."""
+        raise AssertionError("a dynamic tree is cut back at its end")
+
+
+def kept(levels: Sequence[Candidates], total: int) -> list[Tensor]:
+    """Per level [R, C] which candidates have the ``total`` largest values of all.
+
+    Of equal values the shallower one is taken, then the earlier one, so that parents come along.
+    """
+    value = torch.cat([level.value for level in levels], dim=1)
+    best = value.sort(dim=1, descending=True, stable=True).indices[:, :total]
+    keep = torch.zeros_like(value, dtype=torch.bool).scatter_(1, best, True)
+    keep &= value > -torch.inf
+    return list(keep.split([level.value.shape[1] for level in levels], dim=1))
+
+
+def best_of(
+    levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
+) -> Tree:
+    """The tree of the candidates of the largest values.
+
+    Levels are as wide as the row that keeps most of them needs, for which the host asks the device
+    once. What a level has too many are absent nodes at its end.
+
+    Args:
+        levels: all candidates.
+        total: N, how many are kept.
+        grown: the tree of the frontiers, on whose roots the new one stands.
+        children: of the new tree's shape.
+    """
+    keep = kept(levels, total)
+    counts = torch.stack([level.sum(dim=1).amax() for level in keep]).tolist()
+    depth = sum(count > 0 for count in counts)
+    tree = Tree(TreeShape(tuple(counts[:depth]), children, True), grown.tokens[:, 0])
+    tree.siblings, tree.rearranged, tree.lawful = grown.siblings, True, grown.lawful
+    above = torch.zeros_like(grown.tokens[:, :1])  # which candidates the level above holds
+    for count, mine, level in zip(counts[:depth], keep, levels, strict=False):
+        order = (~mine).byte().sort(dim=1, stable=True).indices[:, :count]
+        width = mine.shape[1] // level.frontier.shape[1]
+        hangs_below = level.frontier.gather(1, order // width)  # [R, n] a candidate above
+        same = hangs_below.unsqueeze(2) == above.unsqueeze(1)
+        law = None
+        if level.log_q is not None:
+            at = (above.unsqueeze(2) == level.frontier.unsqueeze(1)).byte().argmax(dim=2)
+            law = level.log_q.gather(1, at.unsqueeze(-1).expand(-1, -1, level.log_q.shape[-1]))
+        tokens, there = level.tokens.gather(1, order), mine.gather(1, order)
+        tree.add_level(tokens, same.byte().argmax(dim=2), there, None, law)
+        above = order
+    return tree
