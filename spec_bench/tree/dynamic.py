@@ -137,7 +137,7 @@ class DynamicTree(GrownTree):
             scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
             tokens, score, value, log_q = self.children(tree, scores, above.unsqueeze(-1), draws)
             level = self._filled(tokens, score, value)
-            levels.append(Candidates(*level, frontier, log_q))
+            levels.append(Candidates(*level, frontier=frontier, log_q=log_q))
             going = self.going(levels)
             if going is not None and going.is_cpu and not going.any():
                 break  # elsewhere the question would stop the device
@@ -154,11 +154,13 @@ class DynamicTree(GrownTree):
             )
         return best_of(levels, self.total, tree, self._children)
 
-    def _filled(self, tokens: Tensor, score: Tensor, value: Tensor) -> list[Tensor]:
+    def _filled(
+        self, tokens: Tensor, score: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Each [R, F W], with absent candidates where there are fewer tokens than W."""
         missing = (0, self.width - tokens.shape[-1])
-        numbers = [pad(part, missing, value=-torch.inf) for part in (score, value)]
-        return [part.flatten(1) for part in (pad(tokens, missing), *numbers)]
+        score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
+        return pad(tokens, missing).flatten(1), score.flatten(1), value.flatten(1)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         """Not grown level by level alone."""
