@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sinks": {"validation"},
     "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
-    "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks"},
+    "server": set(),
+    "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks", "server"},
     "forecast": {"core", "engine", "tree", "decode", "verify"},
     # train stands beside run: an application of its own that shares run's pairs and folders
     "train": {"core", "engine", "draft", "tasks", "measure", "sinks", "run", "validation"},
@@ -69,10 +70,10 @@ ONLY_IN: dict[str, set[str]] = {
     "matplotlib": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
-    "httpx": {"judge"},
+    "httpx": {"judge", "server"},
     "pyarrow": {"packed"},
 }
-NEVER_TORCH = {*GROUND, "validation", "tasks", "metrics", "sinks", "judge", "report"}
+NEVER_TORCH = {*GROUND, "validation", "tasks", "metrics", "sinks", "judge", "report", "server"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

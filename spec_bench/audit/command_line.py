@@ -2,14 +2,16 @@
 
 Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
 with all drafters and rules that fit it, those of other packages too. With ``--target``
-and ``--draft``: also greedy equality with autoregressive decoding on that pair.
+and ``--draft``: also greedy equality with autoregressive decoding on that pair. With ``--server``
+and ``--target`` alone: whether what a running server delivers is that target's, token for token at
+temperature 0, by tests of its law above.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -28,23 +30,16 @@ from spec_bench.audit.decoders import (
     total_variation,
 )
 from spec_bench.audit.greedy import first_difference
+from spec_bench.audit.lines import Line
 from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.audit.served_command import NOTE, asked_of, audit_server, server_of
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.engine.agreement import NEAR_TIE_GAP
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.records import Request
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the audit's table; ``passed`` is None where nothing is claimed, only measured."""
-
-    subject: str
-    check: str
-    result: str
-    passed: bool | None
+from spec_bench.server.endpoint import ServerError
 
 
 def audit_rules() -> Iterator[Line]:
@@ -170,13 +165,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)
+    served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
+    served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
+    served.add_argument("--served-model", default="target", help="the target's name there")
+    served.add_argument("--temperature", type=float, default=1.0, help="of the sampled answers")
+    served.add_argument("--answers", type=int, default=8, help="sampled answers of each prompt")
     options = parser.parse_args(arguments)
-    if bool(options.target) != bool(options.draft):
+    if options.server and (options.draft or not options.target):
+        parser.error("--server goes with --target, without --draft")
+    if not options.server and bool(options.target) != bool(options.draft):
         parser.error("--target and --draft go together")
-    if options.target and not options.prompts:
+    if options.draft and not options.prompts:
         parser.error("--prompts FILE is needed with --target and --draft")
-
-    table = Table("subject", "check", "result", "")
+    if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:
+        parser.error("--temperature, --answers and --max-new-tokens must be above 0")
+    prompts = []
+    if options.prompts:
+        with open(options.prompts, encoding="utf-8") as file:
+            prompts = [line.strip() for line in file if line.strip()]
+    if options.server:
+        try:
+            return _show(list(_of_server(options, prompts)), NOTE)
+        except (ServerError, ValueError) as error:
+            print(f"spec_bench.audit: {error}", file=sys.stderr)
+            return 2
     lines = [
         *audit_rules(),
         *audit_decoders(options.samples, options.seed),
@@ -184,17 +196,33 @@ def main(arguments: list[str] | None = None) -> int:
         *audit_beams(options.samples, options.seed),
     ]
     if options.target:
-        with open(options.prompts, encoding="utf-8") as file:
-            prompts = [line.strip() for line in file if line.strip()]
         lines += audit_pair(options.target, options.draft, prompts, options.max_new_tokens)
+    return _show(
+        lines,
+        f"tolerance of exact checks {TOLERANCE:g}, false-alarm rate of each chi-square "
+        f"{FALSE_ALARM_RATE:g}",
+    )
+
+
+def _of_server(options: argparse.Namespace, prompts: list[str]) -> Iterator[Line]:
+    """The server is asked before the target is loaded: a wrong address costs no time."""
+    tokenizer = load_tokenizer(options.target)
+    asked = asked_of(tokenizer, options, prompts)
+    server = server_of(options.server, options.served_model)
+    server.complete(asked.prompts[0], 1)
+    target = load_model(ModelSpec(options.target))
+    target.vocab_size = min(target.vocab_size, check_vocabularies(tokenizer, tokenizer))
+    yield from audit_server(server, target, asked)
+
+
+def _show(lines: Sequence[Line], note: str) -> int:
+    """Prints the table; 1 if a claim failed, else 0."""
+    table = Table("subject", "check", "result", "")
     for line in lines:
         says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
         table.add_row(line.subject, line.check, line.result, says)
     Console(width=130).print(table)
     claims = [line for line in lines if line.passed is not None]
     failed = sum(not line.passed for line in claims)
-    print(
-        f"{len(claims) - failed} of {len(claims)} checks passed; tolerance of exact checks "
-        f"{TOLERANCE:g}, false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
-    )
+    print(f"{len(claims) - failed} of {len(claims)} checks passed; {note}")
     return 1 if failed else 0

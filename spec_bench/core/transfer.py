@@ -28,11 +28,11 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     first: Any = values
     while isinstance(first, tuple) and first:
         first = first[0]
-    return constant_of_type(values, type(first), device)
+    return constant_of_type(values, type(first).__name__, device)
 
 
 @functools.lru_cache(maxsize=1024)
-def constant_of_type(values: tuple[Any, ...], kind: type, device: torch.device) -> Tensor:
+def constant_of_type(values: tuple[Any, ...], kind: str, device: torch.device) -> Tensor:
     """``constant``; the type tells (0, 1) from (False, True), which are equal to one another."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)

@@ -1,0 +1,184 @@
+"""Is what a server samples the target's law? Tests of served tokens against the target itself.
+
+Given the tokens before it, a served token y has under the target a log-probability log p(y), whose
+expectation is minus the entropy of p whatever came before. So the sum over all served tokens of
+log p(y) + H(p) has expectation 0 and, as a martingale, the sum of the variances of log p(y): a
+drafting server that leaves the target's law for less probable tokens, or for more probable ones,
+shows in a z-score. A wrong law with the right entropy shows elsewhere: ordered by falling
+probability, u = P(rank < rank of y) + U P(y), with U uniform, is uniform on [0, 1] and independent
+of all before it, exactly (Rosenblatt 1952). Uniformity is tested for all tokens, for the first ones
+of the answers, which the prompt's pass gives, and for those that drafts took part in; independence
+by the correlation of neighbours. Holm's correction keeps the chance of any false alarm at the
+stated rate. Where the target runs in another number format than the server, rounding alone is a
+difference of laws: many thousands of tokens will find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.core.warp import log_probs
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.tree_pass import run_pending
+
+FALSE_ALARM_RATE = 1e-3
+"""Chance that a lossless server fails, all tests together."""
+_FEWEST = 20  # tokens that a test is made of
+
+
+@dataclass(frozen=True)
+class TokenLaw:
+    """Served tokens under the target, one entry a token.
+
+    Attributes:
+        log_p: log-probability of the token; -inf where the law excludes it.
+        entropy: of the law, in nats.
+        variance: of log p(y) for y drawn from the law.
+        below: mass of the tokens that come before it when ordered by falling probability.
+        first: whether it is the first of its answer.
+    """
+
+    log_p: np.ndarray
+    entropy: np.ndarray
+    variance: np.ndarray
+    below: np.ndarray
+    first: np.ndarray
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test.
+
+    Attributes:
+        name: what is tested.
+        tokens: how many served tokens it looked at.
+        p_value: chance of what was seen, or more, from a lossless server.
+        said: the statistic in words.
+        passed: after Holm's correction over all tests made.
+    """
+
+    name: str
+    tokens: int
+    p_value: float
+    said: str
+    passed: bool
+
+
+def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
+    """One answer under the target.
+
+    Args:
+        logits: [T, V] the target's before each token.
+        tokens: [T] what was served.
+        settings: how it was sampled.
+    """
+    log_law = log_probs(logits.double(), settings).double()
+    law = log_law.exp()
+    safe = log_law.masked_fill(law == 0, 0.0)
+    entropy = -(law * safe).sum(dim=-1)
+    variance = (law * safe.square()).sum(dim=-1) - entropy.square()
+    own = log_law.gather(-1, tokens.unsqueeze(-1))
+    ids = torch.arange(law.shape[-1])
+    before = (log_law > own) | ((log_law == own) & (ids < tokens.unsqueeze(-1)))
+    below = law.masked_fill(~before, 0.0).sum(dim=-1)
+    first = np.arange(len(tokens)) == 0
+    columns = (own.squeeze(-1), entropy, variance.clamp(min=0), below)
+    log_p, spread, variances, mass = (column.numpy() for column in columns)
+    return TokenLaw(log_p, spread, variances, mass, first)
+
+
+@torch.inference_mode()
+def law_of_answers(
+    target: LanguageModel,
+    answers: Sequence[tuple[Sequence[int], Sequence[int]]],
+    settings: SamplingSettings,
+) -> TokenLaw:
+    """All answers under the target, each by one teacher-forced pass.
+
+    Args:
+        target: the model itself.
+        answers: token ids of prompts and of what was served, the end token included.
+        settings: how it was sampled.
+    """
+    found = []
+    for prompt, answer in answers:
+        said = [*prompt, *answer]
+        cache = target.allocate(1, len(said))
+        passed = torch.tensor([said[:-1]], device=target.device)
+        logits = run_pending(target, cache, [0], passed, logits_to_keep=0).logits
+        assert logits is not None
+        kept = logits[0, len(prompt) - 1 :].cpu()
+        found.append(token_law(kept, torch.tensor(answer), settings))
+    return TokenLaw(
+        np.concatenate([each.log_p for each in found]),
+        np.concatenate([each.entropy for each in found]),
+        np.concatenate([each.variance for each in found]),
+        np.concatenate([each.below for each in found]),
+        np.concatenate([each.first for each in found]),
+    )
+
+
+def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[Finding]:
+    """The tests that there are tokens enough for.
+
+    Args:
+        law: of the served tokens.
+        seed: of the uniforms.
+        rate: chance that a lossless server fails any of them.
+    """
+    impossible = int(np.isneginf(law.log_p).sum())
+    if impossible:
+        said = f"{impossible} tokens that the target gives no probability"
+        return [Finding("within the support", len(law.log_p), 0.0, said, False)]
+    tests = {"log-probability against entropy": _surprise(law)}
+    uniform = law.below + np.random.default_rng(seed).random(len(law.below)) * np.exp(law.log_p)
+    for name, chosen in {
+        "first tokens": law.first,
+        "later tokens": ~law.first,
+    }.items():
+        if chosen.sum() >= _FEWEST:
+            tests[f"uniform ranks, {name}"] = _uniformity(uniform[chosen])
+    neighbours = np.flatnonzero(~law.first)
+    if len(neighbours) >= _FEWEST:
+        tests["independent ranks"] = _independence(uniform[neighbours - 1], uniform[neighbours])
+    return _corrected(tests, rate)
+
+
+def _surprise(law: TokenLaw) -> tuple[int, float, str]:
+    count, total = len(law.log_p), float((law.log_p + law.entropy).sum())
+    deviation = float(np.sqrt(law.variance.sum()))
+    # A law of one token at every place leaves nothing to chance.
+    z = total / deviation if deviation > 0 else 0.0
+    said = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
+    return count, float(2 * stats.norm.sf(abs(z))), said
+
+
+def _uniformity(uniform: np.ndarray) -> tuple[int, float, str]:
+    test = stats.kstest(uniform.clip(0, 1), "uniform")
+    return len(uniform), float(test.pvalue), f"largest distance {test.statistic:.3f}"
+
+
+def _independence(before: np.ndarray, after: np.ndarray) -> tuple[int, float, str]:
+    test = stats.spearmanr(before, after)
+    return len(after), float(test.pvalue), f"correlation of neighbours {test.statistic:.3f}"
+
+
+def _corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list[Finding]:
+    """Holm's step-down: the k-th smallest p-value is held against rate / (tests left)."""
+    order = sorted(tests, key=lambda name: tests[name][1])
+    failed: set[str] = set()
+    for left, name in zip(range(len(order), 0, -1), order, strict=True):
+        if tests[name][1] > rate / left:
+            break
+        failed.add(name)
+    return [
+        Finding(name, count, p_value, said, name not in failed)
+        for name, (count, p_value, said) in tests.items()
+    ]

@@ -1,0 +1,226 @@
+"""Tests of served text: a lossless server passes at the stated rate, each kind of loss fails."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from spec_bench.audit.command_line import main
+from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.served import Finding, findings, law_of_answers, token_law
+from spec_bench.audit.served_command import _PLAIN, Asked, audit_server
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.records import Request
+from spec_bench.server.endpoint import Server
+from tests.run.tiny import make_family
+from tests.server.completions import Completions, Steps, serving
+
+VOCAB = 12
+TARGET = random_markov(VOCAB, seed=1)
+WARM = SamplingSettings(temperature=1.0)
+CHAIN = {
+    "name": "sd",
+    "drafter": {"kind": "language_model"},
+    "tree": {"policy": "chain", "depth": 3},
+    "verifier": {"rule": "recursive_rejection", "replacement": False},
+}
+
+
+def test_the_law_of_a_token_by_hand() -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]]).log()
+    law = token_law(logits, torch.tensor([2, 2]), WARM)
+    assert law.log_p.tolist() == pytest.approx([math.log(0.25), -math.inf])
+    assert law.entropy[0] == pytest.approx(1.5 * math.log(2))
+    assert law.variance[0] == pytest.approx(0.25 * math.log(2) ** 2)
+    assert law.below[0] == pytest.approx(0.75)  # the tie goes to the lower id
+    assert law.first.tolist() == [True, False]
+
+
+def test_log_probability_and_entropy_agree_in_expectation() -> None:
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)).double()
+    laws = token_law(logits.expand(VOCAB, -1), torch.arange(VOCAB), WARM)
+    p = np.exp(laws.log_p)
+    assert (p * laws.log_p).sum() == pytest.approx(-laws.entropy[0])
+    assert (p * (laws.log_p + laws.entropy[0]) ** 2).sum() == pytest.approx(laws.variance[0])
+    order = np.argsort(-laws.log_p)
+    assert laws.below[order] == pytest.approx(np.cumsum(p[order]) - p[order])
+
+
+def sampled(model: MarkovModel, answers: int, seed: int, length: int = 40) -> list[tuple]:
+    """Answers drawn from a chain one token at a time, behind one prompt."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(answers):
+        said = [3]
+        for _ in range(length):
+            law = model.logits[model.place(said)].softmax(dim=-1)
+            said.append(int(torch.multinomial(law, 1, generator=generator)))
+        found.append(((3,), tuple(said[1:])))
+    return found
+
+
+def verdicts(answers: list[tuple]) -> dict[str, bool]:
+    """Which tests the answers pass."""
+    return {each.name: each.passed for each in findings(law_of_answers(TARGET, answers, WARM))}
+
+
+def test_plain_sampling_passes_every_test_at_about_the_stated_rate() -> None:
+    alarms = 0
+    for seed in range(60):
+        law = law_of_answers(TARGET, sampled(TARGET, 4, seed), WARM)
+        alarms += any(not each.passed for each in findings(law, seed, rate=0.1))
+    assert alarms <= 14  # of 60 at a rate of at most 0.1: chance below 0.001
+
+
+def sharper(factor: float) -> MarkovModel:
+    return MarkovModel(TARGET.logits * factor)
+
+
+def mixed_with_second_best() -> MarkovModel:
+    """A law that swaps the mass of the two best tokens: the same entropy."""
+    p = TARGET.logits.softmax(dim=-1)
+    best = p.topk(2, dim=-1)
+    return MarkovModel(p.scatter(-1, best.indices, best.values.flip(-1)).log())
+
+
+@pytest.mark.parametrize(
+    "model", [sharper(1.4), sharper(0.6), mixed_with_second_best()], ids=["sharp", "flat", "swap"]
+)
+def test_another_law_is_found(model: MarkovModel) -> None:
+    assert not all(verdicts(sampled(model, 20, seed=5)).values())
+
+
+def test_a_token_without_probability_fails_at_once() -> None:
+    logits = TARGET.logits.clone()
+    logits[..., 7] = -torch.inf
+    law = law_of_answers(MarkovModel(logits), [((3,), (1, 7, 2))], WARM)
+    assert [(each.name, each.passed) for each in findings(law)] == [("within the support", False)]
+
+
+def test_answers_that_repeat_each_other_are_found() -> None:
+    (answer,) = sampled(TARGET, 1, seed=2)
+    assert not all(verdicts([answer] * 25).values())
+
+
+def decoder(draft: MarkovModel, settings: SamplingSettings) -> AnyDecoder:
+    return build_decoder(CHAIN, TARGET, [draft], settings)
+
+
+def answering(sample: SamplingSettings | None, shift: int = 0) -> Completions:
+    """A server that drafts, each request by its temperature; or by ``sample`` whatever is asked.
+
+    Args:
+        sample: settings used where the request asks for a temperature above 0.
+        shift: added to one token of each greedy answer.
+    """
+    numbers = itertools.count()
+    draft = random_markov(VOCAB, seed=2)
+
+    def answer(body: dict) -> Steps:
+        asked = SamplingSettings(temperature=body["temperature"])
+        settings = sample if sample and asked.temperature else asked
+        request = Request(str(next(numbers)), tuple(body["prompt"]), body["max_tokens"])
+        (generation,) = decoder(draft, settings).generate([request], body.get("seed", 0))
+        tokens, steps, at = list(generation.tokens), [], 0
+        if not asked.temperature:
+            tokens[-1] = (tokens[-1] + shift) % VOCAB
+        for step in generation.steps:
+            steps.append(tokens[at : at + step.delivered])
+            at += step.delivered
+        return steps
+
+    return Completions(answer)
+
+
+def audited(completions: Completions) -> dict[str, bool]:
+    """How the audit of a server ends, line by line."""
+    asked = Asked([(3,), (5, 4)], 30, 8, WARM, 0, ())
+    with serving(completions):
+        server = Server(completions.url, "target")
+        return {line.subject: bool(line.passed) for line in audit_server(server, TARGET, asked)}
+
+
+def test_a_server_that_drafts_losslessly_passes() -> None:
+    found = audited(answering(None))
+    assert found["server, greedy: equals the target"]
+    assert len(found) == 4  # 16 answers: too few first tokens for a test of their own
+    assert all(found.values())
+
+
+def test_a_server_that_loses_the_temperature_is_found() -> None:
+    found = audited(answering(SamplingSettings(temperature=3.0)))
+    assert found.pop("server, greedy: equals the target")
+    assert not all(found.values())
+
+
+def test_a_greedy_answer_that_differs_in_one_token_is_found() -> None:
+    found = audited(answering(None, shift=1))
+    assert not found.pop("server, greedy: equals the target")
+    assert all(found.values())
+
+
+def test_holm_holds_the_smallest_against_the_rate_over_all() -> None:
+    from spec_bench.audit.served import _corrected
+
+    tests = {"a": (9, 0.02, ""), "b": (9, 0.04, ""), "c": (9, 0.01, "")}
+
+    def failed(rate: float) -> set[str]:
+        found: list[Finding] = _corrected(tests, rate)
+        return {each.name for each in found if not each.passed}
+
+    assert failed(0.029) == set()
+    assert failed(0.031) == {"c"}
+    assert failed(0.041) == {"a", "b", "c"}
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Path:
+    make_family(tmp_path)
+    return tmp_path
+
+
+def test_the_command_audits_a_server_of_a_folders_model(
+    family: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = load_model(ModelSpec(str(family / "target")))
+    plain = {
+        temperature: build_decoder(_PLAIN, target, [], SamplingSettings(temperature))
+        for temperature in (0.0, 1.0)
+    }
+
+    def answer(body: dict) -> Steps:
+        request = Request("0", tuple(body["prompt"]), body["max_tokens"], (2,))
+        decoder = plain[body["temperature"]]
+        return [[t] for t in decoder.generate([request], body.get("seed", 0))[0].tokens]
+
+    command = ["--target", str(family / "target"), "--answers", "2", "--max-new-tokens", "6"]
+    with serving(Completions(answer)) as served:
+        assert main([*command, "--server", served.url]) == 0
+        assert "4 of 4 checks passed" in capsys.readouterr().out
+        served.faults += ["garbage"] * 3
+        assert main([*command, "--server", served.url]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"spec_bench.audit: {served.url}: an event that is no JSON, after 3 attempts"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--server", "http://x"], "--server goes with --target"),
+        (["--server", "http://x", "--target", "a", "--draft", "b"], "without --draft"),
+        (["--server", "http://x", "--target", "a", "--temperature", "0"], "must be above 0"),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_anything_is_loaded(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert said in capsys.readouterr().err
