@@ -20,6 +20,10 @@ def main() -> None:
             from spec_bench.run.recommend import main as recommend
 
             sys.exit(recommend(sys.argv[2:]))
+        elif sys.argv[1:2] == ["answers"]:
+            from spec_bench.run.answers import main as answers
+
+            sys.exit(answers(sys.argv[2:]))
         elif sys.argv[1:2] == ["compare"]:
             from spec_bench.report.comparison.command import main as compare
 

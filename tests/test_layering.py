@@ -68,6 +68,7 @@ ONLY_IN: dict[str, set[str]] = {
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
     "matplotlib": {"report"},
+    "plotly": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
     "httpx": {"judge", "server"},

@@ -28,6 +28,14 @@ TABLES = {
 }
 OTHERS, UNKNOWN = "others", "no category"
 _MOST = 24  # columns that a table has room for
+SPEC_BENCH = "spec_bench"
+"""The task whose categories are shown as Spec-Bench shows them: MT-bench's eight as one."""
+MT_BENCH = "multi-turn conversation"
+_OF_MT_BENCH = frozenset(
+    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
+)
+SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "rag")
+"""The columns of Spec-Bench's own table, in its order."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +88,34 @@ def kinds_of(group: Group, records: Records) -> list[Kind]:
             break
     if not any(found.values()):
         return []
+    if str(group.rows.iloc[0].task) == SPEC_BENCH:
+        found = {prompt: subtask(name) for prompt, name in found.items()}
     counts = Counter(found.values())
     kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
     names: dict[str, list[str]] = {}
     for prompt, name in found.items():
         names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
+    own = {name: place for place, name in enumerate(SUBTASKS) if name in names}
+    if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
+        return [Kind(name, tuple(names[name])) for name in own]
     last = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     return [Kind(name, tuple(names[name])) for name in last]
+
+
+def subtask(category: str) -> str:
+    """The column of Spec-Bench's table that a category of its questions belongs to."""
+    return MT_BENCH if category in _OF_MT_BENCH else category
+
+
+def overall_columns(group: Group, column: str) -> dict[str, str]:
+    """Title -> column of the numbers of all prompts that stand behind those by category.
+
+    Spec-Bench's table of speed-ups has its mean accepted tokens there, too.
+    """
+    own = {"overall": column}
+    if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
+        return {"mean accepted tokens": "block_efficiency", **own}
+    return own
 
 
 def by_category(group: Group, kinds: Sequence[Kind], records: Records) -> list[CellByCategory]:

@@ -9,6 +9,9 @@ Each after ``python -m spec_bench.report``:
   page rsd-exp1         one HTML page of an experiment
   all                   all of these beside each results.csv, and index.html
   records               how much the records beside each results.csv hold
+  sweep NAME            a page to look around in, of any experiment
+  export NAME           a line per cell, prompt and repeat, for other tools
+  answers FILE ...      answer files of other harnesses as rows of an experiment
   NAME/results.csv      a results file of any experiment: its table, figure and checks
 
 Papers are the folders below experiments/, experiments those below results/. A wrong name is
@@ -33,6 +36,9 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "page": (subcommands.run_page, "one HTML page of an experiment"),
     "all": (subcommands.run_all, "every page, table and figure, and an index of them"),
     "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
+    "sweep": (subcommands.run_sweep, "a page to look around in: what to use, interactive figures"),
+    "export": (subcommands.run_export, "a line per prompt and repeat: parquet, CSV, a dictionary"),
+    "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
     "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
 }
 
@@ -99,7 +105,16 @@ def _parser() -> argparse.ArgumentParser:
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
     made["results"].add_argument("--output", type=Path, metavar="FOLDER", help="default: beside it")
 
-    for name in ("list", "table", "figure", "checks", "page", "all", "records"):
+    made["sweep"].add_argument("name", help="an experiment, or a results.csv")
+    made["sweep"].add_argument("--output", type=Path, metavar="FILE", help="default: beside it")
+    made["export"].add_argument("name", help="an experiment, or a results.csv")
+    made["export"].add_argument(
+        "--output", type=Path, metavar="FOLDER", help="default: export beside the table"
+    )
+
+    _add_answers(made["answers"])
+
+    for name in COMMANDS.keys() - {"results"}:
         made[name].add_argument(
             "--results",
             type=Path,
@@ -112,3 +127,22 @@ def _parser() -> argparse.ArgumentParser:
             "--pair", help="this pair of models' rows; default: those of the paper's own pairs"
         )
     return parser
+
+
+def _add_answers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a decoder's answers")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain decoding's answers")
+    parser.add_argument("--harness", required=True, help="whose files they are, such as eagle")
+    parser.add_argument("--name", required=True, help="of the experiment that is written")
+    parser.add_argument("--task", default="spec_bench", help="the questions (default: spec_bench)")
+    parser.add_argument("--pair", default="", help="the models (default: as the files say)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0")
+    parser.add_argument(
+        "--questions", type=Path, metavar="FILE", help="question.jsonl with their categories"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="tokenizer.json: counts the baseline's tokens again, as Spec-Bench does",
+    )

@@ -15,7 +15,7 @@ from spec_bench import columns
 from spec_bench.columns import ENDS, Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
-from spec_bench.report.categories import TABLES, by_category, kinds_of
+from spec_bench.report.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.counts import Records
@@ -62,11 +62,13 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
     for group in groups:
         kinds = kinds_of(group, records)
         cells = by_category(group, kinds, records) if kinds else []
-        heads = [*(f"{kind.name} ({len(kind.prompts)})" for kind in kinds), "overall"]
+        named = [f"{kind.name} ({len(kind.prompts)})" for kind in kinds]
         for column, title in TABLES.items() if cells else ():
-            lines = []
+            last = overall_columns(group, column)
+            heads, lines = [*named, *last], []
             for cell in cells:
-                found = [*(cell.of(column).get(kind.name) for kind in kinds), cell.overall(column)]
+                own = [cell.of(column).get(kind.name) for kind in kinds]
+                found = [*own, *map(cell.overall, last.values())]
                 numbers = [
                     _written(each.value, each.low, each.high, 2) if each else "" for each in found
                 ]

@@ -148,6 +148,37 @@ def run_records(options: Namespace) -> None:
         print(f"{file.parent.name}: {kept_size(file, read_rows([file]).run_id)}")
 
 
+def run_sweep(options: Namespace) -> None:
+    """A results file's own page: what to use, then figures to look at."""
+    from spec_bench.report.page.gather import results_file
+    from spec_bench.report.sweep.build import build_page
+
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "sweep.html"
+    write_text(path, build_page(file))
+    print(f"page: {path}")
+
+
+def run_export(options: Namespace) -> None:
+    """A results file in long format, with a dictionary of its columns."""
+    from spec_bench.report.export import export, write
+    from spec_bench.report.page.gather import results_file
+
+    file = results_file(options.name, options.results)
+    found = export(file)
+    for path in write(found, options.output or file.parent / "export"):
+        print(path)
+    if found.without:
+        print(f"no records of {', '.join(found.without)}")
+
+
+def run_answers(options: Namespace) -> None:
+    """Answer files of another harness as rows, and its numbers beside ours."""
+    from spec_bench.report.answers.command import read_in
+
+    read_in(options)
+
+
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results.
 

@@ -22,6 +22,7 @@ and writes what it measured to results/NAME/results.csv. The same command resume
 usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
+       python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
 
   python -m spec_bench                                       rsd_s on xsum with the embedded models
   python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task

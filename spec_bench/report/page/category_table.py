@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from spec_bench import names
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.categories import TABLES, CellByCategory, Kind, by_category, kinds_of
+from spec_bench.report.categories import (
+    TABLES,
+    CellByCategory,
+    Kind,
+    by_category,
+    kinds_of,
+    overall_columns,
+)
 from spec_bench.report.counts import Records
 from spec_bench.report.page.results_table import Cell, Line, ResultsTable
 from spec_bench.report.rows import Group
@@ -17,20 +24,23 @@ def category_tables(group: Group, records: Records) -> Iterator[tuple[str, Resul
     kinds = kinds_of(group, records)
     cells = by_category(group, kinds, records) if kinds else []
     for column, title in TABLES.items() if cells else ():
-        lines = [_line(cell, column, kinds) for cell in cells if cell.of(column)]
+        last = overall_columns(group, column)
+        lines = [_line(cell, column, kinds, last) for cell in cells if cell.of(column)]
         if lines:
-            yield title, ResultsTable(_heads(kinds), tuple(lines))
+            yield title, ResultsTable(_heads(kinds, last), tuple(lines))
 
 
-def _heads(kinds: Sequence[Kind]) -> tuple[tuple[str, str], ...]:
+def _heads(kinds: Sequence[Kind], last: Iterable[str]) -> tuple[tuple[str, str], ...]:
     counts = ((kind.name, f"{len(kind.prompts)} prompts") for kind in kinds)
     first = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
-    return (*first, *counts, ("overall", "all prompts"))
+    return (*first, *counts, *((title, "all prompts") for title in last))
 
 
-def _line(cell: CellByCategory, column: str, kinds: Sequence[Kind]) -> Line:
+def _line(
+    cell: CellByCategory, column: str, kinds: Sequence[Kind], last: Mapping[str, str]
+) -> Line:
     row, own = cell.row, cell.of(column)
-    numbers = [*(own.get(kind.name) for kind in kinds), cell.overall(column)]
+    numbers = [*(own.get(kind.name) for kind in kinds), *map(cell.overall, last.values())]
     return Line(
         code=str(row["decoder"]),
         decoder=names.decoder(str(row["decoder"])).title,

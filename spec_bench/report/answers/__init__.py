@@ -1,0 +1,1 @@
+"""Answer files of other harnesses: Spec-Bench's, EAGLE's, Medusa's."""

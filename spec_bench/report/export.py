@@ -1,0 +1,145 @@
+"""A results file in long format, for other people's tools: one line per cell, prompt and repeat.
+
+Knows rows and records; what a column is it says itself (``dictionary``). Acceptance by position
+stands in plain columns: ``reached_D`` and ``accepted_D``, walks that came to depth D of the tree
+and those that left it by an accepted child, so that their sums make the acceptance rate at D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from spec_bench import files
+from spec_bench.columns import columns_in, header
+from spec_bench.packed_fields import FIELDS, STEP
+from spec_bench.records import Generation
+from spec_bench.report.records import repeats_of, scores_of
+from spec_bench.report.rows import Row, read_results, rows_of
+
+_OF_A_CELL = ("identity", "setting", "state")
+_COUNTS = {
+    "target_calls": "target calls of the prompt",
+    "emitted_tokens": "accepted + 1, summed over its target calls",
+    "nodes": "tree nodes verified, summed over its target calls",
+    "draft_calls": "levels of the trees, summed over its target calls",
+}
+_BY_DEPTH = {
+    "reached_{}": "target calls whose tree has depth {} and whose walk came to it",
+    "accepted_{}": "of these, those that accepted a token at depth {}",
+}
+_SCORE = "score_{}"
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is written.
+
+    Attributes:
+        lines: one per cell, repeat and prompt; later repeats have times and counts, no scores.
+        dictionary: name, unit and definition of each column of ``lines``.
+        without: run ids of cells that have numbers but no records by prompt.
+    """
+
+    lines: pd.DataFrame
+    dictionary: pd.DataFrame
+    without: tuple[str, ...]
+
+
+def export(table: Path) -> Export:
+    """The long format of one results file.
+
+    Raises:
+        ValueError: there is no such file, or none of its cells has records.
+    """
+    rows = read_results(table)
+    described = [each.name for each in columns_in(rows.columns) if each.kind in _OF_A_CELL]
+    found: list[dict[str, Any]] = []
+    without = []
+    for row in rows_of(rows):
+        own = list(_lines(table, row, described))
+        found += own
+        if not own and row["status"] != "failed":
+            without.append(str(row["run_id"]))
+    if not found:
+        raise ValueError(f"no records by prompt beside {str(table)!r} or in its {files.RUNS}")
+    names = _ordered(found, described)
+    lines = pd.DataFrame(found, columns=names)
+    return Export(lines, dictionary(names), tuple(without))
+
+
+def write(found: Export, folder: Path) -> list[Path]:
+    """``long.parquet``, ``long.csv`` and ``dictionary.csv``; equal rows give equal bytes."""
+    paths = [folder / name for name in ("long.parquet", "long.csv", "dictionary.csv")]
+    with files.replacing(paths[0]) as partial:
+        found.lines.to_parquet(partial, index=False, compression="zstd")
+    for path, frame in zip(paths[1:], (found.lines, found.dictionary), strict=True):
+        lines = frame.astype(object).where(frame.notna(), "")
+        written = ({str(name): value for name, value in line.items()} for line in rows_of(lines))
+        files.write_csv(path, written, list(frame.columns))
+    return paths
+
+
+def dictionary(names: Sequence[str]) -> pd.DataFrame:
+    """Name, unit and definition of the long format's columns."""
+    mine, units = header(), {each.name: each.unit for each in columns_in(names)}
+    packed = {each.name: each for each in FIELDS if not each.name.startswith(STEP)}
+    lines = []
+    for name in names:
+        stem, _, depth = name.rpartition("_")
+        if name in packed and name not in mine:
+            unit, text = packed[name].unit, packed[name].definition
+        elif f"{stem}_{{}}" in _BY_DEPTH:
+            unit, text = "", _BY_DEPTH[f"{stem}_{{}}"].format(depth)
+        elif name.startswith(_SCORE.format("")):
+            unit, text = "", f"{name.removeprefix(_SCORE.format(''))} of this answer alone"
+        else:
+            unit, text = units.get(name, ""), _COUNTS.get(name) or mine[name]
+        lines.append({"column": name, "unit": unit, "definition": text})
+    return pd.DataFrame(lines)
+
+
+def _lines(table: Path, row: Row, described: Sequence[str]) -> Iterator[dict[str, Any]]:
+    run_id = str(row["run_id"])
+    scores = scores_of(table, run_id)
+    for repeat, generations in enumerate(repeats_of(table, run_id)):
+        for prompt, each in generations.items():
+            line = {name: row[name] for name in described}
+            line |= _of_generation(each)
+            for name, own in scores.items() if not repeat else ():
+                if isinstance(value := own.get(prompt), int | float):
+                    line[_SCORE.format(name)] = value
+            yield line
+
+
+def _of_generation(each: Generation) -> dict[str, Any]:
+    """A prompt's own columns."""
+    kept = [field.name for field in FIELDS if not field.name.startswith(STEP)]
+    line = {name: getattr(each, name) for name in kept if name not in ("run_id", "tokens")}
+    line["tokens"] = len(each.tokens)
+    counts = (
+        len(each.steps),
+        sum(step.accepted + 1 for step in each.steps),
+        sum(step.nodes for step in each.steps),
+        sum(step.depth for step in each.steps),
+    )
+    line |= dict(zip(_COUNTS, counts, strict=True))
+    for depth in range(1, max((step.depth for step in each.steps), default=0) + 1):
+        walks = [s.accepted for s in each.steps if s.depth >= depth and s.accepted >= depth - 1]
+        line[f"reached_{depth}"] = len(walks)
+        line[f"accepted_{depth}"] = sum(accepted >= depth for accepted in walks)
+    return line
+
+
+def _ordered(lines: Sequence[Mapping[str, Any]], described: Sequence[str]) -> list[str]:
+    """Columns: the cell's, the prompt's, its counts, then by depth, then scores."""
+    names = dict.fromkeys(name for line in lines for name in line)
+    depths = [int(name.removeprefix("reached_")) for name in names if name.startswith("reached_")]
+    by_depth = [form.format(d) for d in range(1, max(depths, default=0) + 1) for form in _BY_DEPTH]
+    scores = sorted(name for name in names if name.startswith(_SCORE.format("")))
+    first = [n for n in names if n not in by_depth and n not in scores and n not in described]
+    return [*described, *first, *by_depth, *scores]

@@ -1,0 +1,39 @@
+// Draws the figures of the group that is chosen.
+(() => {
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const parts = read("data"), titles = read("titles");
+  const choice = document.getElementById("part"), place = document.getElementById("figures");
+  const common = {
+    margin: { l: 55, r: 15, t: 10, b: 45 }, font: { size: 12, color: "#1b1f24" },
+    paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
+    legend: { orientation: "h", y: -0.22 },
+  };
+  const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
+  const show = () => {
+    place.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
+    place.replaceChildren();
+    for (const [key, figure] of Object.entries(parts[Number(choice.value)] || {})) {
+      const frame = document.createElement("figure"), title = document.createElement("h3");
+      const plot = document.createElement("div");
+      title.textContent = titles[key];
+      plot.className = "plot";
+      frame.append(title, plot);
+      place.append(frame);
+      const layout = { ...common, ...figure.layout };
+      layout.xaxis = axis(layout.xaxis);
+      layout.yaxis = axis(layout.yaxis);
+      Plotly.newPlot(plot, figure.data, layout, { responsive: true, displaylogo: false });
+    }
+    if (!place.children.length) place.textContent = "Nothing was measured that could be drawn.";
+  };
+  choice.addEventListener("change", show);
+  document.querySelectorAll("tr[data-part]").forEach((row) => row.addEventListener("click", () => {
+    choice.value = row.dataset.part;
+    show();
+    place.scrollIntoView();
+  }));
+  window.addEventListener("beforeprint", () => {
+    place.querySelectorAll(".plot").forEach((plot) => Plotly.Plots.resize(plot));
+  });
+  show();
+})();

@@ -1,0 +1,151 @@
+"""Which cells of a results file a page draws, and what to use on each task and category.
+
+Knows rows and records; nothing about drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from spec_bench import names
+from spec_bench.metrics.interval import Interval
+from spec_bench.report.categories import CellByCategory, by_category, kinds_of
+from spec_bench.report.counts import Records
+from spec_bench.report.page.headline import headline, title_of
+from spec_bench.report.rows import Group, Row, groups_of, prompts_of, rows_of
+
+SHOWN, DETAILED = 6, 120
+_BY = ("speedup", "block_efficiency")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to use on one kind of prompts.
+
+    Attributes:
+        kind: the category; "" for all prompts of the task.
+        decoder: for people; plain decoding where nothing is surely faster.
+        code: the decoder's name in the results.
+        value: the number with its interval, or "".
+        why: what it rests on.
+        prompts: on how many, in words.
+    """
+
+    kind: str
+    decoder: str
+    code: str
+    value: str
+    why: str
+    prompts: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group with the cells that are looked at closely.
+
+    Attributes:
+        title: for people.
+        pair: name of the pair.
+        group: all of its cells.
+        shown: plain decoding and the fastest cells, whose records are looked at.
+        answers: what to use, all prompts first.
+        categories: the numbers by category that the answers follow from.
+        detailed: whether the shown cells' records were looked at; of very many groups the first.
+    """
+
+    title: str
+    pair: str
+    group: Group
+    shown: tuple[Row, ...]
+    answers: tuple[Answer, ...]
+    categories: tuple[CellByCategory, ...] = field(default=(), repr=False)
+    detailed: bool = True
+
+
+def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
+    """All groups, of the first ones the fastest cells' records too.
+
+    Args:
+        rows: a results file's, without seeds apart.
+        records: what its cells measured prompt by prompt.
+    """
+    found, left = [], DETAILED
+    for group in groups_of(rows):
+        shown = _shown(group)
+        detailed = len(shown) <= left
+        left -= len(shown) if detailed else 0
+        part = Group(group.title, group.rows.loc[[index for index, _ in shown]])
+        kinds = kinds_of(part, records) if detailed else []
+        cells = by_category(part, kinds, records) if kinds else []
+        counts = {kind.name: len(kind.prompts) for kind in kinds}
+        answers = [_overall(group), *(_of_category(n, count, cells) for n, count in counts.items())]
+        found.append(
+            Part(
+                title=title_of(group),
+                pair=str(group.rows.iloc[0].pair),
+                group=group,
+                shown=tuple(row for _, row in shown),
+                answers=tuple(answer for answer in answers if answer is not None),
+                categories=tuple(cells),
+                detailed=detailed,
+            )
+        )
+    return found
+
+
+def _shown(group: Group) -> list[tuple[object, Row]]:
+    """Index and row of plain decoding and of the fastest cells, in that order."""
+    rows = group.rows[group.rows.status != "failed"]
+    plain = rows[rows.decoder == "ar"].head(1)
+    others = rows[rows.decoder != "ar"]
+    by = next((name for name in _BY if name in rows and others[name].notna().any()), None)
+    if by is not None:
+        others = others.sort_values(by, ascending=False, kind="stable")
+    best = pd.concat([plain, others.head(SHOWN)])
+    return list(zip(best.index, rows_of(best), strict=True))
+
+
+def _overall(group: Group) -> Answer | None:
+    found = headline(group)
+    if found is None:
+        return None
+    value = f"{found.value} [{found.interval}]" if found.interval else found.value
+    why = f"{found.sure}; {found.basis}"
+    return Answer("", found.decoder, found.code, value, why, prompts_of(group.rows))
+
+
+def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answer | None:
+    """The fastest of the shown cells on a category's prompts, if it is surely faster."""
+    speeds = [(cell, cell.speedup[name]) for cell in cells if name in cell.speedup]
+    if not speeds:
+        return None
+    best, speed = max(speeds, key=lambda each: each[1].value)
+    title, prompts = decoder_of(best.row), f"{count} prompt{'' if count == 1 else 's'}"
+    if speed.low is not None and speed.low > 1:
+        why = f"the fastest of {len(speeds)} cells that are looked at"
+        return Answer(name, title, str(best.row["decoder"]), said(speed), why, prompts)
+    why = f"nothing is shown to be faster: {title} reaches {said(speed)}"
+    return Answer(name, names.decoder("ar").title, "ar", "1.00×", why, prompts)
+
+
+def said(speed: Interval) -> str:
+    """A speed-up with its interval."""
+    if speed.low is None or speed.high is None:
+        return f"{speed.value:.2f}× (no interval)"
+    return f"{speed.value:.2f}× [{speed.low:.2f} to {speed.high:.2f}]"
+
+
+def decoder_of(row: Mapping[str, object]) -> str:
+    """Decoder and tree for people."""
+    spec = str(row["spec"])
+    return f"{names.decoder(str(row['decoder'])).title}{'' if spec == '-' else f' {spec}'}"
+
+
+def numbers(row: Row, name: str) -> Iterator[float | None]:
+    """A column's value and the ends of its interval."""
+    for end in ("", "_low", "_high"):
+        value = row.get(f"{name}{end}")
+        yield None if value is None or pd.isna(value) else float(value)

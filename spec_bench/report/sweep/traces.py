@@ -1,0 +1,237 @@
+"""The figures of a sweep's page as plotly.js takes them: plain dictionaries, nothing drawn here.
+
+Each function makes one figure of a part, or None where its numbers were not measured. Traces hold
+five significant digits, so that a page of thousands of cells stays small.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spec_bench import names
+from spec_bench.columns import column, of_kind, scores_in
+from spec_bench.report.counts import Records
+from spec_bench.report.records import repeats_of
+from spec_bench.report.rows import Row, rows_of
+from spec_bench.report.sweep.choose import Part, decoder_of, numbers
+
+Figure = dict[str, Any]
+_SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"} | {
+    "v": "triangle-down",
+    "P": "cross",
+    "X": "x",
+}
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
+_MOST_SCATTER = 400  # prompts of a cell that a scatter shows
+
+
+def speed_by_nodes(part: Part, records: Records) -> Figure | None:
+    """Speed-up against tree nodes per target call, every cell of the group."""
+    return _by_decoder(part, "nodes_per_call", "speedup", one=True)
+
+
+def roofline(part: Part, records: Records) -> Figure | None:
+    """Measured speed-up against what memory traffic alone would allow."""
+    found = _by_decoder(part, "mbsu", "speedup", one=True)
+    if found is None:
+        return None
+    ends = [value for trace in found["data"] for axis in "xy" for value in trace[axis]]
+    line = [min(ends, default=0.0), max(ends, default=1.0)]
+    bound = {"x": line, "y": line, "mode": "lines", "name": "bound", "hoverinfo": "skip"}
+    found["data"].append(bound | {"line": {"dash": "dot", "color": "#888"}})
+    return found
+
+
+def acceptance(part: Part, records: Records) -> Figure | None:
+    """Acceptance rate at every depth of the tree, of the cells that are looked at."""
+    traces = []
+    for place, row in enumerate(part.shown):
+        told = row.get("acceptance_rate_by_depth")
+        rates = enumerate(json.loads(told) if isinstance(told, str) and told else [], 1)
+        known = [(depth, rate) for depth, rate in rates if rate is not None]
+        if known:
+            traces.append(_line(row, place, *zip(*known, strict=True)))
+    return _figure(traces, "position in the draft", "acceptance rate", zero=True)
+
+
+def accepted_lengths(part: Part, records: Records) -> Figure | None:
+    """How many tokens a target call accepted: shares of all calls."""
+    traces = []
+    for place, row in enumerate(part.shown):
+        if row["decoder"] == "ar" or not (found := _first_repeat(part, row)):
+            continue
+        counts = Counter(step.accepted for each in found for step in each.steps)
+        total, most = sum(counts.values()), max(counts, default=0)
+        shares = [counts[length] / total for length in range(most + 1)] if total else []
+        traces.append(_line(row, place, list(range(most + 1)), shares))
+    return _figure(traces, "accepted tokens of a target call", "share of calls", zero=True)
+
+
+def time_stack(part: Part, records: Records) -> Figure | None:
+    """Where the milliseconds of a delivered token go, of the cells that are looked at."""
+    cells = [row for row in part.shown if None not in _times(row)]
+    if not cells:
+        return None
+    shares: dict[str, list[float]] = {"prefill": [], "draft": [], "target (verify)": [], "host": []}
+    for row in cells:
+        prefill, whole, draft, target, tokens = (each or 0.0 for each in _times(row))
+        spent = (prefill, draft, target, max(0.0, whole - draft - target))
+        for own, seconds in zip(shares.values(), spent, strict=True):
+            own.append(1000 * seconds / tokens if tokens else 0.0)
+    colours = ("#bbbbbb", names.SKY.light, names.BLUE.light, names.ORANGE.light)
+    traces = [
+        {
+            **{"type": "bar", "orientation": "h", "name": name, "x": _short(values)},
+            **{"y": [decoder_of(row) for row in cells], "marker": {"color": colour}},
+        }
+        for (name, values), colour in zip(shares.items(), colours, strict=True)
+    ]
+    found = _figure(traces, "ms per delivered token", "")
+    assert found is not None
+    found["layout"] |= {"barmode": "stack"}
+    found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
+    return found
+
+
+def by_prompt(part: Part, records: Records) -> Figure | None:
+    """Every prompt's speed-up against plain decoding's seconds, timed in turn."""
+    bases = [row for row in part.shown if row["decoder"] == "ar"]
+    traces = []
+    for row in part.shown if bases and part.detailed else ():
+        found = None if row["decoder"] == "ar" else records.in_turn([row, bases[0]], "token_rate")
+        x, y, ids = [], [], []
+        for own, plain in zip(*(side.values() for side in found), strict=True) if found else ():
+            for prompt, (tokens, seconds) in list(own.items())[:_MOST_SCATTER]:
+                base_tokens, base_s = plain[prompt]
+                if seconds and base_s and tokens and base_tokens:
+                    x.append(base_tokens / base_s)
+                    y.append(tokens / seconds / (base_tokens / base_s))
+                    ids.append(prompt)
+        if x:
+            traces.append(_points(row, x, y) | {"text": ids})
+    return _figure(traces, "plain decoding of the prompt, tokens/s", "speed-up of the prompt")
+
+
+def quality(part: Part, records: Records) -> Figure | None:
+    """Scores, or else perplexity, with their intervals."""
+    measured = scores_in(part.group.rows.columns)
+    likely = [each.name for each in of_kind("likelihood")]
+    traces: list[Figure] = []
+    for name in (*measured, *likely):
+        cells = [(row, list(numbers(row, name))) for row in part.shown if row.get(name) is not None]
+        known = [(row, found) for row, found in cells if found[0] is not None]
+        if not known or (traces and name in likely):
+            continue
+        traces.append(
+            {
+                **{"x": _short(found[0] for _, found in known), "mode": "markers"},
+                **{"y": [decoder_of(row) for row, _ in known], "name": column_title(name)},
+                "error_x": _bars([found for _, found in known]),
+            }
+        )
+    found = _figure(traces, "score" if measured else "perplexity", "")
+    if found is not None:
+        found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
+    return found
+
+
+def column_title(name: str) -> str:
+    """A column's title; a module's score goes by its name."""
+    try:
+        return column(name).title
+    except ValueError:
+        return name.replace("_", " ")
+
+
+FIGURES: dict[str, tuple[str, Callable[[Part, Records], Figure | None]]] = {
+    "nodes": ("Speed-up against tree nodes", speed_by_nodes),
+    "acceptance": ("Acceptance by position", acceptance),
+    "lengths": ("Accepted tokens per target call", accepted_lengths),
+    "time": ("Where the time of a token goes", time_stack),
+    "prompts": ("Prompt by prompt", by_prompt),
+    "roofline": ("Measured against the memory bound (MBSU)", roofline),
+    "quality": ("Quality", quality),
+}
+
+
+def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
+    """A point per cell, a trace per decoder."""
+    traces: dict[str, Figure] = {}
+    rows = part.group.rows
+    if x not in rows or y not in rows:
+        return None
+    for row in rows_of(rows[rows[x].notna() & rows[y].notna() & (rows.decoder != "ar")]):
+        name = str(row["decoder"])
+        trace = traces.setdefault(name, _points(row, [], []) | {"text": [], "ends": []})
+        trace["name"] = names.decoder(name).title
+        trace["x"].append(_round(float(row[x])))
+        trace["y"].append(_round(float(row[y])))
+        trace["text"].append(str(row["spec"]))
+        trace["ends"].append(list(numbers(row, y)))
+    for trace in traces.values():
+        trace["error_y"] = _bars(trace.pop("ends"))
+    found = _figure(list(traces.values()), column(x).title, column(y).title)
+    if found is not None and one:
+        found["layout"]["shapes"] = [
+            {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
+            | {"line": {"color": "#888", "width": 1}}
+        ]
+    return found
+
+
+def _times(row: Row) -> list[float | None]:
+    """Seconds of prefill, decoding, draft and target, and the tokens they delivered."""
+    told = [next(numbers(row, each.name)) for each in of_kind("time") if each.name in _SPENT]
+    return [*told, next(numbers(row, "delivered_tokens"))]
+
+
+_SPENT = frozenset(f"{name}_s" for name in ("prefill", "decode", "draft", "target"))
+
+
+def _first_repeat(part: Part, row: Row) -> list[Any]:
+    """A shown cell's records of the first repeat."""
+    if not part.detailed:
+        return []
+    run = str(row["run_id"]).split(",")[0]
+    repeats = repeats_of(Path(str(row["file"])), run)
+    return list(repeats[0].values()) if repeats else []
+
+
+def _points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
+    known = names.decoder(str(row["decoder"]))
+    marker = {"color": known.colour.light, "symbol": _SYMBOLS[known.marker], "size": 7}
+    own = {"x": _short(x), "y": _short(y), "mode": "markers", "name": decoder_of(row)}
+    return {**own, "marker": marker}
+
+
+def _line(row: Row, place: int, x: Sequence[float], y: Sequence[float]) -> Figure:
+    line = {"dash": _DASHES[place % len(_DASHES)], "width": 2}
+    return {**_points(row, x, y), "mode": "lines+markers", "line": line}
+
+
+def _figure(traces: Sequence[Figure], x: str, y: str, zero: bool = False) -> Figure | None:
+    if not traces:
+        return None
+    axis: Figure = {"rangemode": "tozero"} if zero else {}
+    layout = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **axis}}
+    return {"data": list(traces), "layout": layout}
+
+
+def _bars(found: Sequence[Sequence[float | None]]) -> Figure:
+    """Error bars from (value, low, high)."""
+    above = [0.0 if v is None or h is None else h - v for v, _, h in found]
+    below = [0.0 if v is None or w is None else v - w for v, w, _ in found]
+    own = {"array": _short(above), "arrayminus": _short(below)}
+    return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **own}
+
+
+def _short(values: Iterable[float | None]) -> list[float]:
+    return [_round(value) for value in values if value is not None]
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.5g}")

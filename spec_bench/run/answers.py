@@ -1,0 +1,138 @@
+"""``python -m spec_bench answers``: a run as answer files that Spec-Bench's own scripts read.
+
+A file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, a line per question with
+``choices[0]`` of ``turns``, ``decoding_steps``, ``new_tokens``, ``wall_time`` (prefill included)
+and ``accept_lengths`` (tokens per target call, all turns in a row), as in Spec-Bench (Xia et al.,
+arXiv:2401.07851). Beside these ``prefill_time`` and ``decode_time``, which its scripts pass over
+and ``python -m spec_bench.report answers`` reads. Token ids, and so texts, are in the runs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spec_bench import files, packed
+from spec_bench.records import Generation
+
+_TURN = re.compile(r"(.+)/(\d+)")
+Text = Callable[[Sequence[int]], str]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the files; 2 and one line where the request cannot be right."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spec_bench answers",
+        description=str(__doc__).replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="default: answers beside the table"
+    )
+    options = parser.parse_args(list(arguments))
+    try:
+        for path in write_answers(
+            options.table, options.output or options.table.parent / "answers"
+        ):
+            print(path)
+    except ValueError as error:
+        print(f"spec_bench answers: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def write_answers(table: Path, folder: Path) -> list[Path]:
+    """One file per cell that has numbers, and repeat.
+
+    Args:
+        table: a results file.
+        folder: where to write.
+
+    Raises:
+        ValueError: there is no such file, or the cells' runs are not here.
+    """
+    if not table.is_file():
+        raise ValueError(f"no results file {str(table)!r}")
+    rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
+    written: list[Path] = []
+    names = [_name(row) for row in rows]
+    for row, name in zip(rows, names, strict=True):
+        run = files.run_folder(files.results_of(table), row["run_id"])
+        found = packed.read_lines(run / files.GENERATIONS)
+        if not found:
+            raise ValueError(
+                f"no generations of {name} in {str(run)!r}: texts are kept there alone"
+            )
+        unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
+        text = _text_of(run)
+        for repeat in sorted({each.repeat for each in found}):
+            own = [each for each in found if each.repeat == repeat]
+            path = folder / f"run_{repeat + 1}" / f"{unique}.jsonl"
+            model = f"{row['pair']}-{name}"
+            files.write_text(path, "".join(_lines(own, model, text)))
+            written.append(path)
+    if not written:
+        raise ValueError(f"no complete cell in {str(table)!r}")
+    return written
+
+
+def _name(row: Mapping[str, str]) -> str:
+    """A cell's, fit for a file's name."""
+    parts = (row["decoder"], row["spec"] if row["spec"] != "-" else "")
+    return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts if part)
+
+
+def _text_of(run: Path) -> Text:
+    """Token ids to text, by the tokenizer that the cell ran with.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    from spec_bench.engine.loading import load_tokenizer
+    from spec_bench.run.model_files import model_path
+
+    pair = yaml.safe_load((run / files.CONFIG).read_text(encoding="utf-8"))["pair"]
+    tokenizer: Any = load_tokenizer(model_path(str(pair.get("tokenizer") or pair["target"])))
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+
+def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[str]:
+    """A line per question, its turns in order."""
+    questions: dict[str, list[Generation]] = {}
+    known = {each.prompt_id for each in done}
+    for each in done:
+        turn = _TURN.fullmatch(each.prompt_id)
+        several = turn is not None and f"{turn[1]}/0" in known
+        questions.setdefault(turn[1] if turn and several else each.prompt_id, []).append(each)
+    for question, turns in questions.items():
+        turns.sort(key=lambda each: (len(each.prompt_id), each.prompt_id))
+        yield f"{json.dumps(_line(question, turns, model, text), ensure_ascii=False)}\n"
+
+
+def _line(question: str, turns: Sequence[Generation], model: str, text: Text) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "turns": [text(each.tokens) for each in turns],
+        "decoding_steps": [len(each.steps) for each in turns],
+        "new_tokens": [len(each.tokens) for each in turns],
+        "wall_time": [each.prefill_s + each.decode_s for each in turns],
+        "accept_lengths": [step.accepted + 1 for each in turns for step in each.steps],
+        "prefill_time": [each.prefill_s for each in turns],
+        "decode_time": [each.decode_s for each in turns],
+    }
+    return {
+        "question_id": int(question) if question.isdecimal() else question,
+        "category": turns[0].category,
+        "answer_id": files.digest([model, question]),
+        "model_id": model,
+        "choices": [choice],
+        "tstamp": 0.0,  # the same run gives the same file
+    }

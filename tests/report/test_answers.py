@@ -1,0 +1,227 @@
+"""Answer files: ours as Spec-Bench reads them, other harnesses' as rows of ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spec_bench import files
+from spec_bench.records import Generation, StepRecord
+from spec_bench.report.answers.rates import rates
+from spec_bench.report.answers.read import read_answers
+from spec_bench.report.categories import MT_BENCH, by_category, kinds_of
+from spec_bench.report.command_line import main
+from spec_bench.report.comparison.build import compare
+from spec_bench.report.counts import Records
+from spec_bench.report.plain import categories_markdown
+from spec_bench.report.rows import groups_of, read_results
+from spec_bench.run.answers import main as write_ours
+from spec_bench.run.store import CellStore
+from tests.report.rows import EMBEDDED, row, write
+from tests.said import naming
+
+KINDS = ("writing", "coding", "translation", "rag")
+
+
+def asked(number: int, accepted: int, rate: float, rng: np.random.Generator) -> list[Generation]:
+    """One question; of MT-bench's two turns."""
+    category = KINDS[number % 4]
+    names = (f"{number}/0", f"{number}/1") if category in KINDS[:2] else (f"{number}",)
+    found = []
+    for name in names:
+        steps = tuple(
+            StepRecord(3, 3, count, count + 1)
+            for count in map(int, rng.integers(0, accepted + 1, 6 + number))
+        )
+        tokens = tuple(int(each) for each in rng.integers(3, 200, sum(s.delivered for s in steps)))
+        took = len(tokens) / rate * float(np.exp(0.05 * rng.standard_normal()))
+        one = Generation(name, tokens, "length", steps, 0.1, took, 0.0, 0.0, latency_s=took + 0.1)
+        found.append(replace(one, category=category, sitting="s"))
+    return found
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A run of ours with plain decoding and another one, with token ids."""
+    rng, config = np.random.default_rng(3), {"pair": {"target": "embedded:target"}}
+    for decoder, accepted, rate in (("ar", 0, 10.0), ("sd", 3, 23.0)):
+        store = CellStore(tmp_path, decoder)
+        store.describe(config, {"cpu": "one"})
+        store.append(each for n in range(12) for each in asked(n, accepted, rate, rng))
+    facts = {**EMBEDDED, "task": "spec_bench"}
+    cells = [row(name, spec, run_id=name, **facts) for name, spec in (("ar", "-"), ("sd", "3"))]
+    write(tmp_path, "own", *cells)
+    return tmp_path / "own" / files.RESULTS
+
+
+def written(ours: Path) -> tuple[Path, Path]:
+    """Our answer files of the baseline and of the other decoder."""
+    assert write_ours([str(ours)]) == 0
+    folder = ours.parent / "answers" / "run_1"
+    return folder / "ar.jsonl", folder / "sd-3.jsonl"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
+    base, other = written(ours)
+    results = ours.parents[1]
+    asked_for = ["answers", str(other), "--baseline", str(base), "--harness", "ours"]
+    assert main([*asked_for, "--name", "back", "--results", str(results)]) == 0
+    back = read_results(results / "back" / files.RESULTS)
+    assert back.harness.tolist() == ["ours", "ours"]
+    records, again = Records(ours), Records(results / "back" / files.RESULTS)
+    for one, two in zip(("ar", "sd"), back.run_id, strict=True):
+        for name in ("block_efficiency", "token_rate", "token_rate_end_to_end"):
+            first, second = (
+                records.counts({"run_id": one}, name),
+                again.counts({"run_id": two}, name),
+            )
+            assert first and second
+            for end in (0, 1):
+                total = sum(each[end] for each in first.values())
+                assert sum(each[end] for each in second.values()) == pytest.approx(total, rel=1e-12)
+    (own,), (mine,) = groups_of(read_results(ours)), groups_of(back)
+    (_, first), (_, second) = (
+        by_category(group, kinds_of(group, known), known)
+        for group, known in ((own, records), (mine, again))
+    )
+    for kind in (MT_BENCH, "translation", "rag"):
+        assert second.speedup[kind].value == pytest.approx(first.speedup[kind].value, rel=1e-12)
+        assert second.tokens[kind].value == first.tokens[kind].value
+
+
+def test_its_means_computed_from_our_files_are_those_that_stand_beside_ours(ours: Path) -> None:
+    """Its definition, written out again here: means over questions, tokens of the text again."""
+    base, other = written(ours)
+    found = rates(read_answers(other), read_answers(base), recount=lambda text: len(text.split()))
+    assert [each.name for each in found] == [MT_BENCH, "translation", "rag", "overall"]
+    of_mt_bench = {MT_BENCH: ("writing", "coding"), "overall": KINDS}
+    for each in found:
+        kinds = of_mt_bench.get(each.name, (each.name,))
+        own, plain = (
+            [line["choices"][0] for line in lines(path) if line["category"] in kinds]
+            for path in (other, base)
+        )
+        speed = mean(sum(c["new_tokens"]) / sum(c["wall_time"]) for c in own)
+        speed0 = mean(
+            sum(len(text.split()) for text in c["turns"]) / sum(c["wall_time"]) for c in plain
+        )
+        assert each.theirs == pytest.approx(speed / speed0, rel=1e-12)
+        assert each.tokens == mean(length for c in own for length in c["accept_lengths"])
+        assert each.ours != pytest.approx(each.theirs, rel=1e-3)
+        assert each.questions == len(own)
+
+
+def test_spec_benchs_own_table_has_its_columns(ours: Path) -> None:
+    groups = groups_of(read_results(ours))
+    speed, _ = categories_markdown(groups, Records(ours))
+    head = "| decoder | spec | multi-turn conversation (12) | translation (3) | rag (3) |"
+    assert f"{head} mean accepted tokens | overall |" in speed
+
+
+def peers(path: Path, seed: int, rate: float, harness: str = "spec_bench") -> Path:
+    """A file of another harness, two turns each."""
+    rng, said = np.random.default_rng(seed), []
+    for number in range(30):
+        tokens = [30 + number, 20]
+        wall = [count / rate * float(np.exp(0.05 * rng.standard_normal())) for count in tokens]
+        choice: dict[str, Any] = {"index": 0, "turns": ["a", "b"], "new_tokens": tokens}
+        choice["wall_time"] = wall
+        if harness == "eagle":
+            choice["idxs"] = [count // 2 - 1 for count in tokens]
+        else:
+            choice["accept_lengths"] = [2] * (sum(tokens) // 2) + [1] * (sum(tokens) % 2)
+        line = {"question_id": 80 + number, "model_id": "vicuna-7b", "choices": [choice]}
+        said.append(
+            json.dumps(line | ({"category": KINDS[number % 4]} if harness != "eagle" else {}))
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(said) + "\n", encoding="utf-8")
+    return path
+
+
+def test_three_repeats_of_one_system_do_not_beat_each_other(tmp_path: Path) -> None:
+    tables = []
+    for repeat in range(3):
+        folder = tmp_path / f"run_{repeat}"
+        base = peers(folder / "vanilla.jsonl", 2 * repeat, 20.0)
+        other = peers(folder / "eagle.jsonl", 2 * repeat + 1, 50.0)
+        command = ["answers", str(other), "--baseline", str(base), "--harness", "spec_bench"]
+        assert main([*command, "--name", "read", "--results", str(folder / "results")]) == 0
+        tables.append(folder / "results" / "read")
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        found = compare(tables[one], tables[other])
+        assert [each.change.column.name for each in found.of("no change shown")] == ["speedup"]
+        assert not found.of("regression") and not found.of("improvement")
+
+
+def test_files_with_idxs_know_the_number_of_calls_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "question.jsonl"
+    asked_for = [{"question_id": 80 + n, "category": KINDS[n % 4]} for n in range(30)]
+    questions.write_text("\n".join(map(json.dumps, asked_for)), encoding="utf-8")
+    other = peers(tmp_path / "ea.jsonl", 1, 50.0, "eagle")
+    base = peers(tmp_path / "base.jsonl", 0, 20.0, "eagle")
+    command = ["answers", str(other), "--baseline", str(base), "--harness", "eagle"]
+    more = ["--questions", str(questions), "--results", str(tmp_path), "--name", "read"]
+    assert main([*command, *more]) == 0
+    said = capsys.readouterr().out
+    assert "multi-turn conversation | 16 |" in said and "ratio of sums (ours)" in said
+    rows = read_results(tmp_path / "read" / files.RESULTS)
+    tokens = sum(30 + n + 20 for n in range(30))
+    calls = sum((30 + n) // 2 + 10 for n in range(30))
+    assert rows.block_efficiency[1] == pytest.approx(tokens / calls)
+    assert rows.speedup[1] == pytest.approx(2.5, rel=0.1) and rows.speedup_low[1] > 2
+    assert rows.acceptance_rate.isna().all()
+    assert "only the number of target calls" in rows.reason[1]
+
+
+LINE = {"question_id": 1, "model_id": "m", "choices": [{"turns": ["a"], "new_tokens": [3]}]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"wall_time": [0.0], "accept_lengths": [3]}, ("wall_time", "[0.0]")),
+        ({"wall_time": [1.0]}, ("accept_lengths or idxs",)),
+        ({"wall_time": [1.0], "accept_lengths": [3, 0]}, ("accept_lengths", "0")),
+        ({"wall_time": [1.0], "idxs": [7]}, ("3 new_tokens", "8 target calls")),
+    ],
+)
+def test_a_line_that_cannot_be_right_is_named(
+    choice: dict[str, Any], said: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    own = {**LINE, "choices": [{**LINE["choices"][0], **choice}]}  # type: ignore[index, dict-item]
+    path.write_text("\n" + json.dumps(own) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=naming("bad.jsonl", "line 2", *said)):
+        read_answers(path)
+
+
+def test_a_turn_that_raised_is_left_out_and_not_counted_with_the_turn_before(
+    tmp_path: Path,
+) -> None:
+    path = peers(tmp_path / "a.jsonl", 0, 20.0)
+    said = lines(path)
+    said[4]["choices"][0]["turns"][1] = "ERROR"
+    path.write_text("\n".join(map(json.dumps, said)), encoding="utf-8")
+    found = read_answers(path)
+    assert found.failed == ("84",) and len(found.answers) == 29
+
+
+def test_without_its_runs_a_table_has_no_texts_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "own", row("sd", "3", run_id="gone"))
+    assert write_ours([str(tmp_path / "own" / files.RESULTS)]) == 2
+    assert "gone" in capsys.readouterr().err

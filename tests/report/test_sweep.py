@@ -1,0 +1,144 @@
+"""The page of a sweep: what to use comes first, figures hold what was measured, bytes repeat."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plotly.offline import get_plotlyjs
+
+from spec_bench import files
+from spec_bench.report.command_line import main
+from spec_bench.report.counts import Records
+from spec_bench.report.rows import read_rows
+from spec_bench.report.sweep.build import build_page
+from spec_bench.report.sweep.choose import Part, parts_of
+from spec_bench.report.sweep.traces import FIGURES
+from tests.report.rows import MT_BENCH, record, row, write
+
+KINDS = ["qa", "math"] * 8
+TIMES = {"prefill_s": 1.0, "decode_s": 10.0, "draft_s": 2.0, "target_s": 5.0}
+COUNTS = {"delivered_tokens": 1000, "nodes_per_call": 3.0}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """``sd`` is twice as fast as plain decoding on math and no faster on the others."""
+    file = tmp_path / "own" / files.RESULTS
+    depths = json.dumps([0.5, None, 0.25])
+    fast = {"speedup": (1.5, 1.4, 1.6), "mbsu": 1.8, "acceptance_rate_by_depth": depths}
+    write(
+        tmp_path,
+        "own",
+        row("ar", "-", **MT_BENCH, run_id="ar", rouge2=0.5, **TIMES, **COUNTS),
+        row("sd", "3", **MT_BENCH, run_id="sd", rouge2=(0.4, 0.3, 0.5), **fast, **TIMES, **COUNTS),
+        row("rsd_s", "2x2", **MT_BENCH, run_id="no", status="failed", reason="ValueError: <b>"),
+    )
+    record(file, "ar", [[0] * 6] * 16, depth=0, rate=1.0, sitting="a", categories=KINDS)
+    record(file, "sd", [[3, 0, 0]] * 16, rate=2.0, sitting="a", categories=KINDS)
+    lines = files.run_folder(tmp_path, "sd") / files.GENERATIONS
+    found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+    for each in found:
+        if each["category"] == "qa":
+            each["decode_s"] *= 2.0 if int(each["prompt_id"]) % 4 else 2.1
+    lines.write_text("".join(json.dumps(each) + "\n" for each in found), encoding="utf-8")
+    return file
+
+
+def the_part(table: Path) -> tuple[Part, Records]:
+    records = Records(table)
+    (part,) = parts_of(read_rows([table]), records)
+    return part, records
+
+
+def figures(table: Path) -> dict[str, dict[str, Any]]:
+    part, records = the_part(table)
+    made = {name: draw(part, records) for name, (_, draw) in FIGURES.items()}
+    return {name: figure for name, figure in made.items() if figure}
+
+
+def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table: Path) -> None:
+    part, _ = the_part(table)
+    assert [(a.kind, a.code, a.decoder) for a in part.answers] == [
+        ("", "sd", "SD 3"),
+        ("qa", "ar", "AR"),
+        ("math", "sd", "SD 3"),
+    ]
+    assert "SD 3 reaches" in part.answers[1].why
+    assert part.answers[2].value.startswith("2.00×")
+
+
+def test_figures_hold_what_was_measured(table: Path) -> None:
+    found = figures(table)
+    assert list(found) == list(FIGURES)
+    nodes, roofline = found["nodes"]["data"][0], found["roofline"]["data"][0]
+    assert (nodes["x"], nodes["y"], nodes["text"]) == ([3.0], [1.5], ["3"])
+    assert nodes["error_y"]["array"] == pytest.approx([0.1])
+    assert (roofline["x"], roofline["y"]) == ([1.8], [1.5])
+    (acceptance,), (lengths,) = found["acceptance"]["data"], found["lengths"]["data"]
+    assert (acceptance["x"], acceptance["y"]) == ([1.0, 3.0], [0.5, 0.25])
+    assert lengths["y"] == pytest.approx([2 / 3, 0, 0, 1 / 3], rel=1e-4)
+    assert {each["name"]: each["x"] for each in found["time"]["data"]} == {
+        **{"prefill": [1.0, 1.0], "draft": [2.0, 2.0]},
+        **{"target (verify)": [5.0, 5.0], "host": [3.0, 3.0]},
+    }
+    (prompts,) = found["prompts"]["data"]
+    by_prompt = dict(zip(prompts["text"], prompts["y"], strict=True))
+    assert by_prompt["1"] == 2.0 and by_prompt["2"] == 1.0
+    assert found["quality"]["data"][0]["x"] == [0.5, 0.4]
+
+
+def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+    write(tmp_path, "own", row("sd", "3", **MT_BENCH, speedup=1.5, nodes_per_call=3.0))
+    assert list(figures(tmp_path / "own" / files.RESULTS)) == ["nodes"]
+
+
+def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", str(table)]) == 0
+    assert "sweep.html" in capsys.readouterr().out
+    page = (table.parent / "sweep.html").read_text(encoding="utf-8")
+    assert page == build_page(table)
+    own = page.replace(get_plotlyjs(), "")
+    assert len(own) < len(page)
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", own)
+    assert "<b>" not in re.sub(r"<b>(SD 3|AR)</b>", "", own)
+    assert own.index("What to use") < own.index("SD 3") < own.index('id="figures"')
+
+
+def test_an_experiment_that_is_not_there_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "none", "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'none'" in line
+
+
+@pytest.mark.slow  # five thousand rows
+def test_a_page_of_5000_rows_takes_under_15_s_and_5_mb(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cells, accepted = [], [[1, 2, 0, 3] * 5] * 30
+    file = tmp_path / "own" / files.RESULTS
+    for group in range(25):
+        for place in range(200):
+            name, speed = ("ar", "sd", "rsd_s", "spectr")[bool(place) * (1 + place % 3)], None
+            if place:
+                value = float(rng.uniform(0.5, 2.5))
+                speed = (value, value - 0.1, value + 0.1)
+            facts = {**MT_BENCH, "task": f"task{group}", "run_id": f"{group}-{place}"}
+            more = {"mbsu": 2.0, "nodes_per_call": float(place), **TIMES, "delivered_tokens": 500}
+            spec = f"{place}" if place else "-"
+            cells.append(row(name, spec, **facts, **more, speedup=speed))
+            if speed is None or speed[0] > 2.3:
+                record(file, f"{group}-{place}", accepted, rate=2.0, sitting="a")
+    write(tmp_path, "own", *cells)
+    start = time.process_time()
+    page = build_page(file)
+    assert time.process_time() - start < 15
+    assert len(page.encode()) - len(get_plotlyjs().encode()) < 5e6
