@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env launches quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env launches quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -29,6 +29,7 @@ help:
 	@echo "make wandb-report  a report of a W&B project, a paper's printed numbers beside"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
+	@echo "make plan-gpu     what the papers' decoders should take on three GPUs, beside the papers"
 	@echo "make launches     what one iteration asks of a GPU, on a simulated one"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
@@ -156,14 +157,17 @@ bench: $(STAMP)
 profile: $(STAMP)
 	$(BIN)/python scripts/profile_decoders.py
 
-# Everything that wants a GPU, each also a command of its own; none needs weights.
+# Everything that wants a GPU, in parts of under eight minutes; PARTS=tokens runs one. None needs
+# weights or this environment: python3 scripts/gpu_bench.py does with torch and transformers alone.
+PARTS ?= all
 bench-gpu: $(STAMP)
-	$(BIN)/python scripts/gpu_check.py
-	$(BIN)/python scripts/gpu_random_pair.py
-	$(BIN)/python scripts/gpu_energy.py
-	$(BIN)/python scripts/gpu_heads.py
-	$(BIN)/python scripts/bench_scaling.py --device cuda --dtype bfloat16 --width 4096 \
-		--out results/benchmarks/scaling-gpu
+	$(BIN)/python scripts/gpu_bench.py $(PARTS)
+
+# What the papers' decoders should take on three GPUs, beside what was printed; launches are counted
+# on a simulated one, anew with WITH=--again.
+plan-gpu: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/count_launches.py $(WITH)
+	$(BIN)/python scripts/plan_gpu.py
 
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)

@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree, TreeShape
@@ -101,8 +104,12 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def draw(rows: list[dict[str, object]], machine: str, path: Path) -> None:
-    """Four panels, cost against size as a ratio to the first point."""
-    import matplotlib
+    """Four panels, cost against size as a ratio to the first point; none without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no figure: no matplotlib")
+        return
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

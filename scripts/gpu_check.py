@@ -14,11 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from embedded_pair import SPECS, decoder, embedded_pair, embedded_requests  # noqa: E402
+import torch  # noqa: E402
+from embedded_pair import EMBEDDED, SPECS, decoder, embedded_pair, embedded_requests  # noqa: E402
+from launches_table import described, expectation  # noqa: E402
 
 from spec_bench.audit.greedy import first_difference  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.files import write_csv  # noqa: E402
+from spec_bench.measure.pass_cost import model_cost  # noqa: E402
 from spec_bench.records import Generation, Request  # noqa: E402
 
 Answers = dict[str, list[tuple[int, ...]]]
@@ -52,7 +55,9 @@ def count_errors(got: Answers, expected: Answers, asked: list[Request], label: s
 
 
 def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[str, object]]:
-    """Block efficiency, token rate and speedup per decoder at temperature 0.3."""
+    """Block efficiency, token rate and speedup per decoder at temperature 0.3, and what
+    ``plan_gpu.py`` expects of the rate.
+    """
     models, sampling = embedded_pair(how, device, dtype), SamplingSettings(temperature=0.3)
     built = {name: decoder(name, models, sampling) for name in SPECS}
     done: dict[str, list[Generation]] = {name: [] for name in built}
@@ -61,12 +66,21 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
     for request in asked:
         for name, each in built.items():
             done[name] += each.generate([request], 0)
+    known = [
+        described(str(EMBEDDED / "models" / name), model_cost(model.module, model.bytes_per_slot))
+        for name, model in zip(("target", "draft_distilled"), models, strict=True)
+    ]
+    named = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    context = sum(len(r.prompt_ids) + r.max_new_tokens / 2 for r in asked) / len(asked)
     rows: list[dict[str, object]] = []
     for name, generations in done.items():
         steps = [step for g in generations for step in g.steps]
         seconds = sum(g.decode_s for g in generations)
         forward = sum(g.draft_s + g.target_s for g in generations)
         rate = sum(len(g.tokens) for g in generations) / seconds
+        tau = sum(s.accepted + 1 for s in steps) / len(steps)
+        cell = name, SPECS[name], ("0.3", "1")
+        expected = expectation(named, cell, *known, tau, context, how)
         rows.append(
             {
                 "device": device,
@@ -74,12 +88,14 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
                 "compile": how,
                 "decoder": name,
                 "spec": SPECS[name],
-                "block_efficiency": round(sum(s.accepted + 1 for s in steps) / len(steps), 3),
+                "block_efficiency": round(tau, 3),
                 "token_rate": round(rate, 1),
+                "expected_token_rate": expected["expected_token_rate"],
                 "speedup": round(rate / float(str(rows[0]["token_rate"])), 3) if rows else 1.0,
                 "host_overhead": round(1 - forward / seconds, 3),
             }
         )
+        print(*rows[-1].values())
     return rows
 
 

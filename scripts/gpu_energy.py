@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 import torch  # noqa: E402
 import yaml  # noqa: E402
 from gpu_random_pair import load_pair, random_requests, write_csv  # noqa: E402
+from launches_table import described, expectation  # noqa: E402
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec  # noqa: E402
@@ -37,6 +38,8 @@ from spec_bench.measure.energy import (  # noqa: E402
     phase_delay_s,
 )
 from spec_bench.measure.energy import meter as METERS  # noqa: E402
+from spec_bench.measure.pass_cost import model_cost  # noqa: E402
+from spec_bench.metrics import CellRecords, metric  # noqa: E402
 from spec_bench.records import Generation  # noqa: E402
 
 CYCLE_S = 0.1  # of the power sensor of an A100 or H100 (arXiv:2312.02741)
@@ -155,6 +158,22 @@ def decode(
         "prompt_tokens": options.prompt_tokens,
         "new_tokens": options.new_tokens,
     }
+    known = [
+        described(name, model_cost(model.module, model.bytes_per_slot))
+        for name, model in ((options.target, target), (options.draft, draft))
+    ]
+
+    def expected(title: str, generations: Sequence[Generation]) -> dict[str, Any]:
+        name, _, spec = title.partition(":")
+        return expectation(
+            str(origin["device"]),
+            (name, spec or "-", ("1", "1")),
+            *known,
+            metric["block_efficiency"].value(CellRecords(generations)),
+            options.prompt_tokens + options.new_tokens / 2,
+            options.compile,
+        )
+
     done: list[list[Generation]] = [[] for _ in built]
     read: list[list[list[EnergyReading]]] = [[] for _ in built]
     table: list[dict[str, Any]] = []
@@ -169,6 +188,7 @@ def decode(
                 "decoder": title,
                 "lossless": decoder.lossless,
                 **table_row(meter, generations, [window[which] for window in windows]),
+                **expected(title, generations),
                 **origin,
             }
             for title, decoder, generations, windows in zip(
@@ -216,7 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{row['decoder']:<10} {row['meter']:<10} "
             f"{f'{joules:.3f}' if joules != '' else '-':>8} J/token  "
             f"idle {f'{idle_w:.1f}' if idle_w != '' else '-':>6} W  "
-            f"{row['token_rate']:.1f} tok/s  {row['reason']}"
+            f"{row['token_rate']:.1f} tok/s, expected "
+            f"{row['expected_token_rate'] or float('nan'):.1f}  {row['reason']}"
         )
 
 

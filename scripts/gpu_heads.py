@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
+from launches_table import described, expectation  # noqa: E402
 
 from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
@@ -38,6 +39,7 @@ from spec_bench.engine.loading import ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.model import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.engine.stopwatch import synchronise  # noqa: E402
+from spec_bench.measure.pass_cost import model_cost  # noqa: E402
 from spec_bench.records import Request  # noqa: E402
 from spec_bench.train.trainee import Trainee, weights_of  # noqa: E402
 
@@ -144,6 +146,25 @@ def batches(
     """Figure 6: every decoder at every batch size, all decoders of a size in turn."""
     sampling, pool, rows = SamplingSettings(temperature=0.0), CachePool(), []
     head = head.to(target.embed(torch.zeros(1, dtype=torch.long)).dtype).eval()
+    known = [
+        described(name, model_cost(model.module, model.bytes_per_slot))
+        for name, model in ((options.target, target), (options.draft, draft))
+    ]
+
+    def expected(label: str, tau: float, size: int) -> dict[str, float | str]:
+        name, spec = label.split()[:2]
+        heads = name == "redrafter"  # its head is read once a level
+        return expectation(
+            device_name(options) if size == 1 and "apart" not in label else "",
+            (name, spec, ("0", "1")),
+            known[0],
+            None if heads else known[1],
+            tau,
+            options.prompt_tokens + options.new_tokens / 2,
+            "none",
+            head_bytes=GUESSES * sum(p.nbytes for p in head.parameters()) if heads else 0.0,
+        )
+
     for size in options.batch_sizes:
         requests = random_requests(options, size, target.vocab_size)
         built: dict[str, AnyDecoder] = {
@@ -174,10 +195,17 @@ def batches(
                     "nodes_per_call": sum(s.nodes for s in steps) / len(steps),
                     "throughput": tokens / decode_s,
                     "token_rate_per_request": tokens / latency_s,
+                    **expected(label, sum(s.accepted + 1 for s in steps) / len(steps), size),
                 }
             )
             print({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()})
     return rows
+
+
+def device_name(options: argparse.Namespace) -> str:
+    """``cpu``, or the GPU's name."""
+    cuda = options.device.startswith("cuda")
+    return torch.cuda.get_device_name(options.device) if cuda else options.device
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], origin: Mapping[str, Any]) -> None:
@@ -216,13 +244,12 @@ def main() -> None:
     torch.manual_seed(options.seed)
     with torch.device(target.device):
         head = RecurrentHead(RecurrentShape(target.hidden_size, target.vocab_size, 2))
-    cuda = options.device.startswith("cuda")
     origin = {
         "target": f"random:{options.target}",
         "draft": f"random:{options.draft}",
         "simulated_acceptance": options.acceptance,
         "dtype": options.dtype,
-        "device": torch.cuda.get_device_name(options.device) if cuda else options.device,
+        "device": device_name(options),
     }
     write_csv(options.output / "heads-training.csv", train(target, head, options), origin)
     write_csv(options.output / "heads-batches.csv", batches(target, draft, head, options), origin)

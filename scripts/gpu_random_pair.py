@@ -5,9 +5,10 @@ made of seeded noise on the device, one pair after the other. Each row of a pair
 experiment 1: 33 rows) accepts with the probability that gives its published block efficiency, and
 does all the work that it would otherwise do, its own rule included. Prompts are random token ids,
 interleaved across the rows. The CSV has the paper's A100 token rates beside ours, and how near each
-row comes to the memory bandwidth and matmul throughput measured in the same run; every speculative
-row says ``simulated``, and a pair that does not fit is a row that says so. ``--tiny`` is a
-rehearsal on a CPU that takes seconds.
+row comes to the memory bandwidth and matmul throughput measured in the same run, and what
+``plan_gpu.py`` expects of it; every speculative row says ``simulated``, and a pair that does not
+fit is a row that says so. After ``--minutes`` no further prompt is begun, and the rows say
+``partial``. ``--tiny`` is a rehearsal on a CPU that takes seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
+from launches_table import described, expectation  # noqa: E402
 from random_pair_table import (  # noqa: E402
     PAIRS,
     measured,
@@ -118,6 +120,10 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
     costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
+    known = [
+        described(name, cost)
+        for name, cost in zip((options.target, options.draft), costs, strict=True)
+    ]
     cuda = options.device.startswith("cuda")
     settings = {
         "table": options.table,
@@ -132,8 +138,11 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         decoder.reserve(decoder.slots_needed(options.prompt_tokens, options.new_tokens))
     for decoder in built:
         decoder.generate(asked[:1], options.seed)
+    law = f"{TEMPERATURE:g}", "1"
     done: list[list[Generation]] = [[] for _ in built]
     for number, request in enumerate(asked):
+        if number and time.monotonic() > options.ends_s:
+            return
         for place in range(len(built)):
             index = (place + number) % len(built)
             done[index] += built[index].generate([request], options.seed)
@@ -152,6 +161,14 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
                     decoder.policy.shape.levels,
                     done[index],
                     options.prompt_tokens,
+                ),
+                **expectation(
+                    options.expect or settings["device"],
+                    (row["decoder"], row["spec"], law),
+                    *known,
+                    float(row["block_efficiency"]),
+                    options.prompt_tokens + options.new_tokens / 2,
+                    options.compile,
                 ),
                 **settings,
             }
@@ -227,9 +244,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=1 if tiny else 4)
     parser.add_argument("--prompt-tokens", type=int, default=16 if tiny else 512)
     parser.add_argument("--new-tokens", type=int, default=12 if tiny else 128)
+    parser.add_argument("--minutes", type=float, default=6, help="then no prompt is begun")
+    parser.add_argument(
+        "--expect", help="GPU to expect the times of; the device's own if not given"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("results") / "random_pair.csv")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.ends_s = time.monotonic() + 60 * options.minutes
+    return options
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ SHOWN = [
     ("all ms", "iteration_ms", ".2f"),
     ("bound", "iteration_memory_bound_ms", ".2f"),
     ("attained", "attained", ".0%"),
+    ("model ms", "expected_ms", ".2f"),
+    ("tok/s", "expected_token_rate", ".1f"),
 ]
 
 Published = Mapping[str, str]

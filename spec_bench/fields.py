@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -96,6 +97,12 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         text = "a number of thousands of digits"
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """``; did you mean PREFIXknown?`` where a known word is near, else nothing."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def described(hint: Any) -> str:

@@ -18,7 +18,6 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import (
     Annotated,
@@ -36,6 +35,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
+
+from spec_bench.fields import did_you_mean
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -109,12 +110,6 @@ def check(kind: type[Kind], values: Any, at: str = "") -> Kind:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
         raise ValueError(_line(first, kind, at)) from None
-
-
-def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """``; did you mean PREFIXknown?`` where a known word is near, else nothing."""
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 @cache

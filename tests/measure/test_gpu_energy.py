@@ -10,23 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from tests import bare
 from tests.measure.conftest import PlayPower
 from tests.measure.energy_curves import Curve
-from tests.test_gpu_random_pair import REFUSE
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu_energy.py"
 
 
 def rows_of(folder: Path, *arguments: str) -> list[dict[str, str]]:
     output = folder / "energy.csv"
-    command = [sys.executable, "-c", REFUSE, str(SCRIPT), "--tiny", "--output", str(output)]
+    command = [sys.executable, bare.__file__, str(SCRIPT), "--tiny", "--output", str(output)]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     with output.open() as stream:
         return list(csv.DictReader(stream))
 
 
-def test_it_runs_without_hydra_or_meters_and_says_why_there_are_no_joules(tmp_path: Path) -> None:
+def test_it_runs_beside_a_bare_torch_and_says_why_there_are_no_joules(
+    tmp_path: Path,
+) -> None:
     rows = rows_of(tmp_path)
     named = [(row["decoder"], row["lossless"], row["meter"]) for row in rows]
     assert named == [

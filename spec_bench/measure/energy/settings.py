@@ -6,39 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator
-
+from spec_bench.fields import Range, did_you_mean, read, shown
 from spec_bench.measure.energy.reading import meter
-from spec_bench.validation import Ge, Number, Says, Text, check, did_you_mean, settings
 
 PowerField = Literal["auto", "power.draw.instant", "power.draw"]
 POWER_FIELDS = ("power.draw.instant", "power.draw")
 RAPL_ROOT = "/sys/class/powercap"
 
-
-def _listed(value: Any) -> Any:
-    """One GPU as a list of one, indices as texts."""
-    items = list(value) if isinstance(value, list | tuple) else [value]
-    return [str(item) if type(item) is int else item for item in items]
+Seconds = Annotated[float, Range(0)]
 
 
-def _gpus(names: tuple[str, ...]) -> tuple[str, ...]:
-    assert names and all(name.isdigit() or name.startswith("GPU-") for name in names)
-    if len(set(names)) < len(names):
-        raise ValueError(f"energy.devices names a GPU twice: {', '.join(names)}")
-    return names
-
-
-Seconds = Annotated[Number, Says("seconds")]
-Gpus = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(_listed),
-    AfterValidator(_gpus),
-    Says("GPU indices or UUIDs (GPU-...)"),
-]
-
-
-@settings
+@dataclasses.dataclass(frozen=True)
 class EnergySettings:
     """What a meter was told; a field that its meter does not have keeps its value here.
 
@@ -54,15 +32,28 @@ class EnergySettings:
         more: the settings that only another package's meter has, as they were written.
     """
 
-    meter: Text = "none"
-    period_s: Annotated[Seconds, Ge(0.001)] = None  # type: ignore[assignment]
-    update_period_s: Annotated[Seconds, Ge(0)] = 0.0
-    idle_s: Annotated[Seconds, Ge(0)] = 0.0
-    phase_shift_s: Annotated[Seconds, Ge(0)] = 0.0
-    devices: Gpus | None = None
+    meter: str = "none"
+    period_s: Annotated[float, Range(0.001)] = None  # type: ignore[assignment]
+    update_period_s: Seconds = 0.0
+    idle_s: Seconds = 0.0
+    phase_shift_s: Seconds = 0.0
+    devices: tuple[str, ...] | None = None
     field: PowerField = "auto"
-    root: Text = RAPL_ROOT
-    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+    root: str = RAPL_ROOT
+    more: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"setting": False})
+
+    def __post_init__(self) -> None:
+        """Refuses, by a ValueError, GPUs that are none or named twice, and an empty folder."""
+        if not self.root:
+            raise ValueError(f"root must be a folder, got {shown(self.root)}")
+        if self.devices is None:
+            return
+        if not all(name.isdigit() or name.startswith("GPU-") for name in self.devices):
+            raise ValueError(
+                f"devices must be GPU indices or UUIDs (GPU-...), got {shown(list(self.devices))}"
+            )
+        if len(set(self.devices)) < len(self.devices):
+            raise ValueError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def identity(self) -> str | dict[str, Any]:
         """What of it changes a number; the name alone where nothing is measured."""
@@ -85,7 +76,7 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     if isinstance(config, EnergySettings):
         return config
     if not isinstance(config, Mapping):
-        return check(EnergySettings, config, "energy")
+        raise ValueError(f"energy must be a mapping of settings, got {shown(config)}")
     name = config.get("meter")
     known = meter.find(name, "energy.meter").settings
     for key in config:
@@ -99,4 +90,13 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
     ours = {each.name for each in dataclasses.fields(EnergySettings)}
     own = {key: value for key, value in told.items() if key in ours}
     more = {key: value for key, value in told.items() if key not in ours}
-    return check(EnergySettings, {**own, "more": more}, "energy")
+    if own.get("devices") is not None:
+        own["devices"] = _listed(own["devices"])
+    checked = read(EnergySettings, own, "energy", f"energy.meter={name}")
+    return dataclasses.replace(checked, more=more)
+
+
+def _listed(value: Any) -> Any:
+    """One GPU as a list of one, indices as texts."""
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    return [str(item) if type(item) is int else item for item in items]

@@ -1,0 +1,87 @@
+"""A python with torch, transformers and what these require, and nothing else; no network.
+
+``python tests/bare.py SCRIPT ARGUMENT ...`` runs a script in this world: modules of all other
+installed distributions are not found, and connecting to anything is refused.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+import runpy
+import socket
+import sys
+from typing import Any
+
+KEPT = ("torch", "transformers")
+WITHOUT = {"pydantic", "rich"}  # that a version of theirs requires, and that is not counted on
+
+
+def required(names: tuple[str, ...]) -> set[str]:
+    """The distributions that these require, by extras of none of them."""
+    found: set[str] = set()
+    left = list(names)
+    while left:
+        name = re.sub(r"[-_.]+", "-", left.pop()).lower()
+        if name in found | WITHOUT:
+            continue
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        left += [
+            re.split(r"[^\w.-]", need)[0] for need in needs if "extra" not in need.partition(";")[2]
+        ]
+    return found
+
+
+def absent_modules() -> set[str]:
+    """Top-level modules of every other distribution."""
+    kept = required(KEPT)
+    return {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not {re.sub(r"[-_.]+", "-", owner).lower() for owner in owners} & kept
+    } - {"spec_bench"}
+
+
+class Hidden:
+    """A finder that finds all but some modules."""
+
+    def __init__(self, finder: Any, absent: set[str]) -> None:
+        self._finder, self._absent = finder, absent
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As the finder's, or None."""
+        if name.partition(".")[0] in self._absent:
+            return None
+        return self._finder.find_spec(name, path, target)
+
+
+def refuse(*_: Any) -> None:
+    """In place of ``connect``."""
+    raise OSError("no network")
+
+
+def main() -> None:
+    """Runs the script that the command line names."""
+    absent = absent_modules()
+    sys.meta_path[:] = [Hidden(finder, absent) for finder in sys.meta_path]
+    socket.socket.connect = refuse  # type: ignore[method-assign, assignment]
+    sys.path.pop(0)  # this file's folder
+    sys.argv = sys.argv[1:]
+    for name in ("hydra", "pydantic", "omegaconf", "pandas"):
+        try:
+            __import__(name)
+        except ModuleNotFoundError:
+            continue
+        raise SystemExit(f"{name} is there")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
