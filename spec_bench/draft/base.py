@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -186,6 +186,9 @@ class HeadPlan:
         recurrent: whether a recurrent head has a learned state.
         inner: width of the residual blocks; None: the head's own.
         init: ``target`` starts the last layers as the target's.
+        target: the target's config, for heads with blocks like its own.
+        ids: the target's tokens that the heads know; None: all.
+        fc_norm: whether EAGLE-3 norms each hidden state before it fuses them.
     """
 
     guesses: int
@@ -193,6 +196,9 @@ class HeadPlan:
     recurrent: bool = True
     inner: int | None = None
     init: str = "random"
+    target: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] | None = None
+    fc_norm: bool = False
 
 
 @dataclass(frozen=True)

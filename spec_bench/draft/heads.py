@@ -45,8 +45,9 @@ def load_heads(
             made = heads.of_weights(_weights(weights), config)
             return made.to(device=device, dtype=dtype).eval()
     raise ValueError(
-        f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), or with "
-        "model.safetensors and a config.json with num_draft_layers (ReDrafter) is needed"
+        f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), with "
+        "model.safetensors and a config.json with num_draft_layers (ReDrafter), or with "
+        "model.safetensors or pytorch_model.bin that hold fc.weight (EAGLE) is needed"
     )
 
 

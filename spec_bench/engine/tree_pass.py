@@ -47,7 +47,7 @@ def prefill(
     for start in range(0, len(tokens), PREFILL_CHUNK):
         chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=model.device)
         positions = start + torch.arange(chunk.shape[1], device=model.device).unsqueeze(0)
-        visible = _causal(positions, start + chunk.shape[1])
+        visible = causal(positions, start + chunk.shape[1])
         rows = slice(row, row + 1)
         hidden = model.forward(
             cache,
@@ -89,7 +89,7 @@ def run_pending(
     """
     offsets = places(tokens.shape[1], model.device)
     positions = Known.of(starts).on(model.device).unsqueeze(1) + offsets
-    visible = _causal(positions, max(starts) + tokens.shape[1])
+    visible = causal(positions, max(starts) + tokens.shape[1])
     rows = slice(0, len(starts))
     return model.forward(
         cache,
@@ -179,6 +179,6 @@ def run_under_ancestors(
     )
 
 
-def _causal(positions: Tensor, slots: int) -> Tensor:
+def causal(positions: Tensor, slots: int) -> Tensor:
     """[R, T, slots] visibility where every token stands at the slot of its position."""
     return torch.arange(slots, device=positions.device) <= positions.unsqueeze(-1)

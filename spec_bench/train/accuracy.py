@@ -62,11 +62,13 @@ def measure(
         chosen = indices[start : start + _DIALOGUES]
         batch = batches.of(chosen)
         counts = [a + b for a, b in zip(counts, batches.counts(chosen), strict=True)]
-        for guess, logits in enumerate(trainee.logits(batch.x, batch.embedded)):
+        for guess, logits in enumerate(trainee.logits(batch)):
             tokens = batch.guessed[:, guess]
-            loss[guess] += torch.nn.functional.cross_entropy(
-                logits.float(), tokens, ignore_index=IGNORED, reduction="sum"
+            own = torch.nn.functional.cross_entropy(
+                logits.float(), tokens, ignore_index=IGNORED, reduction="none"
             )
+            # Heads of fewer tokens than the target's are asked for none that they do not know.
+            loss[guess] += own.nan_to_num(posinf=0.0).sum()
             best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
             if hits is None:
                 hits = torch.zeros(guesses, best.shape[-1], dtype=torch.long, device=device)

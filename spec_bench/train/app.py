@@ -21,20 +21,23 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench import disk, signals
 from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.model import LAST, HuggingFaceModel
 from spec_bench.files import digest
 from spec_bench.run.compose import CHATTY, register
 from spec_bench.run.models import tokenizer_of
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
-from spec_bench.train.dialogues import Dialogue, split
+from spec_bench.train.dialogues import Dialogue, positions, split
 from spec_bench.train.dialogues import digest as digest_of
 from spec_bench.train.finish import finish
-from spec_bench.train.hidden import Cached, Computed, HiddenStates
+from spec_bench.train.hidden import Cached, Computed, HiddenStates, everywhere
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import Accelerated, OneProcess, Processes
+from spec_bench.train.sequences import SequenceBatches
 from spec_bench.train.settings import TrainSettings, build_train_settings
 from spec_bench.train.start import fresh_heads
+from spec_bench.train.trainee import Trainee
+from spec_bench.train.unrolled import EagleTrainee
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -133,7 +136,8 @@ def _prepare(settings: TrainSettings, processes: Processes) -> Training:
     train, validation = split(dialogues, settings.data.validation, settings.seed)
     if not train:
         raise ValueError(f"data.validation={settings.data.validation} leaves nothing to train on")
-    sides = [_batches(settings, model, side) for side in (train, validation)]
+    trainee = fresh_heads(settings.head, model, settings.seed, train)
+    sides = [_batches(settings, model, side, trainee) for side in (train, validation)]
     if not processes.rank:
         processes.wait()
     optimiser = settings.optimiser
@@ -145,25 +149,35 @@ def _prepare(settings: TrainSettings, processes: Processes) -> Training:
         )
     steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
     log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
-    trainee = fresh_heads(settings.head, model, settings.seed)
     trainee.to(processes.device)
     return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
 
 
 def _batches(
-    settings: TrainSettings, model: HuggingFaceModel, dialogues: Sequence[Dialogue]
+    settings: TrainSettings,
+    model: HuggingFaceModel,
+    dialogues: Sequence[Dialogue],
+    trainee: Trainee,
 ) -> Batches:
     """One side's dialogues with their hidden states."""
     data = settings.data
     hidden: HiddenStates
+    layers, picked = LAST, positions
+    if isinstance(trainee, EagleTrainee):
+        layers, picked = trainee.layers(model.blocks), everywhere
     if data.hidden == "computed" or not dialogues:
-        hidden = Computed(model, dialogues, data.hidden_batch)
+        hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
     else:
         told = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
+        told += [list(layers), "everywhere"] if picked is everywhere else []
         folder = settings.results / "cache" / f"hidden-{digest(told)}"
         shown = settings.sink.progress
-        hidden = Cached(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown)
-    return Batches(dialogues, hidden, model, settings.head.guesses)
+        hidden = Cached(
+            *(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown),
+            *(layers, picked),
+        )
+    kind = SequenceBatches if picked is everywhere else Batches
+    return kind(dialogues, hidden, model, settings.head.guesses)
 
 
 def _complain(error: Exception) -> None:

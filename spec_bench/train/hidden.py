@@ -1,4 +1,7 @@
-"""The target's last hidden states at the positions that are learned: computed, or cached on disk.
+"""The target's hidden states where heads learn: computed, or cached on disk.
+
+By default its last ones at the positions that are learned; heads that learn from whole sequences
+ask for those of every token, and of several places.
 
 A cache is one file of numbers, [N, D] over all dialogues in order, mapped into memory; its folder
 bears the hash of the target and of the dialogues. Knows nothing about heads.
@@ -9,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.disk import naming
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.model import LAST, HuggingFaceModel, Layers
 from spec_bench.files import write_json
 from spec_bench.train.dialogues import Dialogue, positions
 
@@ -38,16 +41,31 @@ class HiddenStates(Protocol):
         ...
 
 
+Picked = Callable[[Dialogue], Sequence[int]]
+
+
+def everywhere(dialogue: Dialogue) -> Sequence[int]:
+    """All positions of a dialogue."""
+    return range(len(dialogue.ids))
+
+
 @torch.no_grad()
-def hidden_states(model: HuggingFaceModel, dialogues: Sequence[Dialogue]) -> Tensor:
+def hidden_states(
+    model: HuggingFaceModel,
+    dialogues: Sequence[Dialogue],
+    layers: Layers = LAST,
+    picked: Picked = positions,
+) -> Tensor:
     """One pass of the target.
 
     Args:
         model: the target.
         dialogues: padded on the right to the longest of them.
+        layers: which hidden states, side by side; by default those after the final norm.
+        picked: at which positions of a dialogue.
 
     Returns:
-        [N, D] after the final norm, in the target's dtype: what the engine calls ``hidden``.
+        [N, D] in the target's dtype: what the engine calls ``hidden``.
     """
     longest = max(len(dialogue.ids) for dialogue in dialogues)
     rows = [[*dialogue.ids, *[0] * (longest - len(dialogue.ids))] for dialogue in dialogues]
@@ -59,8 +77,8 @@ def hidden_states(model: HuggingFaceModel, dialogues: Sequence[Dialogue]) -> Ten
         logits_to_keep=1,
         output_hidden_states=True,
     )
-    hidden = output.hidden_states[-1].to(model.device)
-    at = [torch.tensor(positions(d), dtype=torch.long, device=model.device) for d in dialogues]
+    hidden = torch.cat([output.hidden_states[i].to(model.device) for i in layers], dim=-1)
+    at = [torch.tensor(picked(d), dtype=torch.long, device=model.device) for d in dialogues]
     return torch.cat([hidden[row, where] for row, where in enumerate(at)])
 
 
@@ -71,12 +89,20 @@ class Computed:
         model: the target.
         dialogues: those that indices are about.
         batch: dialogues in one pass.
+        layers: which hidden states.
+        picked: at which positions.
     """
 
     def __init__(
-        self, model: HuggingFaceModel, dialogues: Sequence[Dialogue], batch: int = 16
+        self,
+        model: HuggingFaceModel,
+        dialogues: Sequence[Dialogue],
+        batch: int = 16,
+        layers: Layers = LAST,
+        picked: Picked = positions,
     ) -> None:
         self.model, self.dialogues, self.batch = model, dialogues, batch
+        self.layers, self.picked = layers, picked
 
     def of(self, indices: Sequence[int]) -> Tensor:
         # Dialogues of similar length share a pass, so that little is padded.
@@ -85,8 +111,8 @@ class Computed:
         for start in range(0, len(order), self.batch):
             group = order[start : start + self.batch]
             chosen = [self.dialogues[indices[i]] for i in group]
-            sizes = [len(positions(dialogue)) for dialogue in chosen]
-            hidden = hidden_states(self.model, chosen).float()
+            sizes = [len(self.picked(dialogue)) for dialogue in chosen]
+            hidden = hidden_states(self.model, chosen, self.layers, self.picked).float()
             for place, part in zip(group, hidden.split(sizes), strict=True):
                 parts[place] = part
         return torch.cat(parts)
@@ -102,6 +128,8 @@ class Cached:
         dtype: one of ``CACHE_DTYPES``.
         batch: dialogues in one pass.
         progress: whether to show a bar.
+        layers: which hidden states.
+        picked: at which positions.
     """
 
     def __init__(
@@ -112,11 +140,14 @@ class Cached:
         dtype: str = "float16",
         batch: int = 16,
         progress: bool = False,
+        layers: Layers = LAST,
+        picked: Picked = positions,
     ) -> None:
-        sizes = torch.tensor([len(positions(dialogue)) for dialogue in dialogues])
+        sizes = torch.tensor([len(picked(dialogue)) for dialogue in dialogues])
         ends = sizes.cumsum(0).tolist()
         self.ranges = list(zip([0, *ends], ends, strict=False))
-        self.device, width, rows = model.device, model.hidden_size, ends[-1]
+        self.device, rows = model.device, ends[-1]
+        width = model.hidden_size * len(layers)
         file = folder / "hidden.bin"
         if not (folder / "hidden.json").is_file():
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +162,8 @@ class Cached:
                 # that has none behind it ends this process by a signal.
                 os.posix_fallocate(stream.fileno(), 0, needed)
             states = self._mapped(file, rows, width, dtype, True)
-            self._fill(states, Computed(model, dialogues, batch), batch, progress)
+            source = Computed(model, dialogues, batch, layers, picked)
+            self._fill(states, source, batch, progress)
             facts = {"rows": rows, "width": width, "dtype": dtype}
             write_json(folder / "hidden.json", facts)
         self.states = self._mapped(file, rows, width, dtype, False)

@@ -42,6 +42,10 @@ class HeadSettings:
     recurrent: Flag = True
     inner: Count | None = None
     init: Literal["target", "random"] = "random"
+    steps: Count | None = None
+    noise: Annotated[Number, Ge(0)] = 0.0
+    draft_vocab: Count | None = None
+    fc_norm: Flag = False
 
     def __post_init__(self) -> None:
         from spec_bench.draft.base import head_kinds, heads_class  # imports torch

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 
 from spec_bench.draft.base import HeadPlan, heads_class
+from spec_bench.draft.eagle_network import EagleHead
 from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.settings import HeadSettings
 from spec_bench.train.trainee import Trainee
+from spec_bench.train.unrolled import EagleTrainee
 
 
-def fresh_heads(head: HeadSettings, model: HuggingFaceModel, seed: int) -> Trainee:
+def fresh_heads(
+    head: HeadSettings,
+    model: HuggingFaceModel,
+    seed: int,
+    dialogues: Sequence[Dialogue] = (),
+) -> Trainee:
     """Heads that have learned nothing yet.
 
     Args:
@@ -18,6 +29,7 @@ def fresh_heads(head: HeadSettings, model: HuggingFaceModel, seed: int) -> Train
         model: the target; gives width and vocabulary, and the last layer where heads start as
             the target's.
         seed: of random weights.
+        dialogues: whose answers' most frequent tokens heads of a smaller vocabulary know.
 
     Raises:
         ValueError: the target's embeddings are not as wide as its hidden states.
@@ -30,10 +42,34 @@ def fresh_heads(head: HeadSettings, model: HuggingFaceModel, seed: int) -> Train
             "target are not supported"
         )
     torch.manual_seed(seed)
-    plan = HeadPlan(head.guesses, head.blocks, head.recurrent, head.inner, head.init)
+    plan = HeadPlan(
+        head.guesses,
+        head.blocks,
+        head.recurrent,
+        head.inner,
+        head.init,
+        model.module.config.get_text_config().to_dict(),
+        frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None,
+        head.fc_norm,
+    )
 
     def output() -> torch.Tensor:
         last: torch.Tensor = model.module.get_output_embeddings().weight
         return last.detach().float().cpu()
 
-    return Trainee(heads_class(head.kind).fresh(plan, width, vocab, output), head.guesses)
+    made = heads_class(head.kind).fresh(plan, width, vocab, output)
+    if isinstance(made, EagleHead):
+        return EagleTrainee(made, head.guesses, model.project, head.steps, head.noise)
+    return Trainee(made, head.guesses)
+
+
+def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
+    """The target ids of the answers' most frequent tokens, in increasing order."""
+    said = Counter(
+        token
+        for each in dialogues
+        for token, own in zip(each.ids, each.learned, strict=True)
+        if own
+    )
+    best = sorted(said, key=lambda token: (-said[token], token))[:count]
+    return tuple(sorted(best))

@@ -6,7 +6,7 @@ Letters: N positions, D the target's width, K guesses, V tokens. Knows tensors o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +40,14 @@ class Trainee(nn.Module):
         self.heads = heads
         self.guesses = guesses
 
-    def logits(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+    def logits(self, batch: Any) -> Iterator[Tensor]:
         """Logits of guess 1, 2, ..., K, each [N, V].
 
         Args:
-            x: [N, D] the target's last hidden states.
-            embedded: [N, K, D] the target's embeddings of the right tokens t + 1..t + K.
+            batch: ``x`` [N, D], the target's last hidden states; ``embedded`` [N, K, D], its
+                embeddings of the right tokens t + 1..t + K.
         """
-        return self.heads.guesses(x, embedded)
+        return self.heads.guesses(batch.x, batch.embedded)
 
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
         """Summed losses.
@@ -58,7 +58,7 @@ class Trainee(nn.Module):
             guessed: [N, K] the right tokens, IGNORED where there is nothing to guess.
         """
         losses, right = [], []
-        for guess, logits in enumerate(self.logits(x, embedded)):
+        for guess, logits in enumerate(self.heads.guesses(x, embedded)):
             tokens = guessed[:, guess]
             losses.append(
                 nn.functional.cross_entropy(

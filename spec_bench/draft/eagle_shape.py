@@ -1,0 +1,194 @@
+"""Sizes and switches of an EAGLE head, read from a public config and the tensors beside it.
+
+Families that are read: SafeAILab/EAGLE (EAGLE-1 and EAGLE-3; SpecForge and lmsys write the same),
+vllm-project/speculators, NVIDIA/Model-Optimizer. Where config and tensors differ, the tensors are
+right; a switch that nobody here knows is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+THETA = 10000.0  # where a config names none; nothing is inherited from the target
+_SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+# Switches of the families that mean what is done here at one value only.
+_ONLY = {
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_aux_hidden_state": True,
+    "next_layer_regular": True,
+    "use_mtp_layernorm": False,
+    "mlp_bias": False,
+}
+# True or false says nothing that the tensors do not say.
+_TOLD = ("bias", "qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "has_lm_head")
+_TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_attentions")
+
+
+@dataclass(frozen=True)
+class EagleShape:
+    """Sizes and switches.
+
+    Attributes:
+        version: 1 (EAGLE and EAGLE-2 alike) or 3.
+        hidden: width of the target.
+        width: D, width of the head.
+        vocab: V, tokens of the target.
+        draft_vocab: V', tokens that the head knows.
+        heads: query heads.
+        kv_heads: key heads.
+        head_dim: width of each.
+        inner: width of the MLP.
+        layers: decoder blocks.
+        eps: of the norms.
+        rope: ``rope_type``, ``rope_theta`` and what the type needs.
+        max_positions: the longest sequence.
+        layer_ids: EAGLE-3's places in ``hidden_states``, where the config names them.
+        id_shift: what was added to the config's ids to come to them.
+        fc_bias: whether ``fc`` has a bias.
+        qkv_bias: whether q, k and v have.
+        o_bias: whether the output projection has.
+        qk_norm: whether q and k are normed by head, as Qwen3's.
+        norm_before_residual: the residual is the normed feature.
+        norm_before_fc: one norm over all hidden states before ``fc``.
+        fc_norm: one norm for each of them.
+        norm_output: what is fed back went through the last norm.
+    """
+
+    version: Literal[1, 3]
+    hidden: int
+    width: int
+    vocab: int
+    draft_vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    layers: int = 1
+    eps: float = 1e-6
+    rope: Mapping[str, Any] = field(
+        default_factory=lambda: {"rope_type": "default", "rope_theta": THETA}
+    )
+    max_positions: int = 2048
+    layer_ids: tuple[int, ...] | None = None
+    id_shift: int = 0
+    fc_bias: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+
+def shape_of(
+    version: Literal[1, 3], weights: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> EagleShape:
+    """The shape of a checkpoint.
+
+    Args:
+        version: 1 or 3.
+        weights: under our names, without maps of the vocabulary.
+        config: ``config.json``.
+
+    Raises:
+        ValueError: a switch or an activation that is not known, naming it; or a size that is
+            missing.
+    """
+    own = {**config, **config.get("transformer_layer_config", {})}
+    _refuse_unknown(config)
+    _refuse_unknown(own)
+    width = weights["layers.0.post_attention_layernorm.weight"].shape[0]
+    parts = 3 if version == 3 else 1
+    fused = weights["fc.weight"].shape[1]
+    first = "layers.0.self_attn."
+    try:
+        heads = int(own["num_attention_heads"])
+    except KeyError:
+        raise ValueError("config.json of the EAGLE head names no num_attention_heads") from None
+    head_dim = weights[first + "q_proj.weight"].shape[0] // heads
+    rows = weights["lm_head.weight"].shape[0] if version == 3 else int(own["vocab_size"])
+    switches = {name: bool(config.get(name, False)) for name in _SWITCHES}
+    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
+    return EagleShape(
+        version,
+        hidden=fused // parts if version == 3 else width,
+        width=width,
+        vocab=int(own.get("vocab_size", rows)),
+        draft_vocab=rows,
+        heads=heads,
+        kv_heads=weights[first + "k_proj.weight"].shape[0] // head_dim,
+        head_dim=head_dim,
+        inner=weights["layers.0.mlp.gate_proj.weight"].shape[0],
+        layers=layers,
+        eps=float(own.get("rms_norm_eps", 1e-6)),
+        rope=_rope(own),
+        max_positions=int(own.get("max_position_embeddings") or 2048),
+        layer_ids=_layer_ids(config) if version == 3 else None,
+        id_shift=_id_shift(config),
+        fc_bias="fc.bias" in weights,
+        qkv_bias=first + "q_proj.bias" in weights,
+        o_bias=first + "o_proj.bias" in weights,
+        qk_norm=first + "q_norm.weight" in weights,
+        **switches,
+    )
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have them."""
+    found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if "type" in found:
+        found.setdefault("rope_type", found.pop("type"))
+    found.setdefault("rope_type", "default")
+    found.setdefault("rope_theta", config.get("rope_theta") or THETA)
+    return found
+
+
+def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Places in ``hidden_states``.
+
+    Raises:
+        ValueError: not three of them.
+    """
+    inner = config.get("eagle_config") or {}
+    key = "eagle_aux_hidden_state_layer_ids"
+    ids = config.get(key) or inner.get(key) or inner.get("layer_ids")
+    if not ids:
+        return None
+    if len(ids) != 3:
+        raise ValueError(f"{key} of an EAGLE-3 head must be three numbers, got {list(ids)}")
+    return tuple(int(each) + _id_shift(config) for each in ids)
+
+
+def _id_shift(config: Mapping[str, Any]) -> int:
+    """Speculators' id i is the input of block i, ``hidden_states[i]``; all others' its output."""
+    return 0 if "speculators_model_type" in config else 1
+
+
+def _refuse_unknown(config: Mapping[str, Any]) -> None:
+    """Refuses what would change the numbers and is not known.
+
+    Raises:
+        ValueError: naming the key and the value.
+    """
+    known = {*_SWITCHES, *_TOLD}
+    for part in (config, config.get("eagle_config") or {}):
+        for key, value in part.items():
+            if key in _ONLY and isinstance(value, bool) and value is not _ONLY[key]:
+                raise ValueError(f"EAGLE head: {key}={value} is not supported")
+            if value is True and key not in known and key not in _ONLY:
+                raise ValueError(
+                    f"EAGLE head: the switch {key} is not known; known are {', '.join(_SWITCHES)}"
+                )
+        if part.get("parallel_draft_step", 1) != 1:
+            raise ValueError(
+                f"EAGLE head: parallel_draft_step={part['parallel_draft_step']} is not supported"
+            )
+    act = config.get("hidden_act", "silu")
+    if act != "silu":
+        raise ValueError(f"EAGLE head: hidden_act {act!r} is not supported, silu is")

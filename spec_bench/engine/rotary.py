@@ -1,0 +1,38 @@
+"""Rotary position embeddings by a config's ``rope_parameters``, as transformers computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+
+def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
+    """Angles per position, and what cosine and sine are multiplied with.
+
+    Args:
+        rope: ``rope_type``, ``rope_theta`` and what the type needs.
+        head_dim: d, even.
+        max_positions: the longest sequence.
+
+    Returns:
+        [d / 2] float32, and the factor.
+
+    Raises:
+        ValueError: a type that is not known, or that lacks a number.
+    """
+    try:
+        config = LlamaConfig(
+            hidden_size=head_dim,
+            num_attention_heads=1,
+            head_dim=head_dim,
+            max_position_embeddings=max_positions,
+            rope_parameters=dict(rope),
+        )
+        made = LlamaRotaryEmbedding(config)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"rope_scaling {dict(rope)} cannot be used: {error}") from None
+    return made.inv_freq.float(), float(made.attention_scaling)
