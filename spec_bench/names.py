@@ -66,6 +66,9 @@ DECODERS: dict[str, Decoder] = {
     "suffix": Decoder("suffix lookup", SKY, "s"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
+    "eagle": Decoder("EAGLE", ORANGE, "o"),
+    "eagle_rsd_s": Decoder("EAGLE-3, RSD-S", VERMILLION, "^"),
+    "eagle_traversal": Decoder("EAGLE-3, traversal", SKY, "P"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
 }
 TASKS = {

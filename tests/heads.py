@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
+from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 
@@ -23,7 +27,30 @@ def recurrent_head(
     return _shaken(RecurrentHead(RecurrentShape(hidden, vocab, 1, recurrent)))
 
 
-def _shaken(made: torch.nn.Module) -> torch.nn.Module:  # type: ignore[type-arg]
+def eagle_head(hidden: int, vocab: int, seed: int = 0) -> Eagle1Head:
+    """A random EAGLE-1 head, two query heads to a key head."""
+    torch.manual_seed(seed)
+    shape = EagleShape(1, hidden, hidden, vocab, vocab, 2, 1, 8, 16, fc_bias=True)
+    return _shaken(Eagle1Head(shape))
+
+
+def eagle3_head(hidden: int, vocab: int, seed: int = 0, layers: int = 1) -> Eagle3Head:
+    """A random EAGLE-3 head that knows two of three tokens."""
+    torch.manual_seed(seed)
+    ids = torch.tensor([token for token in range(vocab) if token % 3])
+    shape = EagleShape(3, hidden, hidden, vocab, len(ids), 2, 1, 8, 16, layers, fc_norm=True)
+    return _shaken(Eagle3Head(shape, ids))
+
+
+HEADS: dict[str, Any] = {
+    "medusa": medusa_heads,
+    "redrafter": recurrent_head,
+    "eagle": eagle_head,
+    "eagle3": eagle3_head,
+}
+
+
+def _shaken(made: Any) -> Any:
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn_like(parameter))

@@ -36,6 +36,7 @@ BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
 # rules of no paper that is reproduced here
 BEYOND = ["block", "optimal", "top_and_sample", "traversal"]
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
+ON_HEADS += ["eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal"]
 DYNAMIC = ["opt_tree"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
 DECODERS = sorted([*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])

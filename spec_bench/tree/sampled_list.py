@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
+from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.tree.base import AuditTree, distinct, policy
@@ -47,8 +48,7 @@ class SampledList(NodeList):
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         log_q = scores[:, :, 0]
         ranks_here, parents_here = self.levels[tree.grown]
-        ranks = torch.tensor(ranks_here, device=log_q.device)
-        parent = torch.tensor(parents_here, device=log_q.device)
+        ranks, parent = constant(ranks_here, log_q.device), constant(parents_here, log_q.device)
         most = max(ranks_here) + 1
         deterministic = tree.siblings == "deterministic"
         noise = torch.zeros_like(log_q) if deterministic else draws.gumbel(log_q)

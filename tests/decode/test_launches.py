@@ -14,11 +14,10 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import HuggingFaceModel
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import medusa_heads, recurrent_head
+from tests.heads import HEADS
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.counted import Counts, counted
 
-HEADS = {"medusa": medusa_heads, "redrafter": recurrent_head}
 # Launches of the walk at one row: every further row draws its own random numbers, a launch more.
 VERIFY = {
     "ar": ("-", 40),
@@ -34,6 +33,8 @@ VERIFY = {
     "medusa_typical": ("mc_sim_7b_63", 120),
     "redrafter": ("8x5", 120),
     "redrafter_typical": ("8x5", 120),
+    "eagle": ("eagle_25", 160),
+    "eagle_rsd_s": ("5x5", 160),
 }
 SAMPLING = 60  # a level
 BEAM_SAMPLING = 80  # truncated Gumbel values and a stable sort over all parents, 20 of them

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,11 +9,10 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import HuggingFaceModel
 from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import medusa_heads, recurrent_head
+from tests.heads import HEADS
 from tests.simcuda import DEVICE, SimCuda
 
 NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
-HEADS: dict[str, Any] = {"medusa": medusa_heads, "redrafter": recurrent_head}
 # One of each kind of drafter and of walk, at the batch size and law where most can go wrong.
 FAST = {("rsd_s", 4, 1.0), ("dsbd", 4, 1.0), ("medusa", 4, 0.3), ("ar", 1, 0.0)}
 CASES = [

@@ -13,11 +13,10 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.static_pass import CHECKS, Buffers, Kind, StaticPass, slot_steps
 from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import medusa_heads, recurrent_head
+from tests.heads import HEADS
 from tests.simcuda import SimCuda
 
 NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
-HEADS: dict[str, Any] = {"medusa": medusa_heads, "redrafter": recurrent_head}
 WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
 FAST = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
 CASES = [

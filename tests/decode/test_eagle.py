@@ -1,0 +1,162 @@
+"""EAGLE heads on the engine: lossless, batch-free, their features the target's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, tree_cases
+from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
+from spec_bench.audit.rules import TOLERANCE
+from spec_bench.core.draws import Draws
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.tree.chain import Chain
+from tests.decode.test_greedy import BATCHES, differences_from_generate
+from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import HEADS
+
+LAW = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
+NAMES = ("eagle", "eagle_rsd_s", "eagle_traversal")
+FAST = {("llama", "eagle", 4), ("opt", "eagle_rsd_s", 1)}
+GREEDY = [
+    pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
+    for case in [(a, n, b) for a in ARCHITECTURES for n in NAMES for b in BATCHES]
+]
+
+
+def decoder_of(
+    name: str,
+    settings: SamplingSettings,
+    architecture: str = "llama",
+    dtype: torch.dtype = torch.float32,
+    rows: int = 1,
+    **changes: Any,
+) -> Decoder:
+    target, _ = tiny_pair(architecture, dtype)
+    decoder = decoder_settings(name) | changes
+    head = HEADS[decoder["drafter"]["kind"]](target.hidden_size, VOCAB).to(dtype)
+    built = build_decoder(decoder, target, [], settings, rows, heads=head)
+    assert isinstance(built, Decoder)
+    return built
+
+
+@pytest.mark.parametrize(("architecture", "name", "batch"), GREEDY)
+def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
+    built = decoder_of(name, SamplingSettings(temperature=0), architecture, rows=batch)
+    differences = differences_from_generate(built, architecture, batch)
+    assert all(difference.near_tie for difference in differences), differences
+    assert len(differences) <= 1
+
+
+@pytest.mark.parametrize("name", ["eagle", pytest.param("eagle_rsd_s", marks=pytest.mark.slow)])
+def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
+    requests = random_requests(5, 12)
+
+    def answers(asked: list[Any], rows: int, queue: int) -> dict[str, tuple[int, ...]]:
+        built = decoder_of(name, LAW, dtype=torch.float64, rows=rows)
+        return {
+            generation.prompt_id: generation.tokens
+            for start in range(0, len(asked), queue)
+            for generation in built.generate(asked[start : start + queue], 3)
+        }
+
+    alone = answers(requests, 1, 1)
+    assert answers(requests, 3, 5) == alone  # rows join and move as others end
+    assert answers(requests[::-1], 3, 3) == alone
+
+
+CASES = [case for case in tree_cases("exact") if case.config.drafter.kind.startswith("eagle")]
+SHOWN = (
+    "eagle3: chain 2 + recursive",
+    "eagle3: widths 2-1, without replacement + recursive",
+    "eagle: chain 2 + traversal",
+    "eagle3: iid_paths 2x2, i.i.d. + recursive",
+    "eagle3: sampled_list 3",
+)
+
+
+def test_both_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None:
+    trees = {
+        kind: {c.config.tree.name for c in CASES if c.config.drafter.kind == kind} for kind in HEADS
+    }
+    assert trees["eagle"] == trees["eagle3"]
+    assert trees["eagle"] >= {"chain", "widths", "iid_paths", "stochastic_beam", "sampled_list"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case.name.startswith(SHOWN[:3]) else pytest.mark.slow)
+        for case in CASES
+        if case.tree.enumerable and "3-1" not in case.name
+    ],
+    ids=lambda case: case.name,
+)
+def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
+    """EAGLE-3's head knows two of the three tokens."""
+    for label, settings in case.settings():
+        if label not in list(SETTINGS)[:2] and not case.name.startswith(SHOWN):
+            continue
+        error, count = enumerated_error(
+            case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt
+        )
+        assert error <= TOLERANCE, label
+        assert count >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not case.tree.enumerable], ids=lambda case: case.name
+)
+def test_several_iterations_in_a_batch_follow_the_chain(case: AuditCase) -> None:
+    assert chi_square(case.config, WARM, samples=4000, seed=1) >= FALSE_ALARM_RATE
+
+
+def test_a_prompt_of_one_token_is_continued_exactly() -> None:
+    (case,) = [c for c in CASES if c.name.startswith("eagle3: chain 2 + traversal")]
+    error, _ = enumerated_error(case.config, WARM, vocab=3, prompt=(1,))
+    assert error <= TOLERANCE
+
+
+def test_a_reduced_vocabulary_that_is_not_mapped_back_is_caught() -> None:
+    """Tokens drawn from the right law, the walk told of the law one token further."""
+    (case,) = [c for c in CASES if c.name.startswith("eagle3: chain 2 + traversal")]
+
+    class Unmapped(Chain):
+        def grow(self, tree: Tree, scores: torch.Tensor, draws: Draws) -> None:
+            super().grow(tree, scores, draws)
+            law = tree.q[-1]
+            assert law is not None
+            tree.q[-1] = law.roll(1, dims=-1)
+
+    def unmap(built: Decoder) -> None:
+        built.policy = Unmapped(2)
+
+    error, _ = enumerated_error(case.config, WARM, vocab=3, alter=unmap)
+    assert error > 1e-3
+
+
+def test_the_cache_of_the_head_is_counted() -> None:
+    built = decoder_of("eagle", LAW)
+    assert built.heads is not None
+    slots = built.slots_needed(10, 5)
+    own = 2 * 8 * 1 * 4  # keys and values of one key head of 8, float32
+    assert built.cache_bytes(10, 5) == slots * (built.target.bytes_per_slot + own)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"drafter": {"kind": "eagle3", "layer_ids": "third"}}, "layer_ids must be one of"),
+        ({"drafter": {"kind": "eagle", "layer_ids": "input"}}, "layer_ids does not belong to"),
+        ({"tree": {"policy": "head_beams", "width": 2, "depth": 2}}, "'eagle' does not go with"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_decoder(decoder_settings("eagle") | change)

@@ -1,0 +1,201 @@
+"""What an EAGLE head learns on is what it drafts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.base import Drafting, HeadPlan
+from spec_bench.draft.eagle_network import Eagle3Head
+from spec_bench.records import Request
+from spec_bench.train.dialogues import Dialogue
+from spec_bench.train.hidden import Computed, everywhere
+from spec_bench.train.loop import Training, run_training
+from spec_bench.train.processes import OneProcess
+from spec_bench.train.sequences import SequenceBatches
+from spec_bench.train.start import frequent
+from spec_bench.train.unrolled import EagleTrainee
+from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import HEADS
+
+from . import tiny
+from .test_resume import Interrupted, lines
+from .tiny import CPU, forgetful_target, two_streams
+
+GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")
+K = 3
+
+
+class Recorded(Drafting):
+    """Passes on to drafting what it is asked, and keeps each tree's logits."""
+
+    def __init__(self, inner: Drafting) -> None:
+        self.inner = inner
+        self.trees: list[list[Tensor]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        own = ("inner", "trees", "at_root", "at_frontier")
+        return object.__getattribute__(self, name) if name in own else getattr(self.inner, name)
+
+    def at_root(self, committed: Committed) -> Tensor:
+        self.trees.append([self.inner.at_root(committed)])
+        return self.trees[-1][0]
+
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+        self.trees[-1].append(self.inner.at_frontier(tree, committed))
+        return self.trees[-1][-1]
+
+
+def decoded(kind: str, head: Any, request: Request) -> tuple[list[list[Tensor]], Any]:
+    """Per iteration each level's logits, on a chain of K tokens; and what was said."""
+    target, _ = tiny_pair("llama", torch.float64)
+    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
+    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    assert isinstance(built, Decoder)
+    reserve = built.reserve
+
+    def recorded(slots: int) -> None:
+        reserve(slots)
+        built.drafting = Recorded(built.drafting)
+
+    built.reserve = recorded  # type: ignore[method-assign]
+    (answer,) = built.generate([request], 0)
+    assert isinstance(built.drafting, Recorded)
+    return built.drafting.trees, answer
+
+
+def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
+    """Logits of K steps at every row of one sequence, as training runs them."""
+    target, _ = tiny_pair("llama", torch.float64)
+    trainee = EagleTrainee(head, K, target.project)
+    dialogue = Dialogue(ids, (True,) * len(ids))
+    states = Computed(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
+    batch = SequenceBatches([dialogue], states, target, K).of([0])
+    hidden, embedded = batch.hidden.double(), batch.embedded.double()
+    with torch.no_grad():
+        return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_trainings_forward_is_decodings(kind: str) -> None:
+    head = HEADS[kind](32, VOCAB).double()
+    compared = dict.fromkeys(range(K), 0)
+    for request in random_requests(4, 16):
+        trees, answer = decoded(kind, head, request)
+        ids = (*request.prompt_ids, *answer.tokens)
+        steps, root = learned(kind, head, ids), len(request.prompt_ids) - 1
+        for levels, step in zip(trees, answer.steps, strict=True):
+            for depth in range(min(step.accepted + 1, K)):
+                row = root - 1
+                if 0 <= row < len(ids) - 2:  # what training has no token for ends it
+                    there = steps[depth][row].isfinite()
+                    ours, theirs = levels[depth][0, 0, 0], steps[depth][row]
+                    assert torch.equal(there, ours.isfinite())
+                    # Features are kept in single precision by training.
+                    torch.testing.assert_close(ours[there], theirs[there], rtol=1e-5, atol=1e-5)
+                    compared[depth] += 1
+            root += step.accepted + 1
+    assert compared[0] > 20
+
+
+def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
+    """On its own right path: what the head would draft after accepted tokens."""
+    head = HEADS["eagle3"](32, VOCAB).double()
+    target, _ = tiny_pair("llama", torch.float64)
+    ids = tuple(range(5, 17))
+    steps = learned("eagle3", head, ids)
+    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": "eagle3"}}
+    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    assert isinstance(built, Decoder)
+    built.begin([Request("x", ids[:6], 4)], 0)
+    committed, drafting = Committed([list(ids[:6])]), built.drafting
+    drafting.needs(committed)
+    tree = Tree(built.policy.shape, committed.roots.on(CPU))
+    found = [drafting.at_root(committed)]
+    for depth in range(K - 1):
+        token = torch.tensor([[ids[6 + depth]]])
+        tree.add_level(token, torch.zeros(1, dtype=torch.long), token >= 0, None)
+        found.append(drafting.at_frontier(tree, committed))
+    for depth in range(K):
+        there = found[depth][0, 0, 0].isfinite()
+        torch.testing.assert_close(
+            found[depth][0, 0, 0][there], steps[depth][4][there], rtol=1e-5, atol=1e-5
+        )
+
+
+def trainee(kind: str, guesses: int = K, **given: Any) -> EagleTrainee:
+    torch.manual_seed(0)
+    target = forgetful_target()
+    plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
+    head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
+    return EagleTrainee(head, guesses, target.project, **given)
+
+
+def training(folder: Path, kind: str, steps: int, processes: Any = None, **given: Any) -> Training:
+    text = two_streams(48, 14)
+    made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
+    learner = trainee(kind, steps=given.pop("learned", None), **given)
+    target = forgetful_target()
+    layers = (0, 0, 0, -1) if kind == "eagle3" else (-1,)  # it has one block
+
+    def side(dialogues: list[Dialogue]) -> SequenceBatches:
+        states = Computed(target, dialogues, 8, layers, everywhere)
+        return SequenceBatches(dialogues, states, target, K)
+
+    return Training(
+        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or OneProcess(CPU)
+    )
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
+    """Which the target's state at the token in question settles, and no other token tells."""
+    plan = training(tmp_path, kind, 20)
+    run_training(plan)
+    losses = [float(row["loss"]) for row in lines(plan.settings.folder)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.97 * losses[0]
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_training_that_was_stopped_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
+    """The noise on features, too, goes on where it was."""
+    noise = {"noise": 0.1, "learned": 2}
+    whole = training(tmp_path / "whole", kind, 6, **noise)
+    run_training(whole)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(training(tmp_path / "cut", kind, 6, Interrupted(4), **noise))
+    again = training(tmp_path / "cut", kind, 6, **noise)
+    run_training(again)
+    assert lines(again.settings.folder) == lines(whole.settings.folder)
+    for one, other in zip(whole.trainee.parameters(), again.trainee.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens() -> None:
+    dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
+    assert frequent(dialogues, 2) == (3, 5)
+    head = trainee("eagle3", ids=(3, 5)).heads
+    assert isinstance(head, Eagle3Head)
+    logits = head.logits(torch.randn(1, tiny.WIDTH), lambda x: x, tiny.VOCAB)
+    assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]
+
+
+def test_positions_whose_best_token_the_head_lacks_teach_nothing() -> None:
+    learner = trainee("eagle3", ids=(3, 5))
+    project = learner._project
+    states = torch.randn(40, tiny.WIDTH)
+    best = project(states).argmax(-1)
+    law, known = learner._target_law(states)
+    assert known.tolist() == [token in (3, 5) for token in best.tolist()]
+    loss, _ = learner._loss(torch.randn(40, tiny.WIDTH), states, law, known)
+    assert torch.equal(loss > 0, known)
