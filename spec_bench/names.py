@@ -67,6 +67,8 @@ DECODERS: dict[str, Decoder] = {
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
     "eagle": Decoder("EAGLE", ORANGE, "o"),
+    "eagle2": Decoder("EAGLE-2", ORANGE, "^"),
+    "eagle3": Decoder("EAGLE-3", ORANGE, "P"),
     "eagle_rsd_s": Decoder("EAGLE-3, RSD-S", VERMILLION, "^"),
     "eagle_traversal": Decoder("EAGLE-3, traversal", SKY, "P"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),

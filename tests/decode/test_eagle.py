@@ -21,8 +21,8 @@ from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_reques
 from tests.heads import HEADS
 
 LAW = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-NAMES = ("eagle", "eagle_rsd_s", "eagle_traversal")
-FAST = {("llama", "eagle", 4), ("opt", "eagle_rsd_s", 1)}
+NAMES = ("eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal")
+FAST = {("llama", "eagle", 4), ("opt", "eagle3", 1)}
 GREEDY = [
     pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
     for case in [(a, n, b) for a in ARCHITECTURES for n in NAMES for b in BATCHES]
@@ -53,7 +53,9 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
     assert len(differences) <= 1
 
 
-@pytest.mark.parametrize("name", ["eagle", pytest.param("eagle_rsd_s", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["eagle", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+)
 def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
     requests = random_requests(5, 12)
 
