@@ -162,7 +162,6 @@ def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
     plan = training(tmp_path, kind, 20)
     run_training(plan)
     losses = [float(row["loss"]) for row in lines(plan.settings.folder)]
-    assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.97 * losses[0]
 
 
