@@ -21,6 +21,7 @@ def _llama(
     key_value_heads: int | None = None,
     positions: int = 2048,
     vocab: int = 32000,
+    tied: bool = False,
 ) -> dict[str, Any]:
     """Llama's shape in the words of its config."""
     return {
@@ -32,8 +33,31 @@ def _llama(
         "num_attention_heads": heads,
         "num_key_value_heads": key_value_heads or heads,
         "max_position_embeddings": positions,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": tied,
     }
+
+
+def _llama3(hidden: int, feed_forward: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
+    """Llama 3's shape: eight key heads."""
+    return _llama(
+        *(hidden, feed_forward, layers, heads),
+        key_value_heads=8,
+        positions=131072,
+        vocab=128256,
+        tied=tied,
+    )
+
+
+def _qwen3(hidden: int, feed_forward: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
+    """Qwen3's shape: heads of 128, eight key heads."""
+    llama = _llama(
+        *(hidden, feed_forward, layers, heads),
+        key_value_heads=8,
+        positions=40960,
+        vocab=151936,
+        tied=tied,
+    )
+    return llama | {"model_type": "qwen3", "head_dim": 128}
 
 
 def _opt(
@@ -62,7 +86,8 @@ def _opt(
     }
 
 
-# Llama: Touvron et al. 2023, arXiv 2302.13971 and 2307.09288. OPT: Zhang et al. 2022, 2205.01068.
+# Llama: Touvron et al. 2023, arXiv 2302.13971 and 2307.09288; Grattafiori et al. 2024, 2407.21783.
+# Qwen3: Yang et al. 2025, 2505.09388. OPT: Zhang et al. 2022, 2205.01068.
 # llama_115m is RSD's drafter, known from its size alone: four layers of 1024 give exactly the ratio
 # of parameters that the paper's MBSU columns imply. The others are as their hub configs have them.
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -74,6 +99,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "vicuna_7b": _llama(4096, 11008, 32, 32),
     "vicuna_13b": _llama(5120, 13824, 40, 40),
     "vicuna_33b": _llama(6656, 17920, 60, 52),
+    "llama3_8b": _llama3(4096, 14336, 32, 32, False),
+    "llama3_70b": _llama3(8192, 28672, 80, 64, False),
+    "llama3_1b": _llama3(2048, 8192, 16, 32, True),
+    "qwen3_8b": _qwen3(4096, 12288, 36, 32, False),
+    "qwen3_0.6b": _qwen3(1024, 3072, 28, 16, True),
     "llama_68m": _llama(768, 3072, 2, 12),
     "llama_115m": _llama(1024, 2816, 4, 8),
     "llama_160m": _llama(768, 3072, 12, 12),
