@@ -10,11 +10,14 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import spec_bench
+from spec_bench.measure.energy.smi import query
+from spec_bench.measure.energy.window import UnmeteredError
 
 _PACKAGES = (
     "torch",
@@ -118,11 +121,62 @@ def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | Non
         return None
 
 
+# What is asked of the driver for every GPU; megahertz and watts.
+GPU_FIELDS = {
+    "name": "name",
+    "uuid": "uuid",
+    "driver": "driver_version",
+    "sm_clock_mhz": "clocks.current.sm",
+    "most_sm_clock_mhz": "clocks.max.sm",
+    "memory_clock_mhz": "clocks.current.memory",
+    "most_memory_clock_mhz": "clocks.max.memory",
+    "power_limit_w": "power.limit",
+    "default_power_limit_w": "power.default_limit",
+    "persistence_mode": "persistence_mode",
+    "mig_mode": "mig.mode.current",
+}
+_NUMBERS = ("_mhz", "_w")
+
+
+def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
+    """Clocks, power limits and modes of some GPUs as ``nvidia-smi`` tells them, in their order.
+
+    A field that the driver does not know is None; without the program there is nothing.
+
+    Args:
+        uuids: of the GPUs; one that the driver does not list is left out.
+    """
+    try:
+        found = query(GPU_FIELDS.values())
+    except UnmeteredError:
+        return []
+    states = [
+        {name: _value(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
+        for cells in found
+        if len(cells) == len(GPU_FIELDS)
+    ]
+    by_uuid = {state["uuid"]: state for state in states}
+    return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
+
+
+def _value(name: str, cell: str) -> str | float | None:
+    """A cell as a number or a text; None for ``[N/A]`` and ``[Not Supported]``."""
+    if cell.startswith("["):
+        return None
+    if not name.endswith(_NUMBERS):
+        return cell
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
 def torch_state() -> dict[str, Any]:
     """Threads, devices and the switches of torch that move a number or a time."""
     import torch
 
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else range(0)
+    uuids = [gpu_uuid(index) for index in devices]
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
@@ -132,7 +186,8 @@ def torch_state() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "driver": driver_version() if devices else None,
         "devices": [torch.cuda.get_device_name(index) for index in devices],
-        "device_uuids": [gpu_uuid(index) for index in devices],
+        "device_uuids": uuids,
+        "gpus": gpu_states(uuids) if uuids else [],
         **kernel_switches(),
     }
 

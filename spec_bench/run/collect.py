@@ -22,6 +22,7 @@ from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.robust import stall_note
 from spec_bench.records import CellFacts, CellResult, Generation, Reason
+from spec_bench.run.bounds import bound_columns
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.gaps import columns_of, reasons_of
@@ -120,7 +121,10 @@ def _complete(
         "partial" if reference is None else "complete",
         decoder.lossless,
         (*_reasons(settings, records, prompts, metering), *reasons_of(run)),
-        found.row | _beside(settings, run, decoder, prompts) | energy_columns(metering),
+        found.row
+        | _beside(settings, run, decoder, prompts)
+        | _bound(facts, decoder, records, prompts)
+        | energy_columns(metering),
         None if reference is None else "same job",
     )
 
@@ -145,6 +149,14 @@ def _beside(
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
     values |= columns_of(run.nodes)
     return values | ({SCORE: None} if _judged(settings) else {})
+
+
+def _bound(
+    facts: CellFacts, decoder: AnyDecoder, records: CellRecords, prompts: Prompts
+) -> dict[str, Any]:
+    """How much of the time the memory alone explains, where that is known."""
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
+    return bound_columns(decoder, records.windows, lengths, facts.device)
 
 
 def _reasons(

@@ -1,0 +1,64 @@
+"""Bound over measured: literal bytes of two models, and a column only where the GPU is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.measure.bound import bound_over_measured, moved_bytes
+from spec_bench.measure.pass_cost import ModelCost
+from spec_bench.records import Generation, StepRecord
+from spec_bench.run.bounds import bound_columns
+from tests.families import decoder_settings, random_requests, tiny_pair
+
+TARGET = ModelCost(
+    weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100, matmul_parameters=0,
+    head_parameters=0, pair_flop=0,
+)  # fmt: skip
+DRAFT = dataclasses.replace(TARGET, weight_bytes=50, slot_bytes=2)
+ONE = Generation(
+    "p", (1, 2, 3), "length", (StepRecord(3, 3, 1, 2), StepRecord(0, 0, 0, 1)), 0.0, 2.0, 0.5, 1.5
+)
+
+
+def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call() -> None:
+    # Six tokens of prompt: five are in the cache at the first call, seven at the second.
+    first, second = 1000 + 4 * 11 + 5 * 10 + 4 * 100, 1000 + 11 + 7 * 10 + 100
+    level = 50 + 3 + 5 * 2 + 100
+    assert moved_bytes(ONE, 6, TARGET, [DRAFT]) == first + second + 3 * level
+    assert moved_bytes(ONE, 6, TARGET, [], head_bytes=7.0) == first + second + 14
+
+
+def test_rows_that_decode_together_share_the_reading_of_the_weights() -> None:
+    alone, four = (moved_bytes(ONE, 6, TARGET, [DRAFT], batch=batch) for batch in (1, 4))
+    assert alone - four == 0.75 * (2 * 1000 + 3 * 50)
+
+
+def test_the_share_is_of_the_seconds_of_decoding_and_starved_passes_lower_it() -> None:
+    assert bound_over_measured(1000.0, [ONE], 1000.0) == 0.5
+    # The event pair around a pass spans a wait for launches: host overhead stays, this halves.
+    starved = dataclasses.replace(ONE, decode_s=4.0, target_s=3.0, draft_s=1.0)
+    assert 1 - (starved.target_s + starved.draft_s) / starved.decode_s == 0.0
+    assert bound_over_measured(1000.0, [starved], 1000.0) == 0.25
+    assert bound_over_measured(1000.0, [], 1000.0) is None
+
+
+def test_a_row_has_it_on_a_known_gpu_only() -> None:
+    target, draft = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings(0.0))
+    requests = random_requests(1, 6)
+    answers = decoder.generate(requests, seed=0)
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
+    found = bound_columns(decoder, answers, lengths, "NVIDIA H200")
+    assert found["bound_over_measured"] > 0
+    slower = bound_columns(decoder, answers, lengths, "NVIDIA A100-SXM4-80GB")
+    ratio = slower["bound_over_measured"] / found["bound_over_measured"]
+    assert ratio == pytest.approx(4.8 / 2.0)
+    assert bound_columns(decoder, answers, lengths, "cpu") == {}
+    foreign: Any = SimpleNamespace(target=object(), drafts=[], rows=1)
+    assert bound_columns(foreign, answers, lengths, "NVIDIA H200") == {}

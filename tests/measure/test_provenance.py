@@ -1,0 +1,89 @@
+"""What is recorded of the GPUs: the driver's own words, as ``nvidia-smi`` prints them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_bench.engine.switches import set_switches
+from spec_bench.measure.provenance import GPU_FIELDS, driver_version, gpu_states, torch_state
+from tests.simcuda import SimCuda
+
+ONE, TWO = "GPU-5f4ad2f0-9c1e-4c3b-a2d7-0c1f2e3d4a5b", "GPU-00000000-0000-0000-0000-000000000000"
+# As the program prints with --format=csv,noheader,nounits.
+PRINTED = {
+    ONE: f"NVIDIA H200, {ONE}, 570.86.15, 345, 1980, 3201, 3201, 700.00, 700.00, Enabled, Disabled",
+    TWO: f"NVIDIA A100-SXM4-80GB, {TWO}, 570.86.15, [N/A], 1410, 1593, [Not Supported], 400.00, "
+    "400.00, Enabled, [N/A]",
+}
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that answers one question as the real one does."""
+    lines = "\n".join(PRINTED.values())
+    asked = f"--query-gpu={','.join(GPU_FIELDS.values())}"
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        f"#!{sys.executable} -S\nimport sys\nassert sys.argv[1] == {asked!r}, sys.argv\n"
+        f"assert sys.argv[2] == '--format=csv,noheader,nounits'\nprint({lines!r})\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_clocks_and_power_limits_are_those_of_the_gpus_asked_for_in_their_order(smi: None) -> None:
+    two, one = gpu_states([TWO, ONE])
+    assert one == {
+        "name": "NVIDIA H200",
+        "uuid": ONE,
+        "driver": "570.86.15",
+        "sm_clock_mhz": 345.0,
+        "most_sm_clock_mhz": 1980.0,
+        "memory_clock_mhz": 3201.0,
+        "most_memory_clock_mhz": 3201.0,
+        "power_limit_w": 700.0,
+        "default_power_limit_w": 700.0,
+        "persistence_mode": "Enabled",
+        "mig_mode": "Disabled",
+    }
+    assert (two["name"], two["power_limit_w"]) == ("NVIDIA A100-SXM4-80GB", 400.0)
+    unknown = (two["sm_clock_mhz"], two["most_memory_clock_mhz"], two["mig_mode"])
+    assert unknown == (None, None, None)
+    assert gpu_states(["GPU-another"]) == []
+
+
+def test_without_the_program_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_states([ONE]) == []
+
+
+def test_a_gpus_name_uuid_driver_versions_and_switches_are_recorded(smi: None) -> None:
+    set_switches()
+    with SimCuda():
+        state = torch_state()
+    assert state["devices"] == ["Simulated"]
+    assert state["device_uuids"] == [TWO]
+    assert [each["power_limit_w"] for each in state["gpus"]] == [400.0]
+    assert state["cuda"] == torch.version.cuda
+    assert state["cudnn"] == torch.backends.cudnn.version()
+    assert state["attention_kernels"] == ["flash", "memory_efficient", "math"]
+    assert state["tf32"] is False
+    assert "driver" in state
+
+
+def test_no_gpu_is_asked_where_torch_sees_none(smi: None) -> None:
+    state = torch_state()
+    assert (state["gpus"], state["device_uuids"], state["driver"]) == ([], [], None)
+
+
+def test_the_drivers_version_is_the_modules(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    file.write_text("570.86.15\n")
+    assert driver_version(file) == "570.86.15"
+    assert driver_version(tmp_path / "none") is None
