@@ -36,7 +36,8 @@ _SHAPE: dict[str, Any] = {
 ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
 PAPERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
 BEYOND = ("block", "traversal", "optimal", "top_and_sample")  # rules of no paper that is drawn here
-DYNAMIC = ("opt_tree",)  # trees of another form in every iteration
+# trees of another form in every iteration
+DYNAMIC = ("opt_tree", "dyspec", "sd_dynamic", "traversal_paths", "lookup_or_draft")
 DECODERS = (*PAPERS, *BEYOND, *DYNAMIC)
 
 

@@ -37,7 +37,7 @@ BEAMS = ["beam_sampling", "beam_search", "dsbd", "dsbd_one_cache"]
 BEYOND = ["block", "optimal", "top_and_sample", "traversal"]
 ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
 ON_HEADS += ["eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal"]
-DYNAMIC = ["opt_tree"]
+DYNAMIC = ["dyspec", "lookup_or_draft", "opt_tree", "sd_dynamic", "traversal_paths"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
 DECODERS = sorted([*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])
 

@@ -168,6 +168,14 @@ class GrownTree(Policy):
         return self if self.fixed_parents else super().under(tree_attention)
 
 
+def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
+    """What a drafter says below a tree's frontier, [R, F, D, V]; see ``scores_below``."""
+    logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
+    logits = logits.to(tree.tokens.device)
+    tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
+    return logits
+
+
 def scores_below(
     tree: Tree, drafting: Drafting, committed: Committed, settings: SamplingSettings
 ) -> Tensor:
@@ -183,9 +191,7 @@ def scores_below(
         [R, F, D, V] log-probabilities after warping; for deterministic siblings the logits, their
         maximum shifted to 0.
     """
-    logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
-    logits = logits.to(tree.tokens.device)
-    tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
+    logits = logits_below(tree, drafting, committed)
     if tree.siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)

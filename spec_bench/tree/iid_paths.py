@@ -22,19 +22,21 @@ class IidPaths(GrownTree):
     """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
 
     Paths are kept apart even where they agree; the walk treats equal prefixes as one node whose
-    candidates are the next tokens of all paths still alive, with multiplicity.
+    candidates are the next tokens of all paths still alive, with multiplicity. Or they are merged:
+    a node for every distinct prefix, copies absent. Then a node's children are drawn without
+    replacement: that another distinct token came says nothing of which one it is.
 
     Attributes:
         paths: K.
         depth: L.
+        merged: whether equal prefixes become one node.
     """
 
     paths: Count
     depth: Count
+    merged: bool = False
 
     takes = "KxL: K paths of length L, such as 4x3"
-    merge_copies = True
-    fixed_parents = True
 
     def __post_init__(self) -> None:
         within_bounds("paths", self.paths * self.depth)
@@ -53,8 +55,16 @@ class IidPaths(GrownTree):
     def shape(self) -> TreeShape:
         return TreeShape((self.paths,) * self.depth, (self.paths,) * self.depth)
 
+    @property
+    def merge_copies(self) -> bool:  # type: ignore[override]
+        return not self.merged
+
+    @property
+    def fixed_parents(self) -> bool:  # type: ignore[override]
+        return not self.merged
+
     def siblings(self, settings: SamplingSettings) -> Siblings:
-        return "iid"
+        return "without_replacement" if self.merged else "iid"
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         q = scores.exp()
@@ -62,8 +72,22 @@ class IidPaths(GrownTree):
         tokens = draws.categorical(q.squeeze(2), self.paths if first else 1).flatten(1)
         path = torch.arange(self.paths, device=q.device)
         parent = torch.zeros_like(path) if first else path
-        tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+        if not self.merged:
+            tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
+            return
+        # Each path goes on below the first one that has its prefix: [R, K] by path.
+        above = parent.expand_as(tokens) if tree.grown < 2 else tree.carried[0]
+        same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
+            above.unsqueeze(2) == above.unsqueeze(1)
+        )
+        own = same.byte().argmax(dim=2)  # the first of equals
+        tree.carried = (own,)
+        tree.add_level(tokens, above, own == path, None, scores.squeeze(2))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
-        return (AuditTree(cls(2, 2)),)
+        return (
+            AuditTree(cls(2, 2)),
+            AuditTree(cls(2, 2, merged=True)),
+            AuditTree(cls(3, 1, merged=True)),
+        )

@@ -38,7 +38,8 @@ AGAIN = ("traversal", "optimal")
 ELSEWHERE = ("eagle",)  # tests.decode.test_eagle
 FAST = [
     pytest.param(case, marks=pytest.mark.slow)
-    if case.config.verifier.name in AGAIN and any(part in name for part in MANY)
+    if (case.config.verifier.name in AGAIN and any(part in name for part in MANY))
+    or "best_slots 2x2" in name
     else case
     for name, case in CASES.items()
     if case.tree.enumerable and "3-1" not in name and not name.startswith(ELSEWHERE)

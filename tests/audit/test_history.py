@@ -28,6 +28,7 @@ def decoder(tree: dict[str, Any], verifier: dict[str, Any], drafts: int = 1) -> 
     return {"name": "toy", "drafter": LM | {"drafts": drafts}, "tree": tree, "verifier": verifier}
 
 
+SLOTS = {"policy": "best_slots", "width": 2, "depth": 3, "total": 4}
 CASES = {
     "K-SEQ, two paths of three": (
         2,
@@ -56,6 +57,18 @@ CASES = {
         2,
         decoder({"policy": "iid_paths", "paths": 2, "depth": 3}, {"rule": "optimal"}),
     ),
+    "two paths of three, merged, as whole paths": (
+        2,
+        decoder(
+            {"policy": "iid_paths", "paths": 2, "depth": 3, "merged": True}, {"rule": "traversal"}
+        ),
+    ),
+    "a chain that stops, as a block": (
+        3,
+        decoder({"policy": "dynamic_chain", "depth": 3, "confidence": 0.5}, {"rule": "traversal"}),
+    ),
+    "the best slots of three levels": (2, decoder(SLOTS, DISTINCT)),
+    "the best slots of three levels, as whole paths": (2, decoder(SLOTS, {"rule": "traversal"})),
     "three children from two drafts": (
         3,
         decoder(widths(3, replacement=True), REPLACED, drafts=2),

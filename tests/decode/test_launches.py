@@ -57,7 +57,7 @@ def iteration(name: str, rows: int, law: float) -> tuple[Counts, int]:
         settings = decoder_settings(name, VERIFY[name][0])
         kind = settings["drafter"]["kind"]
         heads = HEADS[kind](32, VOCAB).to(DEVICE) if kind in HEADS else None
-        drafts = pair[1:] if kind == "language_model" else []
+        drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
         sampling = SamplingSettings(temperature=law, top_p=0.9 if law else 1.0)
         built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
         requests = [

@@ -32,7 +32,7 @@ def tokens(name: str, rows: int, law: float, device: torch.device) -> list[tuple
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
     heads = HEADS[kind](32, VOCAB).to(device) if kind in HEADS else None
-    drafts = pair[1:] if kind == "language_model" else []
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
     sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
     built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
     requests = random_requests(5, 4)

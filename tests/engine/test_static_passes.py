@@ -36,7 +36,7 @@ def built(name: str, pair: list[Any], rows: int, sampling: SamplingSettings = WA
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
     heads = HEADS[kind](32, VOCAB).to(pair[0].device, pair[0].dtype) if kind in HEADS else None
-    drafts = pair[1:] if kind == "language_model" else []
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
     return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
 
 

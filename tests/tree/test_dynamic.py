@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spec_bench.audit.history import HistoryModel, random_history
-from spec_bench.core.draws import SeededDraws
+from spec_bench.core.draws import Draws, SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
@@ -25,7 +25,11 @@ PROMPTS = [(1, 0, 2, 1), (0, 0, 1), (2, 2, 2, 0, 1)]
 
 
 def planted(
-    policy: GrownTree, model: HistoryModel, prompts: list[Path], settings: SamplingSettings = WARM
+    policy: GrownTree,
+    model: HistoryModel,
+    prompts: list[Path],
+    settings: SamplingSettings = WARM,
+    draws: Draws | None = None,
 ) -> Tree:
     """The trees of a batch."""
     drafting = LanguageModelDrafting([model], [model.allocate(3, 64)], 3)
@@ -34,7 +38,8 @@ def planted(
     committed = Committed(prompts)
     drafting.needs(committed)
     generators = [torch.Generator().manual_seed(row) for row in range(len(prompts))]
-    return policy.plant(drafting, committed, torch.device("cpu"), settings, SeededDraws(generators))
+    draws = draws or SeededDraws(generators)
+    return policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
 
 
 def paths(tree: Tree, row: int) -> set[Path]:

@@ -1,0 +1,130 @@
+"""Decoders of dynamic trees over several iterations: laws, lengths, and what is drafted when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.records import Request
+from spec_bench.tree.dynamic_chain import worth_drafting
+from tests.families import DYNAMIC, decoder_settings
+from tests.tree.test_dynamic import eagle, paths
+
+WARM = SamplingSettings(probability_dtype="float64")
+REQUESTS = [Request(str(i), ((i % 3, 1, 2, 0) * (1 + i % 3)), 14 - i) for i in range(5)]
+
+
+def watched(
+    name: str, rows: int, settings: SamplingSettings = WARM, **tree: Any
+) -> tuple[Decoder, HistoryModel, list[tuple[Tree, list[tuple[int, ...]]]]]:
+    """A decoder over toys with a memory, its draft, and its trees with what stood before them."""
+    target = random_history(3, seed=4)
+    draft = HistoryModel(target.logits + random_history(3, seed=5).logits)
+    given = decoder_settings(name)
+    given["tree"] = {**given["tree"], **tree}
+    decoder = build_decoder(given, target, [draft], settings, rows)  # type: ignore[arg-type, list-item]
+    assert isinstance(decoder, Decoder)
+    seen: list[tuple[Tree, list[tuple[int, ...]]]] = []
+    step, walk, now = decoder.step, decoder.walk, []  # type: ignore[var-annotated]
+
+    def stepping(active: Any) -> int:
+        now[:] = [tuple(row.tokens) for row in active]
+        return step(active)
+
+    def walking(tree: Tree, *arguments: Any, **more: Any) -> Any:
+        seen.append((tree, list(now)))
+        return walk(tree, *arguments, **more)
+
+    decoder.step, decoder.walk = stepping, walking  # type: ignore[method-assign]
+    return decoder, draft, seen
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name: str) -> None:
+    decoder, draft, seen = watched(name, 3)
+    decoder.generate(REQUESTS, seed=0)
+    assert len(seen) > 5
+    checked = 0
+    for tree, said in seen:
+        for level, (q, log_q) in enumerate(zip(tree.q, tree.log_q, strict=True)):
+            for row, before in enumerate(said):
+                for node in range(*tree.shape.level(level + 1).indices(tree.shape.size)):
+                    if not tree.valid[row, node]:
+                        continue
+                    above = int(tree.parent[row, node])
+                    on_it = tree.ancestors[row, above].nonzero().flatten()[1:]
+                    prefix = (*before, *tree.tokens[row, on_it].tolist())
+                    wanted = draft.logits[draft.place(prefix)].softmax(-1)
+                    place = above - tree.shape.level(level).start
+                    if log_q is None and q is None:
+                        continue
+                    law = log_q[row, place].exp() if log_q is not None else q[row, place, 0]  # type: ignore[index]
+                    if name == "lookup_or_draft" and law.max() == 1:
+                        continue  # looked up
+                    torch.testing.assert_close(law, wanted, atol=1e-12, rtol=0)
+                    checked += 1
+    assert checked > 10 or name == "opt_tree"
+
+
+def test_likeliest_nodes_are_found_behind_every_commit() -> None:
+    decoder, draft, seen = watched("opt_tree", 3, width=3, depth=4, total=6, gain=None)
+    decoder.generate(REQUESTS, seed=0)
+    for tree, said in seen:
+        for row, before in enumerate(said):
+            assert paths(tree, row) == eagle(draft, before, 3, 4, 6)
+
+
+def test_a_chain_ends_with_the_first_token_that_the_draft_doubts() -> None:
+    decoder, draft, seen = watched("sd_dynamic", 3, depth=6)
+    decoder.generate(REQUESTS, seed=0)
+    lengths = set()
+    for tree, said in seen:
+        for row, before in enumerate(said):
+            chain = tree.tokens[row, 1:][tree.valid[row, 1:]].tolist()
+            sure = [
+                float(draft.logits[draft.place((*before, *chain[:i]))].softmax(-1)[token])
+                for i, token in enumerate(chain)
+            ]
+            assert all(chance >= 0.4 for chance in sure[:-1])
+            assert sure[-1] < 0.4 or len(chain) == 6
+            lengths.add(len(chain))
+        assert tree.shape.depth == int(tree.valid[:, 1:].sum(dim=1).max())
+    assert len(lengths) > 2
+
+
+def test_confidence_is_that_of_temperature_1_when_the_text_is_greedy() -> None:
+    cold = SamplingSettings(temperature=0, probability_dtype="float64")
+    decoder, _, seen = watched("sd_dynamic", 1, cold, depth=6, confidence=0.6)
+    decoder.generate(REQUESTS, seed=0)
+    assert min(tree.shape.depth for tree, _ in seen) < 6
+
+
+def test_where_all_rows_find_something_no_model_drafts() -> None:
+    decoder, draft, seen = watched("lookup_or_draft", 1)
+    passes = 0
+    forward = draft.forward
+
+    def counting(*arguments: Any, **more: Any) -> Any:
+        nonlocal passes
+        passes += not more.get("prefill", False)
+        return forward(*arguments, **more)
+
+    draft.forward = counting  # type: ignore[method-assign]
+    decoder.generate(REQUESTS, seed=0)
+    # The law of a token looked up is one-hot; the toys' own never are.
+    drafted = sum(tree.q[0].max() < 1 for tree, _ in seen)  # type: ignore[union-attr]
+    assert 0 < drafted < len(seen)
+    assert passes == decoder.depth * drafted
+
+
+def test_one_more_token_pays_where_its_chance_outweighs_its_cost() -> None:
+    # 20 tokens/s, 10 ms more: 0.2 tokens; a token accepted with 0.5 must be reached with 0.4.
+    assert worth_drafting(0.5, 20, 0.008, 0.002) == pytest.approx(0.4)
+    assert worth_drafting(0.1, 20, 0.008, 0.002) == worth_drafting(0, 20, 0.008, 0.002) == 1

@@ -1,0 +1,71 @@
+"""DySpec's tree, found level by level, is the one that its heap of open slots makes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.core.draws import SeededDraws
+from spec_bench.tree.best_slots import BestSlots
+from tests.tree.test_dynamic import PROMPTS, Path, paths, planted
+
+
+class SameNoise(SeededDraws):
+    """The same noise for every node of a level, so that a heap can be given it too."""
+
+    def __init__(self, noise: Tensor) -> None:
+        super().__init__([])
+        self._noise, self._level = noise, -1
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        self._level += 1
+        return self._noise[self._level].expand_as(like)
+
+
+def heap_tree(model: HistoryModel, prompt: Path, noise: Tensor, total: int) -> set[Path]:
+    """DySpec's Algorithm: pop the best slot, draw into it, open the slots below and beside it."""
+
+    def order(path: Path) -> list[tuple[int, float]]:
+        log_q = model.logits[model.place((*prompt, *path))].log_softmax(-1)
+        ranked = (log_q + noise[len(path)]).sort(descending=True).indices.tolist()
+        return [(token, math.exp(float(log_q[token]))) for token in ranked]
+
+    heap: list[tuple[float, int, Path, int]] = [(-1.0, 0, (), 0)]  # -value, depth, node, sibling
+    found: set[Path] = set()
+    while len(found) < total:
+        value, depth, node, sibling = heapq.heappop(heap)
+        drawn = order(node)
+        token, mass = drawn[sibling]
+        left = 1 - sum(q for _, q in drawn[:sibling])
+        child = (*node, token)
+        found.add(child)
+        if depth + 1 < len(noise):
+            heapq.heappush(heap, (value * mass / left, depth + 1, child, 0))
+        if sibling + 1 < len(drawn):
+            heapq.heappush(heap, (value * (1 - mass / left), depth, node, sibling + 1))
+    return found
+
+
+@pytest.mark.parametrize("total", [1, 4, 7])
+def test_the_slots_of_largest_value_are_those_that_the_heap_takes(total: int) -> None:
+    model = random_history(4, seed=total)
+    for trial in range(4):
+        generator = torch.Generator().manual_seed(trial)
+        noise = 2 * torch.randn((5, 4), generator=generator, dtype=torch.float64)
+        tree = planted(BestSlots(7, 5, total), model, PROMPTS, draws=SameNoise(noise))
+        for row, prompt in enumerate(PROMPTS):
+            assert paths(tree, row) == heap_tree(model, prompt, noise, total)
+
+
+def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide() -> None:
+    sharp, flat = (random_history(4, seed=0, sharpness=s) for s in (8.0, 0.1))
+    depths = [
+        max(map(len, paths(planted(BestSlots(6, 6, 6), model, PROMPTS[:1]), 0)))
+        for model in (sharp, flat)
+    ]
+    assert depths[0] > depths[1]
