@@ -40,6 +40,7 @@ FAST = [
     pytest.param(case, marks=pytest.mark.slow)
     if (case.config.verifier.name in AGAIN and any(part in name for part in MANY))
     or "best_slots 2x2" in name
+    or ("best_slots" in name and "naive" in name)
     else case
     for name, case in CASES.items()
     if case.tree.enumerable and "3-1" not in name and not name.startswith(ELSEWHERE)
