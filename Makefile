@@ -184,7 +184,7 @@ bench-scaling: $(STAMP)
 	$(BIN)/python scripts/bench_scaling.py
 
 bench-rules: $(STAMP)
-	$(BIN)/python scripts/bench_rules.py
+	$(BIN)/python scripts/bench_rules.py --out results/benchmarks/verification.md
 
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from spec_bench.verify.optimal import optimal
 from spec_bench.verify.rules import k_seq, recursive_rejection
 from spec_bench.verify.top_and_sample import top_and_sample
 
+COLUMNS = ("tree", "vocabulary", "rule", "ms an iteration", "over the first")
 WARM = SamplingSettings()
 WIDTHS: dict[str, Any] = {"policy": "widths", "widths": [2, 2, 2]}
 PATHS: dict[str, Any] = {"policy": "iid_paths", "paths": 4, "depth": 3}
@@ -135,11 +137,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a page with both tables, Markdown")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    columns = ("tree", "vocabulary", "rule", "ms an iteration", "over the first")
-    walks, alone = Table(*columns), Table(*columns)
+    walks, alone = Table(*COLUMNS), Table(*COLUMNS)
     for vocab in options.vocab:
         for label, rules in TREES.items():
             works = {}
@@ -152,6 +154,20 @@ def main() -> None:
         works = {name: rule_alone(name, vocab, device) for name in names}
         add(alone, "4 children", vocab, names, medians(works, device, 3 * options.turns))
     Console(width=100).print(walks, alone)
+    if options.out:
+        options.out.write_text(page(walks, alone), encoding="utf-8")
+
+
+def page(walks: Table, alone: Table) -> str:
+    """Both tables as Markdown."""
+    said = " ".join((__doc__ or "").partition("\n\n")[2].split())
+    parts = ["# What verification costs, by rule and vocabulary", f"`make bench-rules`. {said}"]
+    for title, table in (("A whole walk", walks), ("The rules alone", alone)):
+        cells = zip(*(column.cells for column in table.columns), strict=True)
+        lines = [" | ".join(COLUMNS), "--- | ---: | --- | ---: | ---:"]
+        lines += [" | ".join(map(str, row)) for row in cells]
+        parts += [f"## {title}", "\n".join(f"| {line} |" for line in lines)]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

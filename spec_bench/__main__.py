@@ -19,7 +19,12 @@ def main() -> None:
         elif sys.argv[1:2] == ["recommend"]:
             from spec_bench.run.recommend import main as recommend
 
-            sys.exit(recommend(sys.argv[2:]))
+            status, found = recommend(sys.argv[2:])
+            if found is not None:
+                from spec_bench.report.recommended import write_page
+
+                print(f"page: {write_page(found)}")
+            sys.exit(status)
         elif sys.argv[1:2] == ["answers"]:
             from spec_bench.run.answers import main as answers
 

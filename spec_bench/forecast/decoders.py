@@ -18,6 +18,9 @@ from spec_bench.tree.top_and_sample import TopAndSample
 from spec_bench.verify.base import NodeVerifier
 from spec_bench.verify.path_rule import Traversal
 
+Known = dict[tuple[str, str, int, int], Tensor]
+"""Of one text: rule, how siblings are drawn, width and level, to the chances of every position."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -65,6 +68,7 @@ def calls_for(
     generator: torch.Generator,
     samples: int = 12,
     sets: Sets | None = None,
+    known: Known | None = None,
 ) -> float:
     """Expected target calls of a decoder that writes a text.
 
@@ -75,6 +79,7 @@ def calls_for(
         generator: of the children drawn.
         samples: S, for rules whose chances have no closed form.
         sets: in place of draws: every way the children may fall out.
+        known: chances that decoders have in common, of this text; those found here are added.
 
     Raises:
         ValueError: the decoder cannot be forecast, with the reason.
@@ -90,13 +95,17 @@ def calls_for(
     assert isinstance(config.verifier, NodeVerifier) and isinstance(config.tree, GrownTree)
     judge, widths = config.verifier.judge(depth), widths_of(config)
     siblings = config.tree.siblings(settings)
-    levels = []
-    for width in widths:
+    levels, known = [], {} if known is None else known
+    for level, width in enumerate(widths):
         # Fresh draws on every level: a product of estimates is unbiased if they are independent.
-        if siblings == "deterministic":
+        key = repr(config.verifier), siblings, width, level
+        if key in known:
+            levels.append(known[key])
+        elif siblings == "deterministic":
             levels.append(ranked_passing(judge, text.p, text.q, text.tokens, width))
         else:
             among = config.tree.sampled if isinstance(config.tree, TopAndSample) else 1
             found = sets or drawn(siblings, samples, generator, among)
             levels.append(passing(judge, text.p, text.q, text.tokens, width, found))
+        known[key] = levels[-1]
     return expected_calls(at_least_by_level(torch.stack(levels)))

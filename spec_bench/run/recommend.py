@@ -9,51 +9,22 @@ decoding, on prompts that nothing has seen.
 
 from __future__ import annotations
 
-import logging
-import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from spec_bench.decode.config import AnyDecoder, DecoderConfig, read_decoder
-from spec_bench.engine.pool import CachePool
-from spec_bench.engine.stopwatch import synchronise
-from spec_bench.forecast.decoders import Text, calls_for, why_not
-from spec_bench.forecast.laws import laws_of
-from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.records import CellResult, Generation, Request
-from spec_bench.run.cells import BASELINE, Cell
+from spec_bench import files
+from spec_bench.records import CellResult
+from spec_bench.run.cells import BASELINE
 from spec_bench.run.identity import run_id
-from spec_bench.run.models import models_of, tokenizer_of
-from spec_bench.run.prompts import Prompts
+from spec_bench.run.screening import Candidate, Screening
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
 
-log = logging.getLogger(__name__)
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
-ROUNDS, ITERATIONS = 3, 8  # iterations timed of each decoder, in turn
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A decoder that might be recommended.
-
-    Attributes:
-        cell: the decoder with its tree.
-        block_efficiency: expected tokens per target call, or counted where ``forecast`` is false.
-        forecast: whether it was forecast from plain decoding's text.
-        speedup: over plain decoding, from the block efficiency and timed iterations.
-    """
-
-    cell: Cell
-    block_efficiency: Interval
-    forecast: bool
-    speedup: float
+WORTH_A_TRY = 0.85  # of the best forecast speed-up: what was counted is measured from there on
 
 
 @dataclass(frozen=True)
@@ -71,92 +42,6 @@ class Recommendation:
     best: CellResult
 
 
-class Screening:
-    """A pair on the first few prompts: texts, forecasts and times of iterations.
-
-    Args:
-        settings: the job's; its cells are the candidates, plain decoding first.
-        answers: plain decoding's, by prompt.
-    """
-
-    def __init__(self, settings: JobSettings, answers: dict[str, Generation]) -> None:
-        self._settings, self._answers = settings, answers
-        tokenizer, tokens = tokenizer_of(settings.pair)
-        self._requests = Prompts.build(settings, tokenizer).requests
-        self._models = models_of(settings.pair, tokens)
-        self._both = self._models[0], self._models[1]
-        self._pool = CachePool()
-        self._generator = torch.Generator().manual_seed(settings.seed)
-
-    def candidates(self) -> list[Candidate]:
-        """All cells, the likely fastest first."""
-        cells = self._settings.cells[1:]
-        configs = [read_decoder(cell.decoder, self._settings.sampling) for cell in cells]
-        texts = self._texts()
-        efficiency = [self._forecast(config, texts) for config in configs]
-        seconds = self._seconds_of([self._settings.cells[0], *cells])
-        found = []
-        for cell, known, each in zip(cells, efficiency, seconds[1:], strict=True):
-            counted = known or self._counted(cell)
-            speedup = counted.value * seconds[0] / each
-            found.append(Candidate(cell, counted, known is not None, speedup))
-        return sorted(found, key=lambda each: -each.speedup)
-
-    def _texts(self) -> list[Text]:
-        """Plain decoding's answers with both models' laws at every token of them."""
-        settings, found = self._settings.sampling, []
-        for request in self._requests:
-            said = self._answers[request.prompt_id].tokens
-            laws = laws_of(*self._both, request.prompt_ids, said, settings)
-            found.append(Text(torch.tensor(said), *laws))
-        return found
-
-    def _forecast(self, config: DecoderConfig, texts: Sequence[Text]) -> Interval | None:
-        if why_not(config):
-            return None
-        sampling = self._settings.sampling
-        calls = [calls_for(config, text, sampling, self._generator) for text in texts]
-        return ratio_interval([len(text.tokens) for text in texts], calls)
-
-    def _decoder(self, cell: Cell) -> AnyDecoder:
-        target, drafts = self._models[0], self._models[1 : cell.drafts + 1]
-        config = read_decoder(cell.decoder, self._settings.sampling)
-        return config.build(target, drafts, self._settings.sampling, 1, self._pool)
-
-    def _counted(self, cell: Cell) -> Interval:
-        """Block efficiency by running the decoder, delivered tokens over target calls."""
-        answers = self._decoder(cell).generate(self._requests, self._settings.seed)
-        found = ratio_interval([len(a.tokens) for a in answers], [len(a.steps) for a in answers])
-        assert found is not None
-        return found
-
-    def _seconds_of(self, cells: Sequence[Cell]) -> list[float]:
-        """Median seconds of an iteration, decoders in turn, beside each other in every round."""
-        decoders: list[Any] = [self._decoder(cell) for cell in cells]
-        times: list[list[float]] = [[] for _ in cells]
-        for round_ in range(ROUNDS):
-            request = self._requests[round_ % len(self._requests)]
-            for decoder, mine in zip(decoders, times, strict=True):
-                mine += _timed(decoder, request, self._settings.seed)
-        return [statistics.median(mine) for mine in times]
-
-
-@torch.inference_mode()
-def _timed(decoder: Any, request: Request, seed: int) -> list[float]:
-    """Seconds of single iterations; the first one, which may warm up, is left out."""
-    long = replace(request, max_new_tokens=max(request.max_new_tokens, 64), stop_ids=())
-    rows, found = decoder.begin([long], seed), []
-    for _ in range(ITERATIONS):
-        if rows[0].finish is not None:
-            break
-        synchronise(decoder.target.device)
-        start = time.perf_counter()
-        decoder.step(rows)
-        synchronise(decoder.target.device)
-        found.append(time.perf_counter() - start)
-    return found[1:] or found
-
-
 def recommend(settings: JobSettings) -> Recommendation:
     """Looks for the fastest decoder.
 
@@ -164,13 +49,17 @@ def recommend(settings: JobSettings) -> Recommendation:
         settings: a job in two stages; its cells are the candidates.
 
     Raises:
-        ValueError: the job is not one in two stages, or plain decoding failed.
+        ValueError: the job is not one in two stages, no decoder fits the pair, or plain decoding
+            failed.
     """
     from spec_bench.run.app import run_stage
 
     confirm = settings.confirm
     if confirm is None:
         raise ValueError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
+    if len(settings.cells) < 2:
+        why = f": {settings.left_out[0]}" if settings.left_out else ""
+        raise ValueError(f"recommend has no decoder to choose among{why}")
     settings = settings.pinned()
     baseline = settings.cells[0]
     (plain,) = run_stage(replace(settings, cells=(baseline,)), ())
@@ -179,7 +68,8 @@ def recommend(settings: JobSettings) -> Recommendation:
     store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
     candidates = Screening(settings, dict(store.load())).candidates()
     known = [each for each in candidates if each.forecast][: confirm.best]
-    tried = [each for each in candidates if not each.forecast][:2]
+    least = WORTH_A_TRY * max((each.speedup.value for each in known), default=0.0)
+    tried = [e for e in candidates if not e.forecast and e.speedup.value >= least][:2]
     second = replace(
         settings,
         cells=(baseline, *(each.cell for each in (*known, *tried))),
@@ -207,14 +97,14 @@ def best_of(measured: Sequence[CellResult]) -> CellResult:
     return max(faster, key=lambda row: float(row.metrics["speedup"] or 0), default=plain)
 
 
-def main(overrides: Sequence[str]) -> int:
+def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
     """The command; prints all candidates and the answer in three lines.
 
     Args:
         overrides: as those of a job.
 
     Returns:
-        The exit status: 2 for settings that cannot be right.
+        The exit status, 2 for settings that cannot be right, and the file that the page is made of.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -225,46 +115,86 @@ def main(overrides: Sequence[str]) -> int:
     from spec_bench.run.compose import one_line, recipe_arguments, register
 
     register()
-    told = ["experiment=recommend", "sink=quiet", *recipe_arguments(list(overrides))]
     try:
+        told = ["experiment=recommend", "sink=quiet", *recipe_arguments(list(overrides))]
         with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
             config = compose("config", overrides=told)
-        answer = recommend(settings_of(config))
+        settings = settings_of(config)
+        answer = recommend(settings)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench: {one_line(error)}", file=sys.stderr)
-        return 2
-    print(told_in_lines(answer, overrides))
-    return 0
+        return 2, None
+    print("\n".join([*table_of(answer), "", *answer_of(answer, overrides)]))
+    stem = f"recommend-{settings.pair.name}-{settings.task.name}.json"
+    kept = files.results_file(settings.results, settings.name).with_name(stem)
+    files.write_json(kept, stated(settings, answer, overrides))
+    return 0, kept
 
 
-def told_in_lines(answer: Recommendation, overrides: Sequence[str]) -> str:
-    """Candidates with forecast and measurement, then the answer: decoder, speed-up, command."""
+def stated(
+    settings: JobSettings, answer: Recommendation, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """All candidates with what was forecast and measured, and the answer, as plain values."""
     rows = {(row.facts.decoder, row.facts.spec): row for row in answer.measured}
-    lines = [f"{'decoder':<18}{'tokens a call':>24}{'speed-up':>10}  measured on fresh prompts"]
+    lines = []
     for each in answer.candidates:
-        cell, known = each.cell, each.block_efficiency
+        row = rows.get((each.cell.name, each.cell.spec))
+        measured = None
+        if row is not None and row.status == "complete":
+            measured = {name: _ends_of(row, name) for name in ("block_efficiency", "speedup")}
+        known = {"block_efficiency": each.block_efficiency, "speedup": each.speedup}
+        ours = {name: [i.value, i.low, i.high] for name, i in known.items()}
+        line = {"decoder": each.cell.name, "spec": each.cell.spec, "forecast": each.forecast}
+        lines.append({**line, **ours, "measured": measured})
+    return {
+        "pair": settings.pair.name,
+        "task": settings.task.name,
+        "temperature": settings.sampling.temperature,
+        "prompts": len(settings.examples),
+        "fresh": len(settings.fresh),
+        "answer": answer_of(answer, overrides),
+        "candidates": lines,
+    }
+
+
+def _ends_of(row: CellResult, name: str) -> list[Any]:
+    return [row.metrics.get(each) for each in (name, f"{name}_low", f"{name}_high")]
+
+
+def table_of(answer: Recommendation) -> list[str]:
+    """Every candidate with forecast and measurement."""
+    rows = {(row.facts.decoder, row.facts.spec): row for row in answer.measured}
+    lines = [f"{'decoder':<22}{'tokens a call':>28}{'speed-up':>20}  measured on fresh prompts"]
+    for each in answer.candidates:
+        cell, known, faster = each.cell, each.block_efficiency, each.speedup
         efficiency = f"{known.value:.2f}{_ends(known.low, known.high)}"
         efficiency += " forecast" if each.forecast else " counted"
+        speed = f"{faster.value:.2f}{_ends(faster.low, faster.high)}"
         row = rows.get((cell.name, cell.spec))
         measured = (
             "" if row is None else f"{_shown(row, 'block_efficiency')}; {_shown(row, 'speedup')}"
         )
-        lines.append(f"{cell.title:<18}{efficiency:>24}{each.speedup:>10.2f}  {measured}")
-    best = answer.best.facts
-    if best.decoder == BASELINE:
-        return "\n".join([*lines, "", "plain decoding: nothing tried is surely faster"])
+        lines.append(f"{cell.title:<22}{efficiency:>28}{speed:>20}  {measured}".rstrip())
+    return lines
+
+
+def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
+    """The answer in three lines: decoder and spec, speed-up with interval, the command."""
+    best, fresh = answer.best.facts, answer.best.metrics.get("prompts")
     kept = [each for each in overrides if not each.lstrip("+").startswith(_OF_THE_SEARCH)]
-    fresh, others = answer.best.metrics["prompts"], len(answer.measured) - 1
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{best.decoder} {best.spec}",
-            f"speed-up {_shown(answer.best, 'speedup')} over plain decoding, on {fresh} fresh "
-            f"prompts, the best of {others} measured and of {len(answer.candidates)} forecast",
-            " ".join(["python -m spec_bench", *kept, f"decoder={best.decoder} spec={best.spec}"]),
-        ]
-    )
+    others, count = len(answer.measured) - 1, len(answer.candidates)
+    among = f"{others} measured on {fresh} fresh prompts, of {count} candidates"
+    if best.decoder == BASELINE:
+        first, second = "plain decoding", f"speed-up 1: nothing is surely faster, {among}"
+    else:
+        first = f"{best.decoder} {best.spec}"
+        second = f"speed-up {_shown(answer.best, 'speedup')} over plain decoding, best of {among}"
+    spec = "" if best.decoder == BASELINE else f" spec={best.spec}"
+    return [
+        first,
+        second,
+        " ".join(["python -m spec_bench", *kept, f"decoder={best.decoder}{spec}"]),
+    ]
 
 
 def _shown(row: CellResult, name: str) -> str:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from spec_bench.metrics.interval import Interval
 from spec_bench.records import CellResult
+from spec_bench.report.recommended import write_page
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.recommend import best_of, main
+from spec_bench.run.screening import faster
 from tests.cells import facts
 
 
@@ -37,22 +40,36 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     small = ["prompts=2", "confirm.prompts=2", "generation.max_new_tokens=8", "engine.threads=1"]
     cells = "cells=[sd:2,block:2,rsd_c:2-1,rsd_s:2x2]"
     told = ["task=xsum", *small, cells, f"results={tmp_path}", "hydra/job_logging=none"]
-    assert main(told) == 0
+    status, found = main(told)
+    assert status == 0 and found is not None
     said = capsys.readouterr().out
     for decoder, how in (("sd 2", "forecast"), ("block 2", "forecast"), ("rsd_s 2x2", "counted")):
         (line,) = (each for each in said.splitlines() if each.startswith(f"{decoder} "))
         assert how in line
-    assert (
-        "plain decoding: nothing tried is surely faster" in said
-        or "python -m spec_bench task=xsum" in said
-    )
+    best, faster, command = said.splitlines()[-3:]
+    spec = "" if best == "plain decoding" else f" spec={best.partition(' ')[2]}"
+    assert faster.startswith("speed-up ")
+    assert command.startswith("python -m spec_bench task=xsum") and command.endswith(spec)
+    page = write_page(found).read_text()
+    assert page.count("<img ") == 2 and best in page and "rsd_s" in page
+
+
+def test_noise_of_tokens_and_of_seconds_widens_a_forecast_speedup() -> None:
+    steady = faster(Interval(3.0, 2.0, 4.5), [2.0, 2.0], [3.0, 3.0])
+    assert (steady.value, steady.low, steady.high) == pytest.approx((2.0, 2 / 1.5, 3.0))
+    noisy = faster(Interval(3.0, 2.0, 4.5), [2.0, 2.0], [2.0, 3.0, 4.0])
+    assert noisy.low is not None and steady.low is not None and noisy.low < steady.low
 
 
 def test_what_cannot_be_right_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["task=xsum", "confirm=null"]) == 2
-    assert main(["task=nowhere"]) == 2
+    for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1", "pair.draft=null"):
+        assert main(["task=xsum", wrong]) == (2, None)
     complaints = capsys.readouterr().err.splitlines()
     assert (
         complaints[0] == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
     )
-    assert len(complaints) == 2 and "nowhere" in complaints[1]
+    assert len(complaints) == 5
+    for told, line in zip(
+        ("'nowhere'", "'none'", "2 to 256 nodes, got 1", "draft"), complaints[1:], strict=True
+    ):
+        assert told in line
