@@ -76,9 +76,10 @@ def _picture(candidates: Sequence[Mapping[str, Any]], name: str, title: str) -> 
     both = [(ours, theirs, each) for ours, theirs, each in both if theirs[0] is not None]
     if not both:
         return ""
-    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+    both.sort(key=lambda point: point[1][0])
+    figure = Figure(figsize=(5.2, 4.6), layout="constrained")
     axes = figure.subplots()
-    for ours, theirs, each in both:
+    for place, (ours, theirs, each) in enumerate(both):
         colour = "C0" if each["forecast"] else "C1"
         errors = [_reach(numbers) for numbers in (ours, theirs)]
         axes.errorbar(
@@ -88,11 +89,15 @@ def _picture(candidates: Sequence[Mapping[str, Any]], name: str, title: str) -> 
             f"{each['decoder']} {each['spec']}",
             (ours[0], theirs[0]),
             textcoords="offset points",
-            xytext=(5, 5),
+            xytext=(10, 11 * (place - len(both) // 2)),  # labels of equal points stay apart
             fontsize=8,
         )
     ends = [value for ours, theirs, _ in both for value in (ours[0], theirs[0])]
     axes.axline((min(ends), min(ends)), slope=1, color="0.6", linewidth=1, linestyle="--")
+    # By the points: an interval from two or three prompts may reach beyond all sense.
+    room = max(0.35 * (max(ends) - min(ends)), 0.1 * max(ends))
+    axes.set(xlim=(min(ends) - room, max(ends) + room), ylim=(min(ends) - room, max(ends) + room))
+    axes.set_aspect("equal")
     axes.set_xlabel(f"{title}, forecast or counted beforehand")
     axes.set_ylabel(f"{title}, measured on fresh prompts")
     stream = io.BytesIO()
