@@ -8,6 +8,7 @@ STAMP  := $(VENV)/.installed
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
+	beyond beyond-verification beyond-trees beyond-draft-free \
 	embedded list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -20,6 +21,7 @@ help:
 	@echo "make test         the tests (without the slow ones; ORDER=random);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
+	@echo "make beyond       verification rules, trees and draft-free decoding found since those papers"
 	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
@@ -52,12 +54,19 @@ rsd: rsd-fig1 rsd-exp1 rsd-exp2
 mcsd: mcsd-acceptance mcsd-search mcsd-ablation
 dsbd: dsbd-fronts dsbd-one-cache
 redrafter: redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches
+beyond: beyond-verification beyond-trees beyond-draft-free
 
 rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
 
 redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
+
+beyond-verification beyond-trees: $(STAMP)
+	$(RUN) $(subst -,=,$@) $(WITH)
+
+beyond-draft-free: $(STAMP)
+	$(RUN) beyond=draft_free $(WITH)
 
 dsbd-fronts: $(STAMP)
 	$(RUN) dsbd=fronts $(WITH)
@@ -80,6 +89,9 @@ FIXED := task.later_turns=fixed
 BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 	{decoder: redrafter, spec: 8x5, tree_attention: false}
 
+# A third of the prompts and the longer answers cut: 34 rules and trees are compared at each setting.
+BEYOND := prompts=10 task=dolly generation.max_new_tokens=48
+
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
@@ -98,6 +110,9 @@ embedded: $(STAMP)
 	$(RUN) redrafter=batches experiment=embedded prompts=32 'cells=[$(BATCHES)]'
 	$(RUN) redrafter=temperatures experiment=embedded prompts=16 generation.max_new_tokens=128 $(FIXED) \
 		'cells=[redrafter:8x5,redrafter_typical:8x5]'
+	$(RUN) beyond=verification experiment=embedded $(BEYOND)
+	$(RUN) beyond=trees experiment=embedded $(BEYOND)
+	$(RUN) beyond=draft_free experiment=embedded prompts=16
 	$(REPORT) all --results results/embedded
 
 list: $(STAMP)

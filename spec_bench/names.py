@@ -52,7 +52,10 @@ DECODERS: dict[str, Decoder] = {
     "mcns": Decoder("MCNS", PURPLE, "^"),
     "block": Decoder("block verification", SKY, "o"),
     "traversal": Decoder("traversal", SKY, "^"),
-    "optimal": Decoder("optimal rule", SKY, "s"),
+    "optimal": Decoder("optimal rule", BLUE, "s"),
+    "spectr_traversal": Decoder("SpecTr's paths, traversal", SKY, "P"),
+    "specinfer_traversal": Decoder("SpecInfer's trees, traversal", SKY, "v"),
+    "rsd_s_traversal": Decoder("RSD-S's beams, traversal", SKY, "X"),
     "top_and_sample": Decoder("top and sample", SKY, "D"),
     "beam_sampling": Decoder("beam sampling", GREEN, "s"),
     "beam_search": Decoder("beam search", GREEN, "P"),
@@ -68,6 +71,9 @@ DECODERS: dict[str, Decoder] = {
     "lookup_or_draft": Decoder("lookup or draft", PURPLE, "v"),
     "prompt_lookup": Decoder("prompt lookup", SKY, "v"),
     "suffix": Decoder("suffix lookup", SKY, "s"),
+    "hf_generate": Decoder("transformers generate", PURPLE, "P"),
+    "hf_assisted": Decoder("transformers assisted", PURPLE, "o"),
+    "hf_prompt_lookup": Decoder("transformers prompt lookup", PURPLE, "v"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
     "eagle": Decoder("EAGLE", ORANGE, "o"),
@@ -89,12 +95,19 @@ TASKS = {
 }
 
 # What sets a row apart from an exact one: how it is written, and what it means.
-MARKS = {"exact_beam": "beam law", "approximate": "approximate", "simulated": "simulated"}
+MARKS = {
+    "exact_beam": "beam law",
+    "approximate": "approximate",
+    "simulated": "simulated",
+    "unaudited": "another engine",
+}
 MEANINGS = {
     "exact_beam": "beam law: exact for the law of beam decoding, which is not that of the target's "
     "single samples.",
     "approximate": "approximate: the output does not follow the target's distribution.",
     "simulated": "simulated: acceptance was drawn at a stated rate, only time is real.",
+    "unaudited": "another engine: a library's own decoding, on the same prompts and clock; its law "
+    "was not enumerated.",
 }
 
 

@@ -12,6 +12,7 @@ Vocabulary, used everywhere in the project:
 * **residual token** -- drawn after all children of a node were rejected.
 * **bonus token** -- drawn at a leaf where everything was accepted.
 * **exact_beam** -- exact, but for the law of beam decoding and not that of single samples.
+* **unaudited** -- decoded by another engine, whose law was not enumerated here.
 * **delivered** -- emitted tokens that lie before the end-of-sequence token's end and within the
   length limit; the end-of-sequence token itself is delivered.
 """
@@ -24,7 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-Lossless = Literal["exact", "exact_beam", "approximate", "simulated"]
+Lossless = Literal["exact", "exact_beam", "approximate", "simulated", "unaudited"]
 Finish = Literal["stop", "length"]
 Baseline = Literal["same job", "earlier job"]
 Stage = Literal["", "screen", "confirm"]
@@ -197,6 +198,7 @@ class CellFacts:
             nothing does.
         machine: count and model of the GPUs, or of the processor's cores.
         engine: ``ENGINE`` when it was decoded; 0 in rows from before there was one.
+        library: whose code decoded, with its version; "": ours.
     """
 
     pair: str
@@ -230,6 +232,7 @@ class CellFacts:
     stop_rule: str = ""
     machine: str = ""
     engine: int = 0
+    library: str = ""
 
 
 _REASON = re.compile(r"([a-z]\w*): (.*)", re.DOTALL)

@@ -39,7 +39,9 @@ ON_HEADS = ["medusa", "medusa_typical", "redrafter", "redrafter_typical"]
 ON_HEADS += ["eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal"]
 DYNAMIC = ["dyspec", "lookup_or_draft", "opt_tree", "sd_dynamic", "traversal_paths"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
-DECODERS = sorted([*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *ON_HEADS, *WITHOUT_MODEL])
+OF_TRANSFORMERS = ["hf_assisted", "hf_generate", "hf_prompt_lookup"]
+WITHOUT_HEADS = [*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *WITHOUT_MODEL, *OF_TRANSFORMERS]
+DECODERS = sorted([*WITHOUT_HEADS, *ON_HEADS])
 
 
 TRAINING = {"head", "training"}  # groups of conf/train.yaml

@@ -18,6 +18,8 @@ from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_search import BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
 from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
+from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.draft.base import Drafter, Heads, drafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -25,8 +27,9 @@ from spec_bench.fields import read, shown
 from spec_bench.spec import parse
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
+from spec_bench.verify.elsewhere import Transformers
 
-AnyDecoder = Decoder | BeamDecoder
+AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
 _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
 
 
@@ -76,6 +79,8 @@ class DecoderConfig:
                 f"{self.title}: {self.drafts} drafts need tree.policy 'widths' with replacement: "
                 f"true, got {name!r}"
             )
+        if isinstance(self.verifier, Transformers):
+            check_elsewhere(self.title, self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
             own, other = getattr(self.tree, key), getattr(self.verifier, key, None)
             if other not in (None, own):
@@ -100,6 +105,11 @@ class DecoderConfig:
         return self.drafter.models
 
     @property
+    def library(self) -> str:
+        """Whose code decodes; "": ours."""
+        return self.verifier.library
+
+    @property
     def heads(self) -> str | None:
         """The kind of draft heads that it uses, if any."""
         return self.drafter.kind if self.drafter.heads else None
@@ -110,6 +120,8 @@ class DecoderConfig:
         Raises:
             ValueError: it does not, naming both.
         """
+        if isinstance(self.verifier, Transformers):
+            check_settings(self.title, settings)
         if isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier):
             siblings = self.tree.siblings(settings)
             try:
@@ -147,7 +159,13 @@ class DecoderConfig:
             kind = BeamSearch if self.verifier.searches else BeamDecoder
             plan, mark = self._beam_plan(self.verifier), self.verifier.mark
             return kind(self.name, target, models, plan, settings, rows, mark, pool=pool)
-        assert isinstance(self.tree, GrownTree) and isinstance(self.verifier, TreeVerifier)
+        assert isinstance(self.tree, GrownTree)
+        if isinstance(self.verifier, Transformers):
+            aid = aid_of(self.drafter, self.tree, self.verifier, models)
+            calls, mark = self.drafter.calls(self.tree.shape.depth), self.verifier.mark
+            module = as_module(self.title, target)
+            return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
+        assert isinstance(self.verifier, TreeVerifier)
         depth = self.tree.shape.depth
         return Decoder(
             self.name,
@@ -222,6 +240,8 @@ def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
     """Whether a rule and a tree policy are for the same kind of thing."""
     if issubclass(verifier, BeamVerifier):
         return verifier.policy == tree.name
+    if verifier.policies is not None:
+        return tree.name in verifier.policies
     return issubclass(tree, GrownTree)
 
 

@@ -110,6 +110,10 @@ class DecodingLoop(ABC, Generic[RowType]):
     def move_row(self, row: RowType, source: int, target: int) -> None:
         """Moves a row from one place in the caches to another."""
 
+    def calls_of(self, active: Sequence[RowType]) -> int:
+        """Target calls of the step that these rows have just taken: one each."""
+        return len(active)
+
     def retire(self, active: list[RowType]) -> None:
         """Drops finished rows; the last active row takes the freed place in the caches."""
         for index in reversed(range(len(active))):
@@ -169,7 +173,7 @@ class DecodingLoop(ABC, Generic[RowType]):
             emitted = self.step(active)
             clock.stepped(active)
             if progress:
-                progress(len(active), emitted)
+                progress(self.calls_of(active), emitted)
             self.retire(active)
             while waiting and len(active) < self.rows:
                 clock.pause()

@@ -101,12 +101,14 @@ class Cell:
         spec: the papers' shorthand of its tree.
         drafts: how many of the pair's drafts it uses; 0 for the baseline.
         heads: which kind of the pair's draft heads it uses, if any.
+        library: whose code decodes; "": ours.
     """
 
     decoder: Mapping[str, Any]
     spec: str
     drafts: int
     heads: str | None = None
+    library: str = ""
 
     @property
     def name(self) -> str:
@@ -194,7 +196,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
         decoder = {**decoder, "name": f"{decoder.get('name')}_{rule}", "verifier": {"rule": rule}}
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
     config = read_decoder(decoder, sampling)
-    return Cell(decoder, config.spec, config.drafts, config.heads)
+    return Cell(decoder, config.spec, config.drafts, config.heads, config.library)
 
 
 def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:

@@ -1,18 +1,36 @@
-"""Whether a pair has the drafts and heads that a cell uses, and what to do where it has not."""
+"""Whether a cell fits the pair's drafts and heads and the job's batch; what to do where not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from spec_bench.core.sampling import SamplingSettings
 from spec_bench.files import training_command, training_of
 from spec_bench.run.cells import Cell
 from spec_bench.run.model_files import EMBEDDED, model_path
 from spec_bench.run.pair import Pair
 
 
-def fitting(cells: Sequence[Cell], pair: Pair) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells whose drafts and heads the pair has, and why each of the others is left out.
+class Batch(NamedTuple):
+    """How a job's prompts decode together.
+
+    Attributes:
+        size: at most so many.
+        batching: ``static`` or ``continuous``.
+        sampling: the job's.
+    """
+
+    size: int
+    batching: str
+    sampling: SamplingSettings
+
+
+def fitting(
+    cells: Sequence[Cell], pair: Pair, batch: Batch
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The cells that the pair and the batch suit, and why each of the others is left out.
 
     Raises:
         ValueError: none but the baseline is left.
@@ -21,6 +39,7 @@ def fitting(cells: Sequence[Cell], pair: Pair) -> tuple[tuple[Cell, ...], tuple[
     for cell in cells:
         try:
             check_fit(cell, pair)
+            check_batch(cell, batch)
             fit.append(cell)
         except ValueError as error:
             why.append(str(error))
@@ -59,3 +78,25 @@ def check_fit(cell: Cell, pair: Pair) -> None:
             f"target, not on {pair.target!r}: set pair.heads.{kind} to a folder or hub id"
         )
     model_path(pair.heads[kind])
+
+
+def check_batch(cell: Cell, batch: Batch) -> None:
+    """Whether a library that decodes a cell can decode so many prompts at once as it would alone.
+
+    Raises:
+        ValueError: naming the batch and why it must be 1.
+    """
+    if not cell.library or batch.size == 1:
+        return
+    if cell.spec != "-":
+        why = "decodes one prompt at a time with a draft or lookup"
+    elif batch.sampling.temperature > 0:
+        why = "draws for all rows from one generator, so that a row would hang on its neighbours"
+    elif batch.batching != "static":
+        why = "has no continuous batches"
+    else:
+        return
+    raise ValueError(
+        f"{cell.title}: {cell.library} {why}; engine.batch_size must be 1, got {batch.size}"
+        f" (engine.batching={batch.batching})"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from spec_bench.measure.energy import EnergySettings
 from spec_bench.records import ENGINE, CellFacts, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.config import ConfirmSettings, RunSettings
-from spec_bench.run.fit import fitting
+from spec_bench.run.fit import Batch, fitting
 from spec_bench.run.identity import examples_digest, stated
 from spec_bench.run.pair import Pair, build_pair, pinned, placed, with_own_name
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
@@ -149,6 +150,7 @@ class JobSettings:
             draft_revision=self._drafting_revisions(cell),
             compile=self.pair.specs[0].compile,
             engine=ENGINE,
+            library=f"{cell.library} {version(cell.library)}" if cell.library else "",
         )
 
     @cached_property
@@ -194,7 +196,7 @@ def build_settings(
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
     cells = simulate_cells(cells, asked.simulate, sampling)
     pair = build_pair(with_own_name(asked.pair, folders), engine)
-    cells, left_out = fitting(cells, pair)
+    cells, left_out = fitting(cells, pair, Batch(engine.batch_size, engine.batching, sampling))
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),

@@ -52,12 +52,16 @@ class Verifier:
         laws: how siblings may be drawn for the mark to hold, each with the settings it then needs.
         declared: how the output's law relates to the target's.
         several_drafts: whether each child of a node may come from a draft of its own.
+        library: whose code decides; "": ours.
+        policies: the tree policies that it goes with; None: as its kind of verifier says.
     """
 
     name: ClassVar[str]
     laws: ClassVar[Laws]
     declared: ClassVar[Lossless]
     several_drafts: ClassVar[bool]
+    library: ClassVar[str] = ""
+    policies: ClassVar[tuple[str, ...] | None] = None
 
     @property
     def mark(self) -> Lossless:

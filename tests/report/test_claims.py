@@ -438,7 +438,7 @@ def test_failed_cells_and_empty_frames_claim_nothing(results: Path) -> None:
 
 
 def test_an_unknown_paper_is_an_error_that_names_the_known_ones(results: Path) -> None:
-    with pytest.raises(ValueError, match="'nothing'; known: dsbd, mcsd"):
+    with pytest.raises(ValueError, match="'nothing'; known: beyond, dsbd"):
         check_claims("nothing", pd.DataFrame(), results)
 
 
@@ -522,6 +522,9 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(
     more = pd.concat([rows, frame(row("sd", "4", speedup=0.5))], ignore_index=True)
     check = only(check_generally(more, results), "the fastest beats ar")
     assert "best of 2 on 8 prompts; the interval does not know of the choice" in check.evidence
+    theirs = frame(row("hf_assisted", "3", speedup=9.0, lossless="unaudited"))
+    beside = check_generally(pd.concat([more, theirs], ignore_index=True), results)
+    assert only(beside, "the fastest beats ar") == check
 
 
 @pytest.fixture
@@ -584,6 +587,16 @@ def test_cells_are_chosen_by_any_column_or_part_of_the_tree(scope: Scoped) -> No
     assert check.evidence.endswith("sd 3 against spectr 4x3")
     none = {"decoder": "spectr", "where": {"seed": [1, 2]}}
     assert not list(checks_of(read_claim(stated(right=none)), scope(rows)))
+
+
+def test_another_engine_is_compared_only_where_a_side_names_it(scope: Scoped) -> None:
+    theirs = cell("hf_assisted", "3", 9.0, lossless="unaudited")
+    rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0), theirs)
+    anybody = {"without": ["spectr"]}
+    (check,) = checks_of(read_claim(stated(left=anybody)), scope(rows))
+    assert check.evidence.endswith("sd 3 against spectr 4x3")
+    (check,) = checks_of(read_claim(stated(left="hf_assisted")), scope(rows))
+    assert check.evidence.endswith("hf_assisted 3 against spectr 4x3")
 
 
 def test_a_claim_may_ask_for_settings_of_its_cells(scope: Scoped) -> None:

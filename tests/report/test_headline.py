@@ -77,3 +77,12 @@ def test_without_any_time_a_card_counts_tokens_and_calls_nothing_fast() -> None:
     found = card(row("ar", block_efficiency=1.0), row("sd", "3", block_efficiency=2.5))
     assert (found.decoder, found.timed) == ("SD 3", False)
     assert card(AR, row("sd", "3", speedup=around(1.5, 0.1))).timed
+
+
+def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other() -> None:
+    theirs = row("hf_assisted", "3", speedup=around(3.0, 0.1), lossless="unaudited")
+    ours = row("sd", "3", speedup=around(2.0, 0.1))
+    assert card(AR, theirs, ours).decoder == "SD 3"
+    alone = card(AR, theirs)
+    assert alone.decoder == "transformers assisted 3"
+    assert alone.sure.endswith("(another engine)")

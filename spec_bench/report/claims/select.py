@@ -23,6 +23,7 @@ from spec_bench.report.rows import (
 )
 from spec_bench.spec import parse
 
+UNAUDITED = "unaudited"  # of another engine
 _PARTS = ("depth", "width", "nodes", "threshold")
 
 
@@ -97,14 +98,16 @@ class Scope:
         return tuple(self.value(row, key) for key in keys)
 
     def side(self, claim: Claim, group: Group, side: Side) -> list[Row]:
-        """The cells of one side, decoder by decoder."""
+        """The cells of one side, decoder by decoder; another engine's only where it is named."""
         names = side.decoder or tuple(group.by_decoder)
         return [
             row
             for name in names
             if name not in side.without
             for row in group.by_decoder.get(name, [])
-            if self._is_of(row, side) and (not claim.axis or self.value(row, claim.axis))
+            if (side.decoder or row.get("lossless") != UNAUDITED)
+            and self._is_of(row, side)
+            and (not claim.axis or self.value(row, claim.axis))
         ]
 
     def _is_of(self, row: Row, side: Side) -> bool:
@@ -168,6 +171,11 @@ def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.Dat
 def measured(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that are evidence: neither failed nor with simulated acceptance."""
     return rows[(rows.status != "failed") & (rows.lossless != "simulated")]
+
+
+def of_our_engine(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that no other engine decoded."""
+    return rows[rows.lossless != UNAUDITED]
 
 
 def with_tree_attention(rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spec_bench.report.categories import by_category, kinds_of
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
-from spec_bench.report.claims.select import Scope
+from spec_bench.report.claims.select import UNAUDITED, Scope
 from spec_bench.report.claims.verdict import NOT_DECIDED, Check, verdict_of
 
 
@@ -19,7 +19,10 @@ def fastest_by_category(claim: Claim, scope: Scope) -> Iterator[Check]:
         cells = by_category(group, kinds, scope.records) if kinds else []
         for kind in kinds:
             found = [
-                (speedup, cell.row) for cell in cells if (speedup := cell.speedup.get(kind.name))
+                (speedup, cell.row)
+                for cell in cells
+                if (speedup := cell.speedup.get(kind.name))
+                and cell.row.get("lossless") != UNAUDITED
             ]
             if not found:
                 continue

@@ -12,7 +12,7 @@ from scipy.stats import binom, t
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.functions import claim_function
-from spec_bench.report.claims.select import Scope
+from spec_bench.report.claims.select import Scope, of_our_engine
 from spec_bench.report.claims.verdict import (
     DOES_NOT_HOLD,
     HOLDS,
@@ -90,9 +90,10 @@ def _room(others: Sequence[float]) -> tuple[float, float]:
 
 @claim_function("fastest")
 def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
-    """Whether the fastest speculative decoder is really faster than the baseline."""
+    """Whether our fastest speculative decoder is really faster than the baseline."""
     for group in scope.groups(claim):
-        rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
+        rows = of_our_engine(group.rows[group.rows.decoder != "ar"])
+        rows = rows[rows.status != "failed"]
         if "speedup" not in rows or rows.speedup.isna().all():
             continue
         best = rows.loc[rows.speedup.idxmax()]

@@ -1,0 +1,86 @@
+"""What another engine is asked for by a decoder's blocks, and what it cannot be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.draft.base import Drafter
+from spec_bench.draft.lookup import Lookup
+from spec_bench.engine.generate import Aid
+from spec_bench.engine.model import HuggingFaceModel, LanguageModel
+from spec_bench.fields import shown
+from spec_bench.tree.base import GrownTree, Policy
+from spec_bench.verify.elsewhere import Transformers
+
+_DRAFTERS = ("none", "language_model", "lookup")
+
+
+def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: bool) -> None:
+    """Whether transformers can be asked for it.
+
+    Args:
+        title: of the decoder, for messages.
+        drafter: who proposes.
+        tree: what is proposed.
+        tree_attention: whether a tree is one row.
+
+    Raises:
+        ValueError: naming what it cannot do.
+    """
+    if drafter.kind not in _DRAFTERS:
+        raise ValueError(
+            f"{title}: rule 'transformers' goes with drafter.kind {', '.join(_DRAFTERS)}, got "
+            f"{drafter.kind!r}"
+        )
+    if not tree_attention:
+        raise ValueError(f"{title}: transformers runs no trees, so tree_attention must be true")
+    if not isinstance(drafter, Lookup):
+        return
+    fixed = {"shortest": 1, "share": 0.0, "per_match": None}
+    for key, value in fixed.items():
+        if getattr(drafter, key) != value:
+            own = shown(getattr(drafter, key))
+            raise ValueError(f"{title}: transformers has drafter.{key} {shown(value)}, got {own}")
+    width = getattr(tree, "width", 1)
+    if width != 1:
+        raise ValueError(f"{title}: transformers looks up one chain, tree.width is {width}")
+
+
+def check_settings(title: str, settings: SamplingSettings) -> None:
+    """Whether transformers samples so.
+
+    Raises:
+        ValueError: the draft has a temperature of its own.
+    """
+    own = settings.draft_temperature
+    if own not in (None, settings.temperature):
+        raise ValueError(
+            f"{title}: transformers samples target and assistant at one temperature, "
+            f"draft_temperature must be {settings.temperature:g} or null, got {own:g}"
+        )
+
+
+def aid_of(
+    drafter: Drafter, tree: GrownTree, rule: Transformers, drafts: Sequence[LanguageModel]
+) -> Aid:
+    """What drafts, as ``generate`` takes it."""
+    depth = tree.shape.depth
+    if isinstance(drafter, Lookup):
+        return Aid(tokens=depth, longest=drafter.longest)
+    if not drafts:
+        return Aid()
+    module: Any = drafts[0]
+    return Aid(module, depth, confidence=rule.confidence)
+
+
+def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
+    """The target as a module that transformers can run.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(target, HuggingFaceModel):
+        raise ValueError(f"{title}: transformers runs its own modules, got {type(target).__name__}")
+    return target

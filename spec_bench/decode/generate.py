@@ -1,0 +1,170 @@
+"""Rows that another engine decodes: transformers' ``generate`` as one step of our loop.
+
+So clock, meter, latency and stop rule are the loop's own, the same for these rows as for ours. What
+``engine.generate`` says of the prompt's seconds is moved from decoding to prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from spec_bench.core.draws import row_seed
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.loop import DecodingLoop
+from spec_bench.decode.rows import Answering
+from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
+from spec_bench.engine.model import HuggingFaceModel, LanguageModel
+from spec_bench.records import Generation, Lossless, Request, StepRecord
+
+
+@dataclass
+class GeneratedRow(Answering):
+    """One sequence, decoded as a whole.
+
+    Attributes:
+        request: what was asked for.
+        seed: of its draws.
+        target: what its answer is scored by.
+        delivered: tokens of the answer.
+        prompt_s: (draft, target) seconds of its share of the prompts' passes.
+    """
+
+    request: Request
+    seed: int
+    target: HuggingFaceModel
+    delivered: list[int] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    prompt_s: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.finish = None
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        return tuple(self.delivered)
+
+    @property
+    def log_likelihood(self) -> float:  # type: ignore[override]
+        """Of the answer, scored when it is asked for: off the clock."""
+        return log_likelihood(self.target, self.request.prompt_ids, self.delivered)
+
+    def ended(self, tokens: Sequence[int], steps: Sequence[StepRecord]) -> None:
+        """Takes what was decoded."""
+        self.delivered, self.steps = list(tokens), list(steps)
+        self.finish = "stop" if tokens[-1] in self.request.stop_ids else "length"
+
+    def generation(
+        self, prefill_s: float, decode_s: float, draft_s: float, target_s: float
+    ) -> Generation:
+        """The record, the prompt's share of the passes counted as prefill."""
+        draft, target = self.prompt_s
+        found = super().generation(prefill_s, decode_s, draft_s, target_s)
+        return replace(
+            found,
+            prefill_s=prefill_s + draft + target,
+            decode_s=max(0.0, decode_s - draft - target),
+            draft_s=max(0.0, draft_s - draft),
+            target_s=max(0.0, target_s - target),
+        )
+
+
+@dataclass
+class GenerateDecoder(DecodingLoop[GeneratedRow]):
+    """transformers' ``generate`` over one target.
+
+    Args:
+        name: as in ``conf/decoder``.
+        target: the target model.
+        drafts: the assistant, if there is one.
+        aid: what drafts.
+        settings: sampling settings.
+        rows: most requests that decode together.
+        lossless: how the output's law relates to the target's.
+        calls: L of MBSU.
+    """
+
+    name: str
+    target: HuggingFaceModel
+    drafts: Sequence[LanguageModel]
+    aid: Aid
+    settings: SamplingSettings
+    rows: int
+    lossless: Lossless
+    calls: int
+
+    def __post_init__(self) -> None:
+        self._forward_s = (0.0, 0.0)
+
+    @property
+    def depth(self) -> int:
+        return self.aid.tokens
+
+    @property
+    def nodes(self) -> int:
+        return self.aid.tokens
+
+    @property
+    def draft_calls(self) -> int:
+        return self.calls
+
+    def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
+        """The library's own cache grows to the text and what is proposed behind it."""
+        return longest_prompt + max_new_tokens + self.aid.tokens
+
+    def reserve(self, slots: int) -> None:
+        """The library makes its cache itself, anew for every text."""
+
+    def join(self, index: int, request: Request, seed: int) -> GeneratedRow:
+        return GeneratedRow(request, row_seed(seed, request.prompt_id), self.target)
+
+    def step(self, active: Sequence[GeneratedRow]) -> int:
+        """Decodes whole answers."""
+        requests = [row.request for row in active]
+        found = generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        for row, tokens in zip(active, found.answers, strict=True):
+            draft_s, target_s = (each / len(active) for each in found.prompt_s)
+            row.prompt_s = draft_s, target_s
+            row.ended(tokens, steps_of(found.calls, len(row.request.prompt_ids), tokens, self.aid))
+        drafting_s, verifying_s = self._forward_s
+        self._forward_s = drafting_s + found.forward_s[0], verifying_s + found.forward_s[1]
+        return sum(len(tokens) for tokens in found.answers)
+
+    def calls_of(self, active: Sequence[GeneratedRow]) -> int:
+        """The passes that the rows' whole answers took."""
+        return sum(len(row.steps) for row in active)
+
+    def move_row(self, row: GeneratedRow, source: int, target: int) -> None:
+        """All rows end in the step that they began in."""
+
+    def take_forward_s(self) -> tuple[float, float]:
+        found, self._forward_s = self._forward_s, (0.0, 0.0)
+        return found
+
+
+def steps_of(
+    calls: Sequence[Call], prompt: int, tokens: Sequence[int], aid: Aid
+) -> list[StepRecord]:
+    """What each pass of the target brought one row.
+
+    Without anything proposed each pass brings a token, until the row has ended. Otherwise the
+    tokens that a pass found in its cache tell how far the text had come. The library drops what it
+    accepts behind an end, so those tokens, which ours count, are not known: at most one block a
+    text.
+
+    Args:
+        calls: all passes, that of the prompt first.
+        prompt: P, tokens of the row's prompt.
+        tokens: the delivered ones.
+        aid: what drafted.
+    """
+    if not aid.tokens:
+        return [StepRecord(0, 0, 0, 1) for _ in tokens]
+    roots = [max(call.past, prompt - 1) for call in calls]
+    ends = [call.past + call.tokens for call in calls]
+    grown = [after - before for before, after in pairwise([*roots, prompt + len(tokens) - 1])]
+    return [
+        StepRecord(end - root - 1, end - root - 1, emitted - 1, emitted)
+        for root, end, emitted in zip(roots, ends, grown, strict=True)
+    ]

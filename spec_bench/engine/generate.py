@@ -1,0 +1,250 @@
+"""transformers' own ``generate``, asked for the same law, with its passes counted and timed.
+
+What decodes is the library's code as it is installed; ours stands around it. The modules' own
+generation settings are put away meanwhile, since they would change the law (a repetition penalty)
+or the draft's length (a schedule).
+
+The library reads the prompt in the same pass that begins to decode, the assistant too. What that
+pass takes longer than the model's mean later pass is the prompt's, so that seconds split into
+prefill and decoding as ours do; a text of a single pass has nothing to compare, and all of it is
+decoding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.records import Request
+
+LIBRARY = "transformers"
+_log = logging.getLogger(LIBRARY)
+
+
+class Aid(NamedTuple):
+    """What drafts for ``generate``; nothing by default.
+
+    Attributes:
+        draft: the assistant.
+        tokens: that are proposed a call, at most.
+        longest: of the n-gram that is looked up in the text so far; 0: none is.
+        confidence: the assistant stops behind a token less probable than this; 0: never.
+    """
+
+    draft: HuggingFaceModel | None = None
+    tokens: int = 0
+    longest: int = 0
+    confidence: float = 0.0
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """What ``generate`` is called with."""
+        if self.draft is not None:
+            return {"assistant_model": self.draft.module}
+        if self.longest:
+            sizes = {"max_matching_ngram_size": self.longest}
+            return {"prompt_lookup_num_tokens": self.tokens, **sizes}
+        return {}
+
+    def own_settings(self) -> GenerationConfig:
+        """The assistant's: a constant length, which is not the library's default."""
+        return GenerationConfig(
+            num_assistant_tokens=max(1, self.tokens),
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=self.confidence,
+        )
+
+
+class Call(NamedTuple):
+    """A pass of the target.
+
+    Attributes:
+        tokens: per row, the prompt's first ones too.
+        past: tokens that the cache held.
+    """
+
+    tokens: int
+    past: int
+
+
+class Generated(NamedTuple):
+    """What one ``generate`` came to.
+
+    Attributes:
+        answers: per request what was delivered, cut behind its end.
+        calls: of the target.
+        prompt_s: (draft, target) seconds that the prompt's passes took beyond a mean later pass.
+        forward_s: (draft, target) seconds in all passes, the prompt's included.
+    """
+
+    answers: list[list[int]]
+    calls: list[Call]
+    prompt_s: tuple[float, float]
+    forward_s: tuple[float, float]
+
+
+def generate(
+    target: HuggingFaceModel,
+    requests: Sequence[Request],
+    settings: SamplingSettings,
+    seed: int,
+    aid: Aid,
+) -> Generated:
+    """Decodes requests together, padded on the left.
+
+    Args:
+        target: the target.
+        requests: at least one, with the same stop tokens.
+        settings: sampling settings, of target and assistant alike.
+        seed: of the library's draws.
+        aid: what drafts.
+    """
+    models = [target, *([aid.draft] if aid.draft else [])]
+    devices = [model.device for model in models if model.device.type == "cuda"]
+    watches = [_Passes(model) for model in models]
+    with ExitStack() as around:
+        around.enter_context(torch.random.fork_rng(devices))
+        torch.manual_seed(seed)
+        around.enter_context(_settings(target.module, GenerationConfig()))
+        if aid.draft is not None:
+            around.enter_context(_settings(aid.draft.module, aid.own_settings()))
+        for each in watches:
+            around.enter_context(each.watching())
+        ids, mask = _padded(requests, target.device)
+        texts = target.module.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=_asked(target, requests, settings),
+            **aid.keywords,
+        )[:, ids.shape[1] :].tolist()
+    passes, drafted = watches[0], watches[1] if aid.draft else None
+    seconds = [each.seconds() if each else (0.0, 0.0) for each in (drafted, passes)]
+    answers = [_cut(text, request) for text, request in zip(texts, requests, strict=True)]
+    return Generated(
+        answers,
+        passes.calls,
+        (seconds[0][0], seconds[1][0]),
+        (seconds[0][1], seconds[1][1]),
+    )
+
+
+def library() -> str:
+    """The library with its version."""
+    return f"{LIBRARY} {version(LIBRARY)}"
+
+
+@dataclass
+class _Passes:
+    """Counts and times a module's passes.
+
+    Attributes:
+        model: whose.
+        calls: as they came.
+    """
+
+    model: HuggingFaceModel
+    calls: list[Call] = field(default_factory=list)
+    _first_s: float = 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Looks on while the library calls the module."""
+        module = self.model.module
+        before = module.register_forward_pre_hook(self._before, with_kwargs=True)
+        after = module.register_forward_hook(self._after)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def seconds(self) -> tuple[float, float]:
+        """The prompt's own seconds, and those of all passes."""
+        later_s, later = self.model.timer.take_s(), len(self.calls) - 1
+        prompt_s = max(0.0, self._first_s - later_s / later) if later > 0 else 0.0
+        return prompt_s, self._first_s + later_s
+
+    def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
+        past = given.get("past_key_values")
+        held = 0 if past is None else int(past.get_seq_length())
+        self.calls.append(Call(given["input_ids"].shape[1], held))
+        self.model.timer.start()
+
+    def _after(self, *ignored: Any) -> None:
+        self.model.timer.stop()
+        if len(self.calls) == 1:
+            self._first_s = self.model.timer.take_s()
+
+
+@contextmanager
+def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
+    """A module with other generation settings, and without a word about them."""
+    own, level = module.generation_config, _log.level
+    module.generation_config = settings
+    _log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        module.generation_config = own
+        _log.setLevel(level)
+
+
+def _asked(
+    target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
+) -> GenerationConfig:
+    """The target's law in the library's words."""
+    warm = settings.temperature > 0
+    sampling = {
+        "temperature": settings.temperature,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+    }
+    padding = range(target.vocab_size, target.embedded)
+    return GenerationConfig(
+        do_sample=warm,
+        max_new_tokens=max(request.max_new_tokens for request in requests),
+        eos_token_id=list(requests[0].stop_ids) or None,
+        pad_token_id=0,
+        suppress_tokens=list(padding) or None,
+        **(sampling if warm else {}),
+    )
+
+
+def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts [R, T] and which of it is text, [R, T], padding first."""
+    longest = max(len(request.prompt_ids) for request in requests)
+    lacking = [longest - len(request.prompt_ids) for request in requests]
+    ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(lacking, requests, strict=True)]
+    text = [[0] * gap + [1] * (longest - gap) for gap in lacking]
+    return torch.tensor(ids, device=device), torch.tensor(text, device=device)
+
+
+def _cut(text: Sequence[int], request: Request) -> list[int]:
+    """An answer up to its first stop token or its limit; behind it stands padding."""
+    ends = (place + 1 for place, token in enumerate(text) if token in request.stop_ids)
+    return list(text[: min(next(ends, len(text)), request.max_new_tokens)])
+
+
+@torch.inference_mode()
+def log_likelihood(target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """Natural log of an answer's probability under the target at temperature 1, in one plain pass.
+
+    Args:
+        target: the target.
+        prompt: what was continued.
+        answer: the delivered tokens, at least one.
+    """
+    ids = torch.tensor([[*prompt, *answer]], device=target.device)
+    logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits
+    at = logits[0, -len(answer) :, : target.vocab_size].to(target.device)
+    law = at.to(torch.promote_types(at.dtype, torch.float32)).log_softmax(dim=-1)
+    return float(law.gather(1, ids[0, -len(answer) :, None]).double().sum())

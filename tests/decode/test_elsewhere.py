@@ -1,0 +1,175 @@
+"""transformers' own generation as rows: the same tokens, calls counted, marked, and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.decode.generate import GenerateDecoder, steps_of
+from spec_bench.engine.generate import Aid, Call
+from spec_bench.metrics.calls import emitted_per_call
+from spec_bench.records import Generation, Request, StepRecord
+from tests.families import decoder_settings, random_requests, tiny_pair
+from tests.said import naming
+
+NAMES = ("hf_generate", "hf_assisted", "hf_prompt_lookup")
+GREEDY, WARM = SamplingSettings(temperature=0), SamplingSettings(temperature=1.0, top_k=3)
+# Prompts that repeat themselves, so that there is something to look up.
+REQUESTS = [
+    Request(r.prompt_id, tuple(r.prompt_ids) * 3, 20, (34, 7))
+    for r in random_requests(6, 20, seed=2)
+]
+
+
+def answers(
+    name: str,
+    settings: SamplingSettings,
+    requests: Sequence[Request] = REQUESTS,
+    rows: int = 1,
+    seed: int = 0,
+) -> list[Generation]:
+    target, draft = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings(name), target, [draft], settings, rows)
+    return decoder.generate(requests, seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_answers_are_ours_token_for_token_and_as_probable(name: str) -> None:
+    ours, theirs = answers("ar", GREEDY), answers(name, GREEDY)
+    assert [(g.tokens, g.finish) for g in theirs] == [(g.tokens, g.finish) for g in ours]
+    assert {g.finish for g in theirs} == {"stop", "length"}
+    assert [g.log_likelihood for g in theirs] == pytest.approx(
+        [g.log_likelihood for g in ours], abs=1e-3
+    )
+
+
+def test_a_greedy_batch_of_prompts_of_any_length_is_decoded_as_alone() -> None:
+    alone, together = answers("hf_generate", GREEDY), answers("hf_generate", GREEDY, rows=4)
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+    assert [len(g.steps) for g in together] == [len(g.tokens) for g in together]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_warm_answers_hang_on_seed_and_prompt_alone(name: str) -> None:
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    first = {g.prompt_id: g.tokens for g in answers(name, WARM)}
+    assert torch.equal(torch.random.get_rng_state(), before), "nobody else's draws are touched"
+    again = {g.prompt_id: g.tokens for g in answers(name, WARM, REQUESTS[::-1])}
+    assert again == first
+    assert {g.prompt_id: g.tokens for g in answers(name, WARM, seed=1)} != first
+
+
+def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends() -> None:
+    """Greedy chains of one length accept the same, whoever verifies."""
+    ours, theirs = answers("sd", GREEDY), answers("hf_assisted", GREEDY)
+    compared = 0
+    for mine, other in zip(ours, theirs, strict=True):
+        whole = other.steps[:-1] if mine.finish == "length" else ()
+        assert whole == mine.steps[: len(whole)]
+        compared += len(whole)
+    assert compared > 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_calls_brought_adds_up_to_the_answer(name: str) -> None:
+    for settings in (GREEDY, WARM):
+        for found in answers(name, settings):
+            assert sum(step.accepted + 1 for step in found.steps) == len(found.tokens)
+            assert all(0 <= step.accepted <= step.nodes for step in found.steps)
+    tau = emitted_per_call(answers(name, GREEDY)).value
+    assert tau is not None
+    assert tau == 1 if name == "hf_generate" else tau > 1.2
+
+
+def test_steps_follow_from_what_each_pass_found_in_its_cache() -> None:
+    # A prompt of 5 tokens; 3 proposed, 2 accepted; 3 and 3; 1 proposed, none accepted.
+    calls = [Call(8, 0), Call(4, 7), Call(2, 11)]
+    steps = steps_of(calls, 5, list(range(8)), Aid(tokens=3))
+    assert steps == [StepRecord(3, 3, 2, 3), StepRecord(3, 3, 3, 4), StepRecord(1, 1, 0, 1)]
+    assert steps_of(calls, 5, [1, 2], Aid()) == [StepRecord(0, 0, 0, 1)] * 2
+
+
+def test_a_models_own_generation_settings_do_not_change_the_law() -> None:
+    target, _ = tiny_pair("llama")
+    plain = answers("hf_generate", GREEDY)
+    own = target.module.generation_config
+    own.repetition_penalty, own.min_new_tokens = 9.0, 15
+    try:
+        assert [g.tokens for g in answers("hf_generate", GREEDY)] == [g.tokens for g in plain]
+        assert target.module.generation_config is own
+    finally:
+        own.repetition_penalty, own.min_new_tokens = 1.0, None
+
+
+def test_padding_rows_of_an_embedding_are_never_drawn() -> None:
+    target, _ = tiny_pair("llama")
+    target.vocab_size = 20
+    try:
+        requests = [Request(str(i), (1 + i, 2), 12) for i in range(4)]
+        hot = SamplingSettings(temperature=50.0)
+        found = [t for g in answers("hf_generate", hot, requests) for t in g.tokens]
+    finally:
+        target.vocab_size = target.embedded
+    assert len(found) == 48
+    assert max(found) < 20
+
+
+def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice() -> None:
+    long = [Request("long", tuple(range(50)) * 2, 12)]
+    for name in NAMES:
+        answers(name, GREEDY, long)
+        (found,) = answers(name, GREEDY, long)
+        assert found.latency_s is not None
+        assert found.prefill_s + found.decode_s == pytest.approx(found.latency_s, rel=0.05)
+        assert 0 <= found.draft_s + found.target_s <= found.decode_s
+        assert found.target_s > 0
+        assert (found.draft_s > 0) == (name == "hf_assisted")
+
+
+def test_progress_hears_of_every_call() -> None:
+    target, draft = tiny_pair("llama")
+    decoder = build_decoder(decoder_settings("hf_assisted"), target, [draft], GREEDY)
+    heard: list[tuple[int, int]] = []
+    found = decoder.generate(REQUESTS[:2], 0, lambda calls, tokens: heard.append((calls, tokens)))
+    assert heard == [(len(g.steps), len(g.tokens)) for g in found]
+
+
+def test_it_is_marked_as_another_engine() -> None:
+    target, draft = tiny_pair("llama")
+    for name in NAMES:
+        config = read_decoder(decoder_settings(name))
+        assert (config.verifier.mark, config.library) == ("unaudited", "transformers")
+        built = config.build(target, [draft], GREEDY)
+        assert isinstance(built, GenerateDecoder)
+        assert built.lossless == "unaudited"
+    assert read_decoder(decoder_settings("sd")).library == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("hf_assisted", {"drafter": {"kind": "medusa"}}, "'medusa'"),
+        ("hf_assisted", {"tree_attention": False}, "tree_attention must be true"),
+        ("hf_assisted", {"tree": {"policy": "widths", "widths": [2]}}, "'widths'"),
+        ("hf_assisted", {"verifier": {"rule": "transformers", "confidence": 2}}, "confidence"),
+        ("hf_prompt_lookup", {"drafter": {"kind": "lookup", "share": 0.1}}, "drafter.share 0.0"),
+        ("hf_prompt_lookup", {"tree": {"policy": "guessed", "width": 2, "depth": 3}}, "is 2"),
+    ],
+)
+def test_what_the_library_cannot_do_is_refused(
+    name: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=naming(said)):
+        read_decoder(decoder_settings(name) | changes)
+
+
+def test_a_draft_temperature_of_its_own_is_refused() -> None:
+    settings = SamplingSettings(temperature=1.0, draft_temperature=0.5)
+    with pytest.raises(ValueError, match=r"got 0\.5"):
+        read_decoder(decoder_settings("hf_assisted"), settings)
