@@ -89,8 +89,8 @@ FIXED := task.later_turns=fixed
 BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 	{decoder: redrafter, spec: 8x5, tree_attention: false}
 
-# A third of the prompts and the longer answers cut: 34 rules and trees are compared at each setting.
-BEYOND := prompts=10 task=dolly generation.max_new_tokens=48
+# One task and its answers cut: 34 rules and trees are compared at each temperature.
+BEYOND := task=dolly generation.max_new_tokens=48
 
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
@@ -112,7 +112,7 @@ embedded: $(STAMP)
 		'cells=[redrafter:8x5,redrafter_typical:8x5]'
 	$(RUN) beyond=verification experiment=embedded $(BEYOND)
 	$(RUN) beyond=trees experiment=embedded $(BEYOND)
-	$(RUN) beyond=draft_free experiment=embedded prompts=16
+	$(RUN) beyond=draft_free experiment=embedded
 	$(REPORT) all --results results/embedded
 
 list: $(STAMP)
