@@ -170,8 +170,7 @@ class _Passes:
     def seconds(self) -> tuple[float, float]:
         """The prompt's own seconds, and those of all passes."""
         later_s, later = self.model.timer.take_s(), len(self.calls) - 1
-        prompt_s = max(0.0, self._first_s - later_s / later) if later > 0 else 0.0
-        return prompt_s, self._first_s + later_s
+        return prompts_own_s(self._first_s, later_s, later), self._first_s + later_s
 
     def _before(self, module: Any, positional: Any, given: dict[str, Any]) -> None:
         past = given.get("past_key_values")
@@ -183,6 +182,17 @@ class _Passes:
         self.model.timer.stop()
         if len(self.calls) == 1:
             self._first_s = self.model.timer.take_s()
+
+
+def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
+    """Seconds by which the first pass outlasts a mean later one; 0 where there is none.
+
+    Args:
+        first_s: of the first pass, which reads the prompt and begins to decode.
+        later_s: of all others together.
+        later: how many these are.
+    """
+    return max(0.0, first_s - later_s / later) if later > 0 else 0.0
 
 
 @contextmanager

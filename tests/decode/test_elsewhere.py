@@ -11,7 +11,7 @@ import torch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.generate import GenerateDecoder, steps_of
-from spec_bench.engine.generate import Aid, Call
+from spec_bench.engine.generate import Aid, Call, prompts_own_s
 from spec_bench.metrics.calls import emitted_per_call
 from spec_bench.records import Generation, Request, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
@@ -63,6 +63,9 @@ def test_warm_answers_hang_on_seed_and_prompt_alone(name: str) -> None:
     again = {g.prompt_id: g.tokens for g in answers(name, WARM, REQUESTS[::-1])}
     assert again == first
     assert {g.prompt_id: g.tokens for g in answers(name, WARM, seed=1)} != first
+    twins = [Request(each, (5, 9), 20) for each in "ab"]
+    one, other = answers(name, SamplingSettings(temperature=3.0), twins)
+    assert one.tokens != other.tokens, "equal prompts have draws of their own"
 
 
 def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends() -> None:
@@ -118,6 +121,11 @@ def test_padding_rows_of_an_embedding_are_never_drawn() -> None:
         target.vocab_size = target.embedded
     assert len(found) == 48
     assert max(found) < 20
+
+
+def test_a_first_passes_excess_over_a_mean_later_one_is_the_prompts() -> None:
+    assert prompts_own_s(5.0, 6.0, 3) == 3.0
+    assert prompts_own_s(1.0, 6.0, 3) == prompts_own_s(5.0, 0.0, 0) == 0.0
 
 
 def test_the_prompts_seconds_are_prefill_and_nothing_is_counted_twice() -> None:
