@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,12 @@ from tests import warm
 
 HERE = Path(__file__).resolve().parent / "extension"
 OURS = HERE.parents[1]
+KINDS = {".py", ".yaml", ".jsonl", ".csv", ".toml"}
+ENTRY_POINTS = [
+    f"spec_bench.{kind}"
+    for kind in ("rules", "policies", "drafters", "metrics", "configs", "sinks", "meters")
+]
+SOURCES = sorted((OURS / "spec_bench").rglob("*.py"))
 DECODERS = ["ar", "sd", "comb", "comb_first", "bigram"]
 
 AUDIT = """
@@ -75,6 +82,17 @@ def python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def test_its_guide_names_every_file_and_every_kind_of_entry_point() -> None:
+    guide = (HERE / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([^)#]+)\)", guide))
+    assert all((HERE / each).exists() for each in linked)
+    own = {path.relative_to(HERE).as_posix() for path in HERE.rglob("*") if path.suffix in KINDS}
+    assert own <= linked
+    sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    groups = set(re.findall(r'"(spec_bench\.(?:\w+))"', sources)) & set(ENTRY_POINTS)
+    assert groups == set(ENTRY_POINTS) and all(f"`{each}`" in guide for each in groups)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plotly import graph_objects
 from plotly.offline import get_plotlyjs
 
 from spec_bench import files
@@ -76,6 +77,8 @@ def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table: Path)
 def test_figures_hold_what_was_measured(table: Path) -> None:
     found = figures(table)
     assert list(found) == list(FIGURES)
+    for figure in found.values():
+        graph_objects.Figure(figure)  # refuses what plotly does not know
     nodes, roofline = found["nodes"]["data"][0], found["roofline"]["data"][0]
     assert (nodes["x"], nodes["y"], nodes["text"]) == ([3.0], [1.5], ["3"])
     assert nodes["error_y"]["array"] == pytest.approx([0.1])
