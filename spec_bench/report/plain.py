@@ -20,7 +20,14 @@ from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of
-from spec_bench.report.rows import Group, failure_of, groups_of, read_results, stall_of
+from spec_bench.report.rows import (
+    Group,
+    failure_of,
+    groups_of,
+    read_from,
+    read_results,
+    stall_of,
+)
 from spec_bench.report.seeds import POOLED, SEEDS, pooled, said_seeds
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
@@ -126,6 +133,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     """Pair, sample size, machine and versions, as the records have them."""
     first = groups[0].rows.iloc[0]
     facts = [f"pair {first.pair}", f"batch size {first.batch_size}"]
+    facts += dict.fromkeys(filter(None, (read_from(group.rows) for group in groups)))
     facts += [f"{group.title}: {_settings(group)}" for group in groups]
     origin: dict[str, Any] = origin_of(results, str(first.run_id).split(",")[0]) or {}
     if origin:

@@ -190,6 +190,13 @@ def prompts_of(rows: pd.DataFrame) -> str:
     return f"{count} prompt{'' if most == 1 else 's'}"
 
 
+def read_from(rows: pd.DataFrame) -> str:
+    """That rows were measured by other harnesses, and by which; "" where all are ours."""
+    known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
+    found = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
+    return f"Measured by another harness, read from its answer files: {found}." if found else ""
+
+
 def reason_of(row: Row | pd.Series, column: str) -> str:
     """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))

@@ -18,7 +18,7 @@ from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import Group, archived, of_past_engine, rows_of
+from spec_bench.report.rows import Group, archived, of_past_engine, read_from, rows_of
 from spec_bench.report.seeds import said_seeds
 from spec_bench.report.tables.render import html_fragment
 
@@ -62,7 +62,7 @@ def build_page(data: PageData) -> str:
         data=data,
         days=sorted({origin["day"] for origin, _ in data.origins if origin["day"]}),
         sections=_sections(data, bool(categories)),
-        measured_on=measured_on(data.rows.target, bool(data.paper)),
+        measured_on=measured_on(data.rows.target, bool(data.paper)) or read_from(data.rows),
         tiles=_tiles(data),
         pairs={pair: pair for pair in dict.fromkeys(map(str, data.rows.pair))},
         tasks={task: names.task(task) for task in dict.fromkeys(map(str, data.rows.task))},

@@ -60,7 +60,8 @@ def headline(group: Group) -> Headline | None:
         return None
     rows = rows[rows[by].notna()]
     best = rows.loc[rows[by].idxmax()]
-    mark = "" if not exact.empty else f" ({names.MARKS.get(str(best.lossless), best.lossless)})"
+    law = str(best.lossless) if _known(best.lossless) else "lossless or not is not stated"
+    mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
     if slower := _not_faster(group, best, by):
         decoder, code, value, interval, sure = "AR", "ar", "1.00×", "", slower
     else:

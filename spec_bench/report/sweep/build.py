@@ -16,7 +16,7 @@ from spec_bench.report.counts import Records
 from spec_bench.report.page.build import measured_on
 from spec_bench.report.page.gather import origins_of
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import prompts_of, read_rows
+from spec_bench.report.rows import prompts_of, read_from, read_rows
 from spec_bench.report.seeds import pooled
 from spec_bench.report.sweep.choose import DETAILED, SHOWN, Part, parts_of
 from spec_bench.report.sweep.traces import FIGURES
@@ -46,7 +46,7 @@ def build_page(table: Path) -> str:
         cells=len(rows),
         failed=int((rows.status == "failed").sum()),
         prompts=prompts_of(rows),
-        measured_on=measured_on(rows.target, paper=False),
+        measured_on=measured_on(rows.target, paper=False) or read_from(rows),
         origins=origins_of(table, rows),
         figures={key: title for key, (title, _) in FIGURES.items()},
         shown=SHOWN,
