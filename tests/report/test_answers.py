@@ -176,12 +176,16 @@ def test_files_with_idxs_know_the_number_of_calls_alone(
     more = ["--questions", str(questions), "--results", str(tmp_path), "--name", "read"]
     assert main([*command, *more]) == 0
     said = capsys.readouterr().out
-    assert "multi-turn conversation | 16 |" in said and "ratio of sums (ours)" in said
+    assert (
+        "multi-turn conversation | 16 |" in said
+        and "ratio of sums (ours, prefill included)" in said
+    )
     rows = read_results(tmp_path / "read" / files.RESULTS)
     tokens = sum(30 + n + 20 for n in range(30))
     calls = sum((30 + n) // 2 + 10 for n in range(30))
     assert rows.block_efficiency[1] == pytest.approx(tokens / calls)
     assert rows.speedup[1] == pytest.approx(2.5, rel=0.1) and rows.speedup_low[1] > 2
+    assert rows.token_rate.tolist() == pytest.approx([20, 50], rel=0.03)
     assert rows.acceptance_rate.isna().all()
     assert "only the number of target calls" in rows.reason[1]
     for page in ("page", "sweep"):

@@ -14,7 +14,10 @@ from spec_bench.report.tables.render import markdown_table
 
 HEADS = (
     *("questions of", "number", "mean accepted tokens"),
-    *("speed-up, mean of per-question rates (Spec-Bench's)", "speed-up, ratio of sums (ours)"),
+    *(
+        "speed-up, mean of per-question rates (Spec-Bench's, prefill included)",
+        "speed-up, ratio of sums (ours, prefill included)",
+    ),
 )
 
 

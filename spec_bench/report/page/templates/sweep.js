@@ -6,7 +6,7 @@
   const common = {
     margin: { l: 55, r: 15, t: 10, b: 45 }, font: { size: 12, color: "#1b1f24" },
     paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
-    legend: { orientation: "h", y: -0.22 },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, showlegend: true,
   };
   const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
   const show = () => {
