@@ -224,6 +224,9 @@ tiny-heads: $(STAMP) $(PROMPTS)
 	for head in $(HEADS); do \
 		$(TRAIN) training=embedded head=$$head out=spec_bench/embedded/heads/$$head || exit $$?; \
 	done
+	$(TRAIN) training=embedded_eagle head=eagle3 out=spec_bench/embedded/heads/eagle3
+	$(TRAIN) training=embedded_eagle head=eagle1 head.fc_norm=false head.init=random \
+		out=spec_bench/embedded/heads/eagle1
 
 # ReDrafter on one pair, from its heads' training (two and four blocks; the grid of 15 with and 15
 # without the recurrence; Medusa's) to its tables and figures:
