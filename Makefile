@@ -226,6 +226,7 @@ tiny-heads: $(STAMP) $(PROMPTS)
 	done
 	$(TRAIN) training=embedded_eagle head=eagle3 out=spec_bench/embedded/heads/eagle3
 	$(TRAIN) training=embedded_eagle head=eagle1 head.fc_norm=false head.init=random \
+		optimiser.epochs=1 \
 		out=spec_bench/embedded/heads/eagle1
 
 # ReDrafter on one pair, from its heads' training (two and four blocks; the grid of 15 with and 15
