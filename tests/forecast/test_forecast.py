@@ -16,7 +16,7 @@ from spec_bench.core.tree import Siblings
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.decode.config import DecoderConfig, read_decoder
 from spec_bench.forecast.calls import at_least_by_block, at_least_by_level, expected_calls
-from spec_bench.forecast.decoders import Text, calls_for, why_not
+from spec_bench.forecast.decoders import Known, Text, calls_for, why_not
 from spec_bench.forecast.passing import Children, drawn, passing
 from spec_bench.records import Request
 from spec_bench.tree.base import GrownTree
@@ -143,6 +143,21 @@ def test_draws_estimate_what_enumeration_gives(siblings: Siblings) -> None:
     assert ((exact > 0) & (exact < 1)).all()
     said = p.gather(1, token.unsqueeze(1)).squeeze(1)
     assert ((estimate - exact) * said).abs().max() < 0.02  # of the mass that passes
+
+
+def test_levels_have_draws_of_their_own_and_decoders_share_them() -> None:
+    """A product of estimates from the same draws would be biased."""
+    torch.manual_seed(0)
+    laws = [torch.randn(6, 8, dtype=torch.float64).softmax(-1) for _ in range(2)]
+    text, known = Text(torch.arange(6), *laws), Known()
+    generator = torch.Generator().manual_seed(1)
+    deep, wide = (read_decoder(decoder_settings("rsd_c", spec), WARM) for spec in ("2-2", "2-3"))
+    first = calls_for(deep, text, WARM, generator, 4, known=known)
+    one, two = known.values()
+    assert not torch.equal(one, two)
+    assert calls_for(deep, text, WARM, generator, 4, known=known) == first
+    calls_for(wide, text, WARM, generator, 4, known=known)
+    assert len(known) == 3
 
 
 def test_calls_by_hand() -> None:
