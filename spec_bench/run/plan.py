@@ -24,13 +24,13 @@ from spec_bench.run.model_files import BYTES, ModelSize
 from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes
 from spec_bench.run.prompts import prompt_ids
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate
+from spec_bench.run.room import slots_of
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
 from spec_bench.tasks import RandomPrompts
 
 State = Literal["complete", "partial", "failed", "missing"]
 _GIB = 2**30
-_TREE_SLOTS = 64  # beyond the answer's: room for a tree
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,14 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int, rows: int
 
 
 def longest_sequence(settings: JobSettings) -> int:
-    """Slots that the longest prompt and its answer take, at most."""
+    """Slots that the longest prompt, its answer and the largest tree take, at most."""
     task = settings.task
     if isinstance(task, RandomPrompts):
         prompt = task.prompt_tokens
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)
-    return prompt + settings.max_new_tokens + _TREE_SLOTS
+    new = settings.max_new_tokens
+    return max(slots_of(cell.decoder, prompt, new) for cell in settings.cells)
 
 
 def _slots(sizes: Sequence[ModelSize], slots: int) -> int:
