@@ -29,7 +29,13 @@ from spec_bench.run.collect import collect
 from spec_bench.run.gaps import look_at_nodes
 from spec_bench.run.identity import run_id
 from spec_bench.run.metering import Metering, ordinals
-from spec_bench.run.models import heads_of, models_of, ran_with, tokenizer_of
+from spec_bench.run.models import (
+    heads_of,
+    models_of,
+    ran_with,
+    tokenizer_of,
+    warn_of_misreading,
+)
 from spec_bench.run.pairing import Timings, timings_of, unpaired
 from spec_bench.run.prompts import Prompts
 from spec_bench.run.settings import JobSettings
@@ -153,6 +159,8 @@ def _prepare(
                 pool,
                 heads_of(settings.pair, run.cell.heads, target),
             )
+            if requests:
+                warn_of_misreading(run.decoder, requests[0].prompt_ids)
         except Exception as error:
             run.fail(error)
             continue

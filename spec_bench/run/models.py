@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
 import torch
 
 from spec_bench.draft.base import Heads
+from spec_bench.draft.eagle_check import misreading
+from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str], Heads] = {}
+_tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
 
@@ -64,6 +68,23 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
         dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
         _heads[key] = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
     return _heads[key]
+
+
+def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
+    """Warns where an EAGLE-3 head would draft better from other hidden states than it is handed.
+
+    Args:
+        decoder: a built one, of any kind.
+        prompt: of any task.
+    """
+    heads = getattr(decoder, "heads", None)
+    if not isinstance(heads, Eagle3Head):
+        return
+    layers = decoder.drafter.layers(heads, decoder.target.blocks)
+    if (id(heads), layers) not in _tried:
+        _tried.add((id(heads), layers))
+        if said := misreading(heads, decoder.target, layers, prompt):
+            log.warning("%s", said)
 
 
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:
