@@ -133,7 +133,7 @@ class EagleDrafting(Drafting):
         self._timer.start()
         rows, waiting = len(committed), len(self._tokens[0])
         tokens = self._tokens.on(self._features.device)
-        features = self._run(self._features[:rows, :waiting])
+        features: Any = self._run(self._features[:rows, :waiting])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if waiting > 1:
@@ -148,7 +148,7 @@ class EagleDrafting(Drafting):
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
         feature = self._head.fed_back(self._outputs.gather(1, parent))
-        passing = _Pass(self._head, self._target, feature)
+        passing: Any = _Pass(self._head, self._target, feature)
         output = run_nodes(passing, self._cache, tree, self._before, nodes).hidden
         assert output is not None
         return self._proposed(output, self._outputs)
@@ -184,8 +184,8 @@ class EagleDrafting(Drafting):
     def move_row(self, source: int, target: int) -> None:
         self._cache.move_row(source, target, self._cached[source])
         self._features[target] = self._features[source]
-        for held in (self._cached, self._waiting, self._prompts):
-            held[target] = held[source]  # type: ignore[index]
+        self._cached[target], self._waiting[target] = self._cached[source], self._waiting[source]
+        self._prompts[target] = self._prompts[source]
 
     def take_forward_s(self) -> float:
         """Seconds in the head since the last call, prompts' left out."""

@@ -40,6 +40,8 @@ class EagleHead(Heads):
     shape: EagleShape
     ids: Tensor | None
     angles: Tensor
+    embed_tokens: nn.Embedding
+    lm_head: nn.Linear
 
     def __init__(self, shape: EagleShape, ids: Tensor | None = None) -> None:
         super().__init__()

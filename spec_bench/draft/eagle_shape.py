@@ -25,7 +25,14 @@ _ONLY = {
     "mlp_bias": False,
 }
 # True or false says nothing that the tensors do not say.
-_TOLD = ("bias", "qkv_bias", "attention_bias", "tie_word_embeddings", "use_cache", "has_lm_head")
+_TOLD: tuple[str, ...] = (
+    "bias",
+    "qkv_bias",
+    "attention_bias",
+    "tie_word_embeddings",
+    "use_cache",
+    "has_lm_head",
+)
 _TOLD += ("embed_requires_grad", "return_dict", "output_hidden_states", "output_attentions")
 
 

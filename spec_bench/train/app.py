@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from spec_bench import disk, signals
 from spec_bench.configs import conf_dir
 from spec_bench.engine.loading import load_model
-from spec_bench.engine.model import LAST, HuggingFaceModel
+from spec_bench.engine.model import LAST, HuggingFaceModel, Layers
 from spec_bench.files import digest
 from spec_bench.run.compose import CHATTY, register
 from spec_bench.run.models import tokenizer_of
@@ -30,7 +30,7 @@ from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, positions, split
 from spec_bench.train.dialogues import digest as digest_of
 from spec_bench.train.finish import finish
-from spec_bench.train.hidden import Cached, Computed, HiddenStates, everywhere
+from spec_bench.train.hidden import Cached, Computed, HiddenStates, Picked, everywhere
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import Accelerated, OneProcess, Processes
 from spec_bench.train.sequences import SequenceBatches
@@ -162,14 +162,16 @@ def _batches(
     """One side's dialogues with their hidden states."""
     data = settings.data
     hidden: HiddenStates
-    layers, picked = LAST, positions
+    layers: Layers = LAST
+    picked: Picked = positions
     if isinstance(trainee, EagleTrainee):
         layers, picked = trainee.layers(model.blocks), everywhere
     if data.hidden == "computed" or not dialogues:
         hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
     else:
-        told = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
-        told += [list(layers), "everywhere"] if picked is everywhere else []
+        told: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
+        if picked is everywhere:
+            told += [list(layers), "everywhere"]
         folder = settings.results / "cache" / f"hidden-{digest(told)}"
         shown = settings.sink.progress
         hidden = Cached(
