@@ -75,7 +75,7 @@ def why_no_bound(config: DecoderConfig) -> str | None:
         )
     if not isinstance(verifier, NodeVerifier):
         return f"rule {verifier.name!r} does not decide node by node"
-    if config.drafts != 1:
+    if config.drafts != 1 or config.drafter.kind != "language_model":
         return "the bound is of candidates of one draft model"
     if not isinstance(tree, Chain | Branching | IidPaths):
         return f"with tree policy {tree.name!r} the number of a node's children hangs on the draws"

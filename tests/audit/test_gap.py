@@ -60,6 +60,7 @@ def test_only_exact_node_rules_over_a_fixed_number_of_children_have_a_bound() ->
         assert not why(name, spec)
     assert "'stochastic_beam'" in why("rsd_s", "2x2")
     assert "'traversal'" in why("block", "2")
+    assert "one draft model" in why("lookup_or_draft", "3")
 
 
 def test_a_rule_that_reaches_the_bound_has_no_gap() -> None:
