@@ -8,10 +8,12 @@
     paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, showlegend: true,
   };
+  const options = { responsive: true, displaylogo: false, displayModeBar: false };
   const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
   const show = () => {
     place.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
     place.replaceChildren();
+    const drawings = [];
     for (const [key, figure] of Object.entries(parts[Number(choice.value)] || {})) {
       const frame = document.createElement("figure"), title = document.createElement("h3");
       const plot = document.createElement("div");
@@ -22,8 +24,9 @@
       const layout = { ...common, ...figure.layout };
       layout.xaxis = axis(layout.xaxis);
       layout.yaxis = axis(layout.yaxis);
-      Plotly.newPlot(plot, figure.data, layout, { responsive: true, displaylogo: false });
+      drawings.push(() => Plotly.newPlot(plot, figure.data, layout, options));
     }
+    drawings.forEach((draw) => draw()); // once all frames stand, and have their widths
     if (!place.children.length) place.textContent = "Nothing was measured that could be drawn.";
   };
   choice.addEventListener("change", show);
