@@ -168,6 +168,8 @@ class EagleDrafting(Drafting):
         room = self._features
         if count > room.shape[1]:
             self._features = room.new_zeros((room.shape[0], count, room.shape[2]))
+            for waiting in range(1, count + 1):  # as many pairs as may wait from now on
+                places(waiting, room.device)
         taken = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
         self._features[:rows, :count] = taken.to(room.dtype)
 
