@@ -101,12 +101,25 @@ class Committed(list[Sequence[int]]):
         self.roots = Known([tokens[-1] for tokens in self])
 
 
-def send(numbers: Sequence[Known], device: torch.device) -> None:
-    """Sends numbers to a device in one copy; on a CPU there is nothing to send."""
-    if device.type != "cpu":
-        parts = to_device([torch.tensor(part) for part in numbers], device)
-        for part, there in zip(numbers, parts, strict=True):
-            part._there = there
+def send(
+    numbers: Sequence[Known], device: torch.device, tensors: Sequence[Tensor] = ()
+) -> list[Tensor]:
+    """Sends numbers to a device in one copy; on a CPU there is nothing to send.
+
+    Args:
+        numbers: known there from now on.
+        device: where to.
+        tensors: of the host, sent with them.
+
+    Returns:
+        The tensors, on the device.
+    """
+    if device.type == "cpu":
+        return list(tensors)
+    there = to_device([*tensors, *(torch.tensor(part) for part in numbers)], device)
+    for known, part in zip(numbers, there[len(tensors) :], strict=True):
+        known._there = part
+    return there[: len(tensors)]
 
 
 def to_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from spec_bench.core.beams import beam_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.warp import SamplingSettings, make_a_law
-from spec_bench.decode.beam_rows import BeamRow
+from spec_bench.decode.beam_moves import Moves, moved_slots
+from spec_bench.decode.beam_rows import BeamRow, host_parents
 from spec_bench.decode.beam_step import BeamPlan, Drafted, Outcome, Parents, verify
 from spec_bench.decode.decoder import DrawsFactory
 from spec_bench.decode.loop import DecodingLoop
@@ -98,11 +100,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
 
     def step(self, active: Sequence[BeamRow]) -> int:
         draws = self.make_draws([row.generator for row in active])
-        forest = self._forest(active)
-        parents = self._parents(active, forest)
+        forest, parents, limit = self._begin(active)
         drafted = self._draft(active, forest, parents, draws)
         logits = forest.run_all(self.target, self._caches[0])
-        limit = torch.tensor([row.remaining for row in active], device=logits.device)
         outcomes = verify(
             logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
         )
@@ -111,42 +111,49 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
 
     def move_row(self, row: BeamRow, source: int, target: int) -> None:
+        row.moves.carry_out(self._caches, source)
         for cache in self._caches:
             cache.move_row(source, target, len(row.trunk) + len(row.tokens))
+
+    def _keep(self, index: int, row: BeamRow, moves: Moves) -> None:
+        """Moves a row's nodes in the caches, or notes that they are to be moved."""
+        if self.target.device.type == "cpu":
+            moves.carry_out(self._caches, index)
+        else:
+            row.moves = moves
 
     def take_forward_s(self) -> tuple[float, float]:
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
-    def _forest(self, active: Sequence[BeamRow]) -> Forest:
-        return Forest(
+    def _begin(self, active: Sequence[BeamRow]) -> tuple[Forest, Parents, Tensor]:
+        """All that the host knows goes to the device in one copy, the moves left over included.
+
+        Args:
+            active: the rows.
+
+        Returns:
+            The forest, nothing drafted; the input beams, as many places as the widest row has; how
+            many layers each row has left [R].
+        """
+        forest = Forest(
             [(row.tokens, row.ancestors()) for row in active],
             [row.depths() for row in active],
             [row.width for row in active],
             [len(row.trunk) for row in active],
+            [row.drafted for row in active],
             self.plan.width,
             self.plan.depth,
             self.target.device,
         )
-
-    def _parents(self, active: Sequence[BeamRow], forest: Forest) -> Parents:
-        """The input beams, as many places as the widest row has."""
-        rows, places = len(active), forest.inputs
-        likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)
-        length = torch.zeros((rows, places), dtype=torch.long)
-        stopped = torch.zeros((rows, places), dtype=torch.bool)
-        first = torch.arange(places).repeat(rows, 1)
-        most = max(len(row.request.stop_ids) for row in active)
-        stop_ids = torch.full((rows, max(most, 1)), -1)
-        for index, row in enumerate(active):
-            first[index, : row.width] = torch.tensor(row.first_of_text())
-            for place, beam in enumerate(row.beams):
-                likelihood[index, place] = beam.likelihood
-                length[index, place] = beam.length
-                stopped[index, place] = beam.stopped
-            for place, token in enumerate(row.request.stop_ids):
-                stop_ids[index, place] = token
-        host = (likelihood, length, stopped, stop_ids, first)
-        return Parents(forest.input_tokens, *(part.to(self.target.device) for part in host))
+        limit = torch.tensor([row.remaining for row in active])
+        moves = moved_slots([row.moves for row in active], len(self._caches))
+        limit, *parents = forest.send([limit, *host_parents(active, forest.inputs), *moves])
+        count = len(parents) - len(moves)
+        for cache, slots in zip(self._caches, parents[count:], strict=False):
+            cache.move_slots(*slots.unbind(0))
+        for row in active:
+            row.moves = Moves()
+        return forest, Parents(forest.input_tokens, *parents[:count]), limit
 
     def _draft(
         self, active: Sequence[BeamRow], forest: Forest, parents: Parents, draws: Draws
@@ -158,7 +165,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             logits = (
                 forest.run_layer(draft, cache)
                 if layer
-                else forest.run_pending(draft, cache, [row.drafted for row in active])
+                else forest.run_pending(draft, cache)
             )
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.log_probs(logits)
@@ -186,8 +193,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         drafted = size + max(self.plan.depth - 1, 0) * width
         length = len(row.trunk)
         kept = row.advance(forest_tokens, forest_parents, beams, outcome.layer, drafted)
-        for cache, count in zip(self._caches, (len(kept), row.drafted), strict=False):
-            cache.commit(index, length, kept[:count])
+        self._keep(index, row, Moves(length, (kept, kept[: row.drafted])))
         row.grow_trunk(bool(self.drafts))
         row.steps.append(
             StepRecord(

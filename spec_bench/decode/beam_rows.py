@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from spec_bench.decode.beam_moves import Moves
 from spec_bench.decode.rows import Answering
 from spec_bench.records import Finish, Request, StepRecord
 
@@ -53,6 +54,7 @@ class BeamRow(Answering):
         beams: the beams; their nodes are the last ones.
         drafted: how many of the nodes the draft has run.
         layers: tokens that every beam has generated so far.
+        moves: nodes that are still to move in the caches.
         steps: one record a target call.
         answer: the delivered tokens, once finished.
         log_likelihood: of the answer.
@@ -67,6 +69,7 @@ class BeamRow(Answering):
     beams: list[Beam]
     drafted: int = 0
     layers: int = 0
+    moves: Moves = field(default_factory=Moves)
     steps: list[StepRecord] = field(default_factory=list)
     answer: tuple[int, ...] = ()
     log_likelihood: float = 0.0
@@ -190,3 +193,33 @@ class BeamRow(Answering):
             left -= delivered
             steps.append(StepRecord(step.nodes, step.depth, step.accepted, delivered, step.widths))
         self.steps = steps
+
+
+def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
+    """What the host knows of the rows' beams; see ``beam_step.Parents``, tokens left out.
+
+    Args:
+        active: R rows.
+        places: B, of the widest row.
+
+    Returns:
+        likelihood, length and stopped [R, B], stop_ids [R, S], first [R, B].
+    """
+    rows = len(active)
+    likelihood = torch.full((rows, places), -torch.inf, dtype=torch.float64)
+    length = torch.zeros((rows, places), dtype=torch.long)
+    stopped = torch.zeros((rows, places), dtype=torch.bool)
+    first = torch.arange(places).repeat(rows, 1)
+    most = max(len(row.request.stop_ids) for row in active)
+    stop_ids = torch.full((rows, max(most, 1)), -1)
+    for index, row in enumerate(active):
+        beams = slice(0, row.width)
+        first[index, beams] = torch.tensor(row.first_of_text())
+        likelihood[index, beams] = torch.tensor(
+            [beam.likelihood for beam in row.beams], dtype=torch.float64
+        )
+        length[index, beams] = torch.tensor([beam.length for beam in row.beams])
+        stopped[index, beams] = torch.tensor([beam.stopped for beam in row.beams])
+        if row.request.stop_ids:
+            stop_ids[index, : len(row.request.stop_ids)] = torch.tensor(row.request.stop_ids)
+    return [likelihood, length, stopped, stop_ids, first]

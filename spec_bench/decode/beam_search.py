@@ -16,6 +16,7 @@ import torch
 
 from spec_bench.core.beams import next_token_log_probs
 from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.beam_moves import Moves
 from spec_bench.decode.beam_rows import Beam, BeamRow
 from spec_bench.decode.rows import check_lawful
 from spec_bench.records import StepRecord
@@ -48,8 +49,7 @@ class BeamSearch(BeamDecoder):
     row_type: ClassVar[type[BeamRow]] = SearchRow
 
     def step(self, active: Sequence[BeamRow]) -> int:
-        forest = self._forest(active)
-        parents = self._parents(active, forest)
+        forest, parents, _ = self._begin(active)
         logits = forest.run_all(self.target, self._caches[0])
         log_p = next_token_log_probs(
             logits.to(self.settings.dtype), torch.zeros_like(parents.stopped), parents.tokens
@@ -103,5 +103,5 @@ class BeamSearch(BeamDecoder):
             row.close(pool[0].tokens, pool[0].log_likelihood)
             return
         kept = row.advance([], [], going, 1, 0)
-        self._caches[0].commit(index, len(row.trunk), kept)
+        self._keep(index, row, Moves(len(row.trunk), (kept,)))
         row.grow_trunk(False)

@@ -231,12 +231,23 @@ class SlotCache(Cache):
             nodes: [R, T] node indices, root first; where a row keeps fewer than T, what is written
                 behind them are leftovers.
         """
+        first = Known.of(lengths).on(nodes.device).unsqueeze(1)
+        self.move_slots(first + nodes, first + places(nodes.shape[1], nodes.device))
+
+    def move_slots(self, sources: Tensor, targets: Tensor) -> None:
+        """Copies slots of the first R rows over others, all of a row at once.
+
+        Args:
+            sources: [R, T].
+            targets: [R, T]; one that stands twice is given the same twice.
+        """
+        if not sources.numel():
+            return
         for block in self._storage:
             there = block.device
-            first = Known.of(lengths).on(there).unsqueeze(1)
-            rows = places(len(lengths), there).unsqueeze(1)
-            kept = block[:, rows, :, first + nodes.to(there)]
-            block[:, rows, :, first + places(nodes.shape[1], there)] = kept
+            rows = places(len(sources), there).unsqueeze(1)
+            kept = block[:, rows, :, sources.to(there)]
+            block[:, rows, :, targets.to(there)] = kept
 
     def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
         """Copies the slots from ``start`` up to ``length`` of one row over another's."""
