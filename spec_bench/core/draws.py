@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from spec_bench.core.transfer import constant
+
 
 class VerdictDraws(Protocol):
     """The random choices of one walk down the tree."""
@@ -47,6 +49,10 @@ class PositionDraws(Protocol):
 
     def token_at(self, level: int, probs: Tensor) -> Tensor:
         """The token that follows a node of that level. probs [R, V] -> [R]."""
+        ...
+
+    def tokens_at(self, levels: Sequence[int], probs: Tensor) -> Tensor:
+        """The tokens that follow N nodes of those levels. probs [R, N, V] -> [R, N]."""
         ...
 
 
@@ -209,6 +215,10 @@ class SeededPositions:
 
     def token_at(self, level: int, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
+
+    def tokens_at(self, levels: Sequence[int], probs: Tensor) -> Tensor:
+        uniforms = self._uniforms[:, constant(tuple(levels), probs.device)]
+        return inverse_cdf(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
 
 class SeededTrials:

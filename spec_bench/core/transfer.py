@@ -40,7 +40,13 @@ def constant_of_type(values: tuple[Any, ...], kind: str, device: torch.device) -
 
 def places(count: int, device: torch.device) -> Tensor:
     """The constant 0, 1, ..., count - 1."""
-    return constant(tuple(range(count)), device)
+    return _range(1 << max(count - 1, 255).bit_length(), device)[:count]
+
+
+@functools.lru_cache(maxsize=64)
+def _range(count: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(count).to(device)
 
 
 class Known(list[Any]):

@@ -57,23 +57,39 @@ def look_up(
     rows, inner = tree.tokens.shape[0], shape.starts[shape.depth]
     chosen = draws.verdict(shape.children)
     p = probs(logits, settings)
-    children, valid = _children(tree, merge_copies)
+    children, valid = children_of_all(tree, merge_copies)
     width = children.shape[-1]
     tokens = tree.tokens.gather(1, children.flatten(1)).view(rows, inner, width)
     verdict = _judged(tree, p, rule, tokens, valid)
     acceptance = verdict.acceptance.view(rows, inner, width)
     passed = chosen.passes(constant(_tests(shape, width), device), acceptance)
+    path, accepted = descended(shape, children, passed)
+    residual = verdict.residual.view(rows, inner, -1)
+    law = torch.cat([residual, p[:, inner:]], dim=1)[places(rows, device), path[:, -1]]
+    return WalkResult(path, accepted, chosen.token(law))
+
+
+def descended(shape: TreeShape, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
+    """The path from the root down while a child has passed, and its length [R].
+
+    Args:
+        shape: of the trees.
+        children: [R, n, C] numbers, in the order drawn.
+        passed: [R, n, C].
+
+    Returns:
+        [R, L + 1], the last node again where a path ends early, and [R].
+    """
+    rows, inner, _ = children.shape
     # Children stand in the order drawn, so the first that passes is the one of lowest number.
     first = torch.where(passed, children, shape.size).amin(dim=-1)
-    leads_to = torch.where(first < shape.size, first, places(inner, device))
-    path = [constant(((0,),) * rows, device)]
+    leads_to = torch.where(first < shape.size, first, places(inner, first.device))
+    path = [constant(((0,),) * rows, first.device)]
     for _ in range(shape.depth):
+        # A leaf leads nowhere; nobody asks one, for no path is longer than the tree is deep.
         path.append(leads_to.gather(1, path[-1]))
-    last = path[-1].squeeze(1)
-    residual = verdict.residual.view(rows, inner, -1)
-    law = torch.cat([residual, p[:, inner:]], dim=1)[places(rows, device), last]
-    accepted = constant(shape.node_depth, device)[last]
-    return WalkResult(torch.cat(path, dim=1), accepted, chosen.token(law))
+    accepted = constant(shape.node_depth, first.device)[path[-1].squeeze(1)]
+    return torch.cat(path, dim=1), accepted
 
 
 def _fits(tree: Tree) -> bool:
@@ -132,7 +148,7 @@ def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     return law[:, constant(tuple(child % drafts for child in range(width)), law.device)]
 
 
-def _children(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
     """Numbers [R, n, C] of every node's children in the order drawn, and which are there.
 
     Args:

@@ -16,6 +16,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify.at_once import children_of_all, descended
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.walk import WalkResult, candidates, copies_below
 
@@ -42,6 +43,8 @@ def by_position_walk(
     Returns:
         The path, its length and the last token.
     """
+    if not logits.is_cpu and tree.shape.depth:
+        return looked_up(tree, logits, settings, rule, draws, merge_copies=merge_copies)
     shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
     chosen = draws.by_position(rule)
     node = place = accepted = torch.zeros_like(rows)
@@ -66,6 +69,26 @@ def by_position_walk(
         token = torch.where(going, following, token)
     path += [node] * (shape.depth + 1 - len(path))
     return WalkResult(torch.stack(path, dim=1), accepted, token)
+
+
+def looked_up(
+    tree: Tree,
+    logits: Tensor,
+    settings: SamplingSettings,
+    rule: int,
+    draws: Draws,
+    *,
+    merge_copies: bool = False,
+) -> WalkResult:
+    """The same path where every step of a walk would be a launch: all nodes' tokens at once."""
+    shape = tree.shape
+    inner = shape.starts[shape.depth]
+    drawn = draws.by_position(rule).tokens_at(shape.node_depth, probs(logits, settings))
+    children, there = children_of_all(tree, merge_copies)
+    tokens = tree.tokens.gather(1, children.flatten(1)).view(children.shape)
+    hit = (tokens == drawn[:, :inner].unsqueeze(2)) & there
+    path, accepted = descended(shape, children, hit)
+    return WalkResult(path, accepted, drawn.gather(1, path[:, -1:]).squeeze(1))
 
 
 @rule("by_position", siblings=("deterministic",))

@@ -37,7 +37,9 @@ class Counts:
 
 
 def counted(sim: SimCuda, built: Any, requests: list[Request], heads: Any = None) -> Counts:
-    """Counts an iteration of all rows, the third: by then every constant is on the device.
+    """Counts an iteration of all rows, the third, when every constant is on the device.
+
+    Constants belong to shapes, and beams and guesses come in many: so all is decoded once before.
 
     Args:
         sim: the mode, entered.
@@ -45,6 +47,7 @@ def counted(sim: SimCuda, built: Any, requests: list[Request], heads: Any = None
         requests: one a row, none of which ends within three iterations.
         heads: its draft heads, if it has some.
     """
+    built.generate(requests, seed=0)
     with torch.inference_mode(), _phases(sim, built, heads):
         active = built.begin(requests, seed=0)
         for _ in range(3):
