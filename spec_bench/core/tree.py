@@ -101,8 +101,11 @@ class Tree:
         self.tokens = root.unsqueeze(1).expand(-1, nodes).clone()
         self.parent = torch.zeros_like(self.tokens)
         self.valid = torch.ones((rows, nodes), dtype=torch.bool, device=device)
-        own = torch.eye(nodes, dtype=torch.bool, device=device)
-        self.ancestors = own.expand(rows, -1, -1).clone()
+        if nodes == 1:
+            self.ancestors = self.valid.unsqueeze(2)
+        else:
+            own = torch.eye(nodes, dtype=torch.bool, device=device)
+            self.ancestors = own.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
         self.log_q: list[Tensor | None] = []
         self.lawful = torch.ones(rows, dtype=torch.bool, device=device)

@@ -35,7 +35,7 @@ def make_a_law(logits: Tensor) -> Tensor:
     Returns:
         [...] bool.
     """
-    return logits.amax(dim=-1).isfinite()
+    return logits.amax(dim=-1).abs() < torch.inf  # two kernels, where isfinite has four
 
 
 def log_probs(logits: Tensor, settings: SamplingSettings) -> Tensor:
@@ -87,7 +87,9 @@ def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
     Returns:
         [R, T], float32 at least.
     """
-    at = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    at = logits  # at the root, where that is all there is
+    if logits.shape[1] > 1:
+        at = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
     at = at.to(torch.promote_types(at.dtype, torch.float32))
     chosen = at.gather(-1, token.unsqueeze(-1)).squeeze(-1)
     return chosen - at.logsumexp(dim=-1)

@@ -149,13 +149,16 @@ class Decoder(DecodingLoop[Row]):
         result = self._judge(tree, logits, draws)
         if hidden is not None:
             drafting.see_path(hidden, result.path, result.accepted)
-        tokens = tree.tokens.gather(1, result.path)[:, 1:]
-        emitted = torch.cat([tokens, result.token.unsqueeze(1)], dim=1)
-        emitted = emitted.scatter(1, result.accepted.unsqueeze(1), result.token.unsqueeze(1))
+        emitted = result.token.unsqueeze(1)
+        if tree.shape.depth:
+            tokens = tree.tokens.gather(1, result.path)[:, 1:]
+            emitted = torch.cat([tokens, emitted], dim=1).scatter(
+                1, result.accepted.unsqueeze(1), emitted
+            )
         log_p = raw_log_probs(logits, result.path, emitted)
         lawful = torch.stack([make_a_law(logits).all(dim=1), tree.lawful], dim=1)
-        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p, lawful)
-        verdict = torch.cat([part.double() for part in parts], dim=1).tolist()
+        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p.double(), lawful)
+        verdict = torch.cat(parts, dim=1).tolist()  # float64, as the widest part is
         for row, line in zip(active, verdict, strict=True):
             check_lawful(row.request.prompt_id, *line[-2:])
         emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)

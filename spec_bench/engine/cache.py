@@ -63,10 +63,12 @@ class SlotLayer(CacheLayerMixin):
         keys: [rows, H, slots, key_dim] view of the group's storage.
         values: [rows, H, slots, value_dim].
         owner: the cache, which knows the current plan.
+        place: of the layer among the cache's.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache) -> None:
+    def __init__(self, keys: Tensor, values: Tensor, owner: SlotCache, place: int) -> None:
         super().__init__()
+        self._place = place
         self.keys, self.values = keys, values
         self.is_initialized = True
         self._owner = owner
@@ -75,6 +77,11 @@ class SlotLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Stores [R, H, T, dim] where the plan says; returns all slots that attention reads."""
+        if self._owner.views is not None:
+            keys, values, new_keys, new_values = self._owner.views[self._place]
+            new_keys.copy_(key_states)
+            new_values.copy_(value_states)
+            return keys, values
         plan = self._owner.plan
         reach = (plan.rows, slice(None), slice(0, plan.reach))
         keys, values = self.keys[reach], self.values[reach]
@@ -126,9 +133,12 @@ class SlotCache(Cache):
     Attributes:
         passes: what was made to run over this storage, and is of no use with another.
         first: the slot that all rows of the current pass start at; None where they differ.
+        views: per layer what the current pass reads, keys and values, and writes of them; None
+            where each layer looks for itself.
     """
 
     first: int | None = 0
+    views: list[tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
     def __init__(
         self, layouts: Sequence[LayerLayout], rows: int, slots: int, *, scratch: bool = False
@@ -139,13 +149,15 @@ class SlotCache(Cache):
         self._index: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self._layouts = list(layouts)
         nothing = torch.empty((0, 0, 0, 0))
-        super().__init__(layers=[SlotLayer(nothing, nothing, self) for _ in layouts])
+        super().__init__(layers=[SlotLayer(nothing, nothing, self, i) for i in range(len(layouts))])
         self._allocate(rows, slots)
 
     def _allocate(self, rows: int, slots: int) -> None:
         """Takes new storage, all zeros."""
         self.rows, self.slots = rows, slots
         self._storage: list[Tensor] = []
+        self._members: list[list[int]] = []  # the layers of each pair of storage tensors
+        self.views = None
         for layout in dict.fromkeys(self._layouts):
             members = [i for i, other in enumerate(self._layouts) if other == layout]
             keys, values = (
@@ -157,6 +169,7 @@ class SlotCache(Cache):
                 for dim in (layout.key_dim, layout.value_dim)
             )
             self._storage += [keys, values]
+            self._members.append(members)
             for place, member in enumerate(members):
                 layer = self.layers[member]
                 layer.keys, layer.values = keys[place], values[place]
@@ -171,6 +184,7 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.keys = layer.values = torch.empty((0, 0, 0, 0))
         self._storage.clear()
+        self.views = None
         self.passes.clear()
         self._allocate(max(rows, self.rows), max(slots, self.slots))
 
@@ -184,8 +198,13 @@ class SlotCache(Cache):
         if needed > self.slots:
             raise ValueError(f"the cache has {self.slots} slots per row, {needed} are needed")
 
-    def begin(self, plan: WritePlan) -> None:
+    def begin(self, plan: WritePlan, *, views: bool = False) -> None:
         """Sets where the next pass writes.
+
+        Args:
+            plan: of the pass.
+            views: whether to cut all layers' parts of the storage at once, which is quicker; what
+                traces a pass cannot follow it.
 
         Raises:
             ValueError: if a row has no room for it.
@@ -195,6 +214,20 @@ class SlotCache(Cache):
         self.plan = plan
         self.first = first if first == last else None
         self._index.clear()
+        self.views = self._cut(plan, first) if views and first == last else None
+
+    def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """What every layer reads and writes in a pass that starts at one slot."""
+        views: list[Any] = [None] * len(self.layers)
+        for pair, members in enumerate(self._members):
+            read = [
+                block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]
+            ]
+            written = [part.narrow(3, first, plan.count) for part in read]
+            parts = zip(*(part.unbind(0) for part in (*read, *written)), strict=True)
+            for member, own in zip(members, parts, strict=True):
+                views[member] = own
+        return views
 
     def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """(row [R, 1], slot [R, T]) to write, where rows start at different slots."""

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from spec_bench.engine.attention import pack_shared_heads, packs_on
 from spec_bench.engine.checkpoint import read_module, reason_of
+from spec_bench.engine.direct_calls import call_directly
 from spec_bench.engine.model import HuggingFaceModel, longest_sequence
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
@@ -59,6 +60,8 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     try:
         model = HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
         check_model(model)
+        if spec.compile in ("none", "static"):  # the others trace the modules' own calls
+            call_directly(module)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works otherwise fails in any way

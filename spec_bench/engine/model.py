@@ -280,7 +280,10 @@ class HuggingFaceModel:
             kind = self.static.kind(cache, tokens, reach, logits_to_keep, needs_hidden)
             given = (tokens, positions, slots_of(starts, tokens), visible)
             outputs = self.static.forward(cache, kind, given, eager)
-        logits = outputs[0][..., : self.vocab_size].to(self.device)
+        logits = outputs[0]
+        if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
+            logits = logits[..., : self.vocab_size]
+        logits = logits.to(self.device)
         hidden = outputs[1].to(self.device) if needs_hidden else None
         self.timer.stop()
         return ForwardOutput(logits, hidden)
@@ -305,7 +308,8 @@ class HuggingFaceModel:
             part = slice(row, row + size)
             at = slice(rows.start + row, rows.start + row + size)
             reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
-            cache.begin(WritePlan(at, starts[part], tokens.shape[1], reach))
+            plan = WritePlan(at, starts[part], tokens.shape[1], reach)
+            cache.begin(plan, views=self._run is self.module)
             with self.masks.over(visible[part, :, :reach]) as mask:
                 outputs.append(
                     self._run(
@@ -328,6 +332,7 @@ class HuggingFaceModel:
         """A pass over buffers; no number in it but the kind's comes from the host."""
         index = buffers.rows, buffers.slots
         cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
+        cache.views = None
         with self.masks.over(buffers.visible) as mask:
             output = self.module(
                 input_ids=buffers.tokens,

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.core.transfer import places
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.core.warp import SamplingSettings, argmax_lowest, probs
 from spec_bench.verify.verdict import NodeRule
 
 
@@ -59,8 +60,13 @@ def walk_down(
     Returns:
         The path, its length and the last token.
     """
-    shape, rows = tree.shape, torch.arange(tree.tokens.shape[0], device=tree.tokens.device)
+    shape, rows = tree.shape, places(tree.tokens.shape[0], tree.tokens.device)
     chosen = draws.verdict(shape.children)
+    if not shape.depth:
+        at_root, nothing = logits[:, 0], torch.zeros_like(tree.tokens)
+        if settings.temperature == 0:  # nothing to draw
+            return WalkResult(nothing, nothing[:, 0], argmax_lowest(at_root))
+        return WalkResult(nothing, nothing[:, 0], chosen.token(probs(at_root, settings)))
     node = place = accepted = torch.zeros_like(rows)  # place: of the node within its level
     copies: Tensor | None = None
     going = torch.ones_like(rows, dtype=torch.bool)

@@ -1,0 +1,38 @@
+"""Calls of a model's modules without the questions that ``torch.nn.Module`` asks at each of them.
+
+A forward pass of a small model calls hundreds of modules, and each call looks for seven kinds of
+hook and for a tracer before it comes to the module's own code: on a CPU some 5% of a pass. Here a
+module is asked for its own hooks alone. Numbers, parameters and names stay as they are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+
+def call_directly(model: nn.Module) -> None:
+    """Has every module of a model called directly, where its class adds nothing to a call.
+
+    Not for a model that is traced, trained or pickled: backward hooks and hooks of the whole
+    process are not looked for.
+    """
+    for module in model.modules():
+        kind = type(module)
+        if kind.__call__ is nn.Module.__call__ and not isinstance(module, nn.ModuleList):
+            module.__class__ = _direct(kind)
+
+
+@cache
+def _direct(kind: type[nn.Module]) -> type[nn.Module]:
+    """The same class with a shorter way to ``forward``."""
+
+    def call(self: Any, *args: Any, **given: Any) -> Any:
+        if self._forward_hooks or self._forward_pre_hooks:
+            return kind.__call__(self, *args, **given)
+        return self.forward(*args, **given)
+
+    same = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), {**same, "__doc__": kind.__doc__})

@@ -1,0 +1,53 @@
+"""Modules that are called directly answer as before, hooks of their own included."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from spec_bench.engine.direct_calls import call_directly
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_numbers_names_and_classes_stay_what_they_were() -> None:
+    plain, direct = small(), small()
+    call_directly(direct)
+    inputs = torch.randn(5, 3)
+    assert torch.equal(direct(inputs), plain(inputs))
+    assert [type(part).__name__ for part in direct] == ["Linear", "ReLU", "Linear"]
+    assert isinstance(direct[0], nn.Linear)
+    assert direct.state_dict().keys() == plain.state_dict().keys()
+
+
+def test_a_hook_that_is_set_later_is_met() -> None:
+    model = small()
+    call_directly(model)
+    seen: list[int] = []
+    model[0].register_forward_hook(lambda own, given, made: seen.append(made.shape[-1]))
+    model[2].register_forward_pre_hook(lambda own, given: (given[0] * 0,))
+    outputs = model(torch.randn(1, 3))
+    assert seen == [4]
+    assert torch.equal(outputs[0], model[2].bias)
+
+
+def test_a_forward_put_on_one_module_is_called() -> None:
+    """As accelerate does, which spreads a model's layers over devices."""
+    model = small()
+    call_directly(model)
+    model[1].forward = torch.zeros_like
+    assert torch.equal(model(torch.randn(2, 3))[0], model[2].bias)
+
+
+def test_a_class_that_adds_to_a_call_keeps_it() -> None:
+    class Doubled(nn.Linear):
+        def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+            return 2 * super().__call__(inputs)
+
+    own = Doubled(2, 2)
+    expected = own(torch.ones(1, 2))
+    call_directly(own)
+    assert torch.equal(own(torch.ones(1, 2)), expected)
