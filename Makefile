@@ -165,7 +165,9 @@ kill-check: $(STAMP)
 wandb-report: $(STAMP)
 	$(BIN)/python scripts/wandb_report.py $(WITH)
 
+# Five rounds on one thread and on two, into results/benchmarks/speed-cpu.md; then the rest.
 bench: $(STAMP)
+	$(BIN)/python scripts/bench_rounds.py
 	$(BIN)/python scripts/bench.py
 	$(BIN)/python scripts/bench_layout.py
 

@@ -15,12 +15,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from embedded_pair import SPECS, Models, decoder, embedded_pair, embedded_requests
+from embedded_pair import EMBEDDED, SPECS, Models, decoder, embedded_pair, embedded_requests
 from rich.console import Console
 from rich.table import Table
-from transformers import OPTConfig, OPTForCausalLM
+from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
@@ -51,9 +53,20 @@ def opt_pair(how: str = "none", by_columns: bool = True) -> Models:
     return tuple(HuggingFaceModel(m, config.vocab_size, cpu, how) for m in (target, draft))
 
 
+def plain_embedded_pair() -> tuple[Any, Any]:
+    """The embedded pair as transformers loads it, nothing of it changed."""
+    folders = [EMBEDDED / "models" / name for name in ("target", "draft_distilled")]
+    modules = [
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        for folder in folders
+    ]
+    target, draft = (SimpleNamespace(module=module) for module in modules)
+    return target, draft
+
+
 PAIRS = {"embedded": embedded_pair, "opt_125m": opt_pair}
 # What transformers' own generation runs: the same models as transformers lays them out.
-THEIRS = {"embedded": embedded_pair, "opt_125m": partial(opt_pair, by_columns=False)}
+THEIRS = {"embedded": plain_embedded_pair, "opt_125m": partial(opt_pair, by_columns=False)}
 
 
 def random_requests(count: int, new_tokens: int, vocab: int) -> list[Request]:
@@ -70,9 +83,7 @@ def requests_of(label: str, prompts: int, new_tokens: int, vocab: int) -> list[R
     return random_requests(max(2, prompts // 2), new_tokens, vocab)
 
 
-def theirs(
-    target: HuggingFaceModel, draft: HuggingFaceModel | None
-) -> Callable[[Request], list[int]]:
+def theirs(target: Any, draft: Any | None, **more: Any) -> Callable[[Request], list[int]]:
     """``generate``, assisted if there is a draft, at a constant draft length of 3."""
     arguments: dict = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     if draft:
@@ -92,6 +103,7 @@ def theirs(
             max_new_tokens=request.max_new_tokens,
             min_new_tokens=request.max_new_tokens,
             **arguments,
+            **more,
         )
         return tokens[0, ids.shape[1] :].tolist()
 

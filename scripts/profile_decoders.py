@@ -40,13 +40,8 @@ class Sections:
     def __init__(self, built: Decoder) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._built, self._device = built, built.target.device
-        reserve = built.reserve
-
-        def reserve_and_wrap(slots: int) -> None:
-            reserve(slots)  # makes a new proposer
-            self._wrap(built._proposer, "propose", "proposing")
-
-        built.reserve = reserve_and_wrap  # type: ignore[method-assign]
+        kind = type(built.policy)  # frozen, so the class is what can be changed
+        self._wrap(kind, "plant", "proposing")
         self._wrap(built._scorer, "score", "target pass")
         self._wrap(built, "_judge", "verification")
         self._wrap(built, "_commit", "commit")

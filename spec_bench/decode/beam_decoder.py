@@ -162,11 +162,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         drafted = Drafted([], [])
         for layer in range(self.plan.depth):
             draft, cache = self.drafts[0], self._caches[1]
-            logits = (
-                forest.run_layer(draft, cache)
-                if layer
-                else forest.run_pending(draft, cache)
-            )
+            logits = forest.run_layer(draft, cache) if layer else forest.run_pending(draft, cache)
             logits = logits.to(self.target.device, self.settings.dtype)
             log_q = parents.log_probs(logits)
             law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())

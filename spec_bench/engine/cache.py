@@ -220,9 +220,7 @@ class SlotCache(Cache):
         """What every layer reads and writes in a pass that starts at one slot."""
         views: list[Any] = [None] * len(self.layers)
         for pair, members in enumerate(self._members):
-            read = [
-                block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]
-            ]
+            read = [block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]]
             written = [part.narrow(3, first, plan.count) for part in read]
             parts = zip(*(part.unbind(0) for part in (*read, *written)), strict=True)
             for member, own in zip(members, parts, strict=True):
