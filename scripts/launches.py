@@ -32,16 +32,36 @@ SPECS = {
     "mcns": "4-1-1", "rsd_c": "2-2-2", "rsd_s": "4x3", "spectr": "4x3",
     "medusa": "mc_sim_7b_63", "medusa_typical": "mc_sim_7b_63", "redrafter": "8x5",
     "redrafter_typical": "8x5", "beam_sampling": "4", "beam_search": "4", "dsbd": "4x2@0.9",
+    "block": "3", "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1",
+    "sequoia": "9 nodes", "prompt_lookup": "1x10", "suffix": "3x16",
 }  # fmt: skip
 # Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits.
 BEFORE = {
-    "ar": (8, 29, 2, 3), "sd": (149, 194, 6, 7), "specinfer": (149, 221, 6, 7),
-    "mcsd": (149, 221, 10, 11), "mcsd_wor": (170, 242, 6, 7), "mcns": (170, 221, 6, 7),
-    "rsd_c": (170, 242, 10, 11), "rsd_s": (231, 332, 6, 7), "spectr": (147, 482, 10, 11),
-    "medusa": (108, 472, 10, 15), "medusa_typical": (108, 74, 13, 18),
-    "redrafter": (210, 441, 3, 5), "redrafter_typical": (210, 78, 6, 8),
-    "beam_sampling": (0, 117, 11, 12), "beam_search": (0, 0, 10, 11), "dsbd": (155, 655, 16, 17),
-}  # fmt: skip
+    "ar": (8, 29, 2, 3),
+    "sd": (149, 194, 6, 7),
+    "specinfer": (149, 221, 6, 7),
+    "mcsd": (149, 221, 10, 11),
+    "mcsd_wor": (170, 242, 6, 7),
+    "mcns": (170, 221, 6, 7),
+    "rsd_c": (170, 242, 10, 11),
+    "rsd_s": (231, 332, 6, 7),
+    "spectr": (147, 482, 10, 11),
+    "medusa": (108, 472, 10, 15),
+    "medusa_typical": (108, 74, 13, 18),
+    "redrafter": (210, 441, 3, 5),
+    "redrafter_typical": (210, 78, 6, 8),
+    "beam_sampling": (0, 117, 11, 12),
+    "beam_search": (0, 0, 10, 11),
+    "dsbd": (155, 655, 16, 17),
+    "block": (156, 193, 1, 1),
+    "traversal": (165, 264, 1, 1),
+    "optimal": (154, 602, 1, 1),
+    "top_and_sample": (195, 95, 1, 1),
+    "sequoia": (281, 96, 11, 11),
+    "prompt_lookup": (7, 42, 1, 1),
+    "suffix": (7, 48, 1, 1),
+}
+OWN_TREES = {"traversal", "optimal", "top_and_sample", "sequoia", "prompt_lookup", "suffix"}
 
 
 def model(layers: int) -> HuggingFaceModel:
@@ -74,7 +94,11 @@ def measured() -> dict[str, Counts]:
             sampling = SamplingSettings(temperature=1.0, top_p=0.9)
             drafts = [pair[1]] if kind == "language_model" else []
             built = build_decoder(
-                resolve_spec(settings, spec), pair[0], drafts, sampling, heads=heads.get(kind)
+                resolve_spec(settings, None if name in OWN_TREES else spec),
+                pair[0],
+                drafts,
+                sampling,
+                heads=heads.get(kind),
             )
             request = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 40)
             found[name] = counted(sim, built, [request], heads.get(kind))
@@ -107,9 +131,11 @@ def page(found: dict[str, Counts]) -> str:
         lines.append("| " + " | ".join([name, SPECS[name], *cells]) + " |")
     lines += [
         "",
-        "Several sequences at once (`beam_sampling`, `beam_search`, `dsbd`) are still verified "
-        "layer by layer: the law of a layer depends on which beams of the layer before stand, and "
-        "each is a warp of its own; what their rows are is still copied part by part. A stochastic "
+        "Draft beams (`dsbd`) are verified layer by layer: the law of a layer depends on which "
+        "beams of the layer before stand, and each is a warp of its own. `block` and `traversal` "
+        "carry a quota from node to node, `optimal` finds eight levels of its choice one after the "
+        "other. `prompt_lookup` and `suffix` draw each position's number by a call of its own, 11 "
+        "and 17 a row, as plain decoding does. A stochastic "
         "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
         "sort over all parents.",
     ]

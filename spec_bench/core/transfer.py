@@ -49,6 +49,12 @@ def _range(count: int, device: torch.device) -> Tensor:
         return torch.arange(count).to(device)
 
 
+def forget_constants() -> None:
+    """Gives back the memory of all constants."""
+    constant_of_type.cache_clear()
+    _range.cache_clear()
+
+
 class Known(list[Any]):
     """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
 

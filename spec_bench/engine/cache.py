@@ -216,6 +216,12 @@ class SlotCache(Cache):
         self._index.clear()
         self.views = self._cut(plan, first) if views and first == last else None
 
+    def end(self) -> None:
+        """The pass is over: what it was told is let go, the copy to the device included."""
+        self.plan = WritePlan(slice(0, 1), [0], 0, 0)
+        self.views = None
+        self._index.clear()
+
     def _cut(self, plan: WritePlan, first: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """What every layer reads and writes in a pass that starts at one slot."""
         views: list[Any] = [None] * len(self.layers)

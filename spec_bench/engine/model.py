@@ -322,6 +322,7 @@ class HuggingFaceModel:
                         output_hidden_states=bool(needs_hidden),
                     )
                 )
+        cache.end()
         logits = _rows([output.logits for output in outputs])
         if not needs_hidden:
             return (logits,)

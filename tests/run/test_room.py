@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spec_bench.core.transfer import constant_of_type
+from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -53,7 +53,7 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family: P
     slots = max(slots_of(decoder_settings(*each), PROMPT, NEW) for each in GROWING)
     planned = job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
-    constant_of_type.cache_clear()
+    forget_constants()
     before = live_bytes()
     target, draft = (load_model(ModelSpec(path)) for path in (pair.target, str(pair.draft)))
     weights = live_bytes() - before
@@ -69,7 +69,7 @@ def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family: P
     seen = []
     for decoder in decoders:
         decoder.generate(asked, seed=0)
-        constant_of_type.cache_clear()  # what never changes stays, and is no cache's
+        forget_constants()  # what never changes stays, and is no cache's
         seen.append(live_bytes() - before - weights)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(planned.cache_bytes, rel=0.05)
