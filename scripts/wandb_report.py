@@ -98,6 +98,8 @@ def reference(paper: str, target: str, draft: str | None, task: str) -> Referenc
     known = load_paper(paper)
     rows = side_by_side(known.numbers)
     pairs = dict.fromkeys(_pair(row) for row in rows)
+    if not pairs:
+        raise ValueError(f"{paper} prints no numbers of decoders")
     own = [r for r in rows if target in ("", r["target"]) and draft in (None, r["draft"])]
     if not own:
         asked = f"{target or 'any target'} with {draft or 'any draft'}"

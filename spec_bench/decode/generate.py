@@ -110,8 +110,10 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return self.calls
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """The library's own cache grows to the text and what is proposed behind it."""
-        return longest_prompt + max_new_tokens + self.aid.tokens
+        """The library's own cache grows to the text and what is proposed behind it; with the root,
+        as our own decoders count.
+        """
+        return longest_prompt + max_new_tokens + 1 + self.aid.tokens
 
     def reserve(self, slots: int) -> None:
         """The library makes its cache itself, anew for every text."""

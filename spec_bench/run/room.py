@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spec_bench.decode.config import read_decoder
-from spec_bench.tree.base import GrownTree
-
 
 def slots_of(decoder: Mapping[str, Any], prompt: int, new_tokens: int) -> int:
     """What the built decoder's ``slots_needed`` says.
@@ -17,6 +14,9 @@ def slots_of(decoder: Mapping[str, Any], prompt: int, new_tokens: int) -> int:
         prompt: tokens of the longest prompt.
         new_tokens: limit on an answer.
     """
+    from spec_bench.decode.config import read_decoder  # they need torch, which refusals do without
+    from spec_bench.tree.base import GrownTree
+
     config = read_decoder(decoder)
     tree: Any = config.tree
     if isinstance(tree, GrownTree):

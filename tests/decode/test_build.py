@@ -86,7 +86,7 @@ def altered(name: str, block: str, **values: object) -> dict:
         (altered("rsd_s", "tree", policy="bush"), "iid_paths, node_list, root"),
         (altered("rsd_s", "tree", paths=3), "tree.paths does not belong"),
         (altered("sd", "drafter", kind="none"), "'none' does not go with tree policy 'chain'"),
-        (altered("sd", "drafter", kind="oracle"), "language_model, lookup, medusa, none"),
+        (altered("sd", "drafter", kind="oracle"), "language_model, lookup, lookup_or_model"),
         (altered("rsd_s", "drafter", drafts=2), "2 drafts need tree.policy 'widths'"),
         (
             altered("sd", "tree", depth=True),

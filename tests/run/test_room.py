@@ -10,7 +10,7 @@ import torch
 
 from spec_bench.core.transfer import forget_constants
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.pool import CachePool
 from spec_bench.records import Request
@@ -42,7 +42,7 @@ def test_a_decoders_room_follows_from_its_settings(name: str) -> None:
     settings, (target, draft) = decoder_settings(name), tiny_pair("llama")
     kind = settings["drafter"]["kind"]
     heads = HEADS[kind](32, target.vocab_size) if kind in HEADS else None
-    drafts = [draft] if kind == "language_model" else []
+    drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
     assert slots_of(settings, 17, 9) == built.slots_needed(17, 9)
 
