@@ -34,7 +34,7 @@ RSD_S = CASES[
 # RSD-C's tree has most outcomes: the command line enumerates it.
 # Rules that are enumerated on deeper trees beside this, on trees of many outcomes.
 MANY = ("2-1, i.i.d.", "2-1, without", "iid_paths", "sampled_list")
-AGAIN = ("traversal", "optimal")
+AGAIN = ("traversal", "optimal", "naive")
 ELSEWHERE = ("eagle",)  # tests.decode.test_eagle
 FAST = [
     pytest.param(case, marks=pytest.mark.slow)

@@ -73,7 +73,13 @@ def error(config: DecoderConfig, how: str) -> float:
     return max(abs(got[tokens] - chance) for tokens, chance in expected.items())
 
 
-@pytest.mark.parametrize("name", [AR, *DRAFTED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name.startswith("widths") else name
+        for name in (AR, *DRAFTED)
+    ],
+)
 def test_one_iteration_has_exactly_the_models_law(name: str) -> None:
     assert error(CASES[name], "none") <= 1e-9
 

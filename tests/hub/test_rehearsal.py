@@ -41,14 +41,17 @@ def rehearsed(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_three_commands_of_each_paper_end_in_rows_after_the_printed_training(
-    tmp_path: Path,
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_commands_of_each_paper_end_in_rows_after_the_printed_training(
+    tmp_path: Path, count: int
 ) -> None:
-    few = [each.first_job() for each in few_of_each(printed_commands(), 3)]
+    printed = printed_commands()
+    trained = "name=redrafter_vicuna_7b_blocks4"
     own = [
-        each.text for each in few if each.recipe or "name=redrafter_vicuna_7b_blocks4" in each.text
+        *(each.first_job().text for each in few_of_each(printed, 3) if trained in each.text),
+        *(each.first_job().text for each in few_of_each(printed, count) if each.recipe),
     ]
-    assert len(own) == 3 * len(PAPERS) + 1
+    assert len(own) == count * len(PAPERS) + 1
     (tmp_path / "commands").write_text("".join(f"{text}\n" for text in own))
     said = rehearsed(tmp_path, "--of", str(tmp_path / "commands"))
     assert f"{len(own)} commands tried, {len(own)} run, 0 refused, 0 failed" in said

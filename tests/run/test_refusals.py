@@ -157,7 +157,7 @@ def complaint(capture: pytest.CaptureFixture[str], overrides: list[str]) -> str:
     return f"written: {sorted(Path().iterdir())}" if any(Path().iterdir()) else ""
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(450, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [30, pytest.param(450, marks=pytest.mark.slow)])
 def test_wrong_overrides_of_every_group_are_one_line_and_write_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
