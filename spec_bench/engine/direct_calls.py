@@ -26,7 +26,7 @@ def call_directly(model: nn.Module) -> None:
 
 
 @cache
-def _direct(kind: type[nn.Module]) -> type[nn.Module]:
+def _direct(kind: Any) -> Any:
     """The same class with a shorter way to ``forward``."""
 
     def call(self: Any, *args: Any, **given: Any) -> Any:
