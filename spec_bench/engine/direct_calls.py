@@ -20,7 +20,7 @@ def call_directly(model: nn.Module) -> None:
     process are not looked for.
     """
     for module in model.modules():
-        kind = type(module)
+        kind: Any = type(module)
         if kind.__call__ is nn.Module.__call__ and not isinstance(module, nn.ModuleList):
             module.__class__ = _direct(kind)
 
