@@ -57,6 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+# Where each command's files go, and what is there unless told.
+_OUTPUTS = {
+    "table": ("FILE", "print it"),
+    "figure": ("FOLDER", "figures in the results folder"),
+    "page": ("FILE", "beside it"),
+    "results": ("FOLDER", "beside it"),
+    "sweep": ("FILE", "beside it"),
+    "export": ("FOLDER", "export beside the table"),
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """Answers a wrong request with one line."""
 
@@ -91,27 +102,17 @@ def _parser() -> argparse.ArgumentParser:
         default="markdown",
         help="of the table",
     )
-    made["table"].add_argument("--output", type=Path, metavar="FILE", help="default: print it")
-    made["figure"].add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: figures in the results folder"
-    )
     made["checks"].add_argument("paper", help="such as rsd")
     made["page"].add_argument("name", help="an experiment, such as rsd-exp1, or a results.csv")
-    made["page"].add_argument("--output", type=Path, metavar="FILE", help="default: beside it")
     for name in ("all", "records"):
         made[name].add_argument(
             "names", nargs="*", metavar="NAME", help="experiments; default: all"
         )
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
-    made["results"].add_argument("--output", type=Path, metavar="FOLDER", help="default: beside it")
-
-    made["sweep"].add_argument("name", help="an experiment, or a results.csv")
-    made["sweep"].add_argument("--output", type=Path, metavar="FILE", help="default: beside it")
-    made["export"].add_argument("name", help="an experiment, or a results.csv")
-    made["export"].add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: export beside the table"
-    )
-
+    for name in ("sweep", "export"):
+        made[name].add_argument("name", help="an experiment, or a results.csv")
+    for name, (kind, usual) in _OUTPUTS.items():
+        made[name].add_argument("--output", type=Path, metavar=kind, help=f"default: {usual}")
     _add_answers(made["answers"])
 
     for name in COMMANDS.keys() - {"results"}:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.listening import listening
 
 KEY = "sk-not-to-be-written-anywhere-4711"
 
@@ -74,14 +75,5 @@ def serving(judge: Judge) -> Iterator[Judge]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    judge.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with listening(Handler) as judge.url:
         yield judge
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.listening import listening
 
 Steps = Sequence[Sequence[int]]
 
@@ -103,15 +105,8 @@ def serving(completions: Completions) -> Iterator[Completions]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    completions.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
-        yield completions
-    finally:
-        completions.ended.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as completions.url:
+        try:
+            yield completions
+        finally:
+            completions.ended.set()
