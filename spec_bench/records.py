@@ -30,7 +30,7 @@ Finish = Literal["stop", "length"]
 Baseline = Literal["same job", "earlier job"]
 Stage = Literal["", "screen", "confirm"]
 
-ENGINE = 1
+ENGINE = 2
 """The number of the code that decodes. Raised by one when the same settings give other tokens, or
 when what is timed, or how fast, changes; not with every commit. It is part of a run id, so that
 cells of an older engine are decoded again and never stand beside those of a newer one; rows

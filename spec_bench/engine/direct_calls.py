@@ -1,8 +1,10 @@
 """Calls of a model's modules without the questions that ``torch.nn.Module`` asks at each of them.
 
 A forward pass of a small model calls hundreds of modules, and each call looks for seven kinds of
-hook and for a tracer before it comes to the module's own code: on a CPU some 5% of a pass. Here a
-module is asked for its own hooks alone. Numbers, parameters and names stay as they are.
+hook and for a tracer before it comes to the module's own code; and each name of a part or a weight
+is looked for in three tables after Python has not found it. On a CPU that is some 8% of a pass.
+Here a module is asked for its own hooks alone, and its parts and weights are where Python looks
+first. Numbers, parameters and names stay as they are.
 """
 
 from __future__ import annotations
@@ -16,10 +18,15 @@ from torch import nn
 def call_directly(model: nn.Module) -> None:
     """Has every module of a model called directly, where its class adds nothing to a call.
 
-    Not for a model that is traced, trained or pickled: backward hooks and hooks of the whole
-    process are not looked for.
+    Not for a model that is traced, trained, pickled or moved: backward hooks and hooks of the whole
+    process are not looked for. Buffers stay where they are, since rotary embeddings make theirs
+    anew; so do all weights of a model that accelerate moves to and fro.
     """
+    moved = any(hasattr(module, "_hf_hook") for module in model.modules())
     for module in model.modules():
+        vars(module).update(module._modules)
+        if not moved:
+            vars(module).update(module._parameters)
         kind: Any = type(module)
         if kind.__call__ is nn.Module.__call__ and not isinstance(module, nn.ModuleList):
             module.__class__ = _direct(kind)

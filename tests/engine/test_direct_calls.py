@@ -51,3 +51,36 @@ def test_a_class_that_adds_to_a_call_keeps_it() -> None:
     expected = own(torch.ones(1, 2))
     call_directly(own)
     assert torch.equal(own(torch.ones(1, 2)), expected)
+
+
+def test_what_is_put_in_a_parts_place_later_is_used() -> None:
+    """A part, a weight and a buffer: rotary embeddings make their buffers anew."""
+
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2, bias=False)
+            self.register_buffer("shift", torch.zeros(2))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.inner(inputs) + self.shift
+
+    model = Shifted()
+    call_directly(model)
+    model.shift = torch.ones(2)
+    model.inner.weight = nn.Parameter(torch.eye(2))
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [4.0, 5.0]
+    model.inner.weight.data = 2 * torch.eye(2)
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [7.0, 9.0]
+    model.inner = nn.Identity()
+    assert model(torch.tensor([3.0, 4.0])).tolist() == [4.0, 5.0]
+
+
+def test_weights_that_are_moved_to_and_fro_are_looked_for_at_every_pass() -> None:
+    """accelerate keeps them elsewhere and writes the table of a module's weights for its pass."""
+    model = small()
+    model[0]._hf_hook = object()
+    call_directly(model)
+    model[2]._parameters["bias"] = nn.Parameter(torch.full((2,), 7.0))
+    model[2]._parameters["weight"] = nn.Parameter(torch.zeros(2, 4))
+    assert model(torch.randn(1, 3)).tolist() == [[7.0, 7.0]]
