@@ -29,6 +29,33 @@ def fixed_answers(example: Example) -> tuple[str, ...]:
     return tuple(found)
 
 
+def history_before(
+    task: str, example: Example, turn: int, given: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The answers that a turn continues, one per earlier turn.
+
+    Args:
+        task: its name, for messages.
+        example: what is asked.
+        turn: which of its turns, from 0.
+        given: the answers so far; None takes the fixed ones.
+
+    Raises:
+        ValueError: no such turn, or an earlier turn without an answer.
+    """
+    if not 0 <= turn < len(example.turns):
+        raise ValueError(
+            f"task {task}: example {example.id} has turns 0..{len(example.turns) - 1}, not {turn}"
+        )
+    history = fixed_answers(example) if given is None else given
+    if len(history) < turn:
+        raise ValueError(
+            f"task {task}: turn {turn} of example {example.id} needs the answers to the"
+            f" {turn} turns before it, got {len(history)}"
+        )
+    return tuple(history[:turn])
+
+
 def turns_asked(example: Example, later_turns: str) -> int:
     """How many turns can be asked.
 

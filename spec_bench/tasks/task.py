@@ -15,16 +15,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from spec_bench.records import SqlReference
 from spec_bench.tasks.archive import Archive, fetched
-from spec_bench.tasks.conversation import fixed_answers, read_answers, turns_asked
+from spec_bench.tasks.conversation import history_before, read_answers, turns_asked
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.messages import Turns, read_references, read_turns
-from spec_bench.tasks.room import cut
-from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import EMBEDDED, Line, Row, Source, commit_of, label_of, load_rows
-from spec_bench.tasks.template import choose, fill, look_up, placeholders
+from spec_bench.tasks.row_reader import RowReader
+from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
+from spec_bench.tasks.stops import cut_at, stops_of
+from spec_bench.tasks.template import fill, named
 from spec_bench.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
@@ -39,21 +37,6 @@ def _listed(value: Any) -> Any:
 def _or_empty(value: Any) -> Any:
     """Null as an empty mapping."""
     return {} if value is None else value
-
-
-def _names(key: str, template: str) -> list[str]:
-    """The names in a template.
-
-    Raises:
-        ValueError: its braces do not match, or one of them names nothing.
-    """
-    try:
-        names = placeholders(template)
-    except ValueError as error:
-        raise ValueError(f"{key}: {error}") from None
-    if "" in names:
-        raise ValueError(f"{key} must name a field in its braces, got {template!r}")
-    return names
 
 
 Texts = Annotated[
@@ -133,9 +116,9 @@ class Task:
         if self.metrics is not None:
             object.__setattr__(self, "scores", self.metrics)
         for template in self.template:
-            if not _names("task.template", template):
+            if not named("task.template", template):
                 raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
-        if _names("task.plain", self.plain) != ["turn"]:
+        if named("task.plain", self.plain) != ["turn"]:
             raise ValueError(f"task.plain must be a text with {{turn}} in it, got {self.plain!r}")
         if self.answers is not None and self.later_turns != "fixed":
             raise ValueError(
@@ -156,7 +139,8 @@ class Task:
         rows = self._rows(limit, offset)
         if not rows:
             raise ValueError(f"task {self.name}: no rows from offset {offset} on")
-        examples = [self._example(row, index) for index, row in rows]
+        reader = self._reader
+        examples = [reader.example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
             raise ValueError(f"task {self.name}: ids occur twice: {', '.join(twice[:5])}")
@@ -170,21 +154,31 @@ class Task:
         if self.sample == "first" and not self.answered_only:
             return list(enumerate(load_rows(self.source, self.name, limit, offset), offset))
         rows = load_rows(self.source, self.name)
-        order = [index for index, row in enumerate(rows) if self._is_asked(row)]
+        reader, every = self._reader, not self.answered_only
+        order = [index for index, row in enumerate(rows) if every or reader.is_answered(row)]
         if self.sample == "random":
             order = Random(self.sample_seed).sample(order, len(order))
         taken = order[offset:] if limit is None else order[offset : offset + limit]
         return [(index, rows[index]) for index in sorted(taken)]
 
-    def _is_asked(self, row: Row) -> bool:
-        """Whether a row is none that ``answered_only`` leaves out."""
-        if not self.answered_only or self.reference is None:
-            return True
-        return bool(look_up(row, self.reference, self.fields, default=None))
+    @property
+    def _reader(self) -> RowReader:
+        """What makes an example of a row."""
+        return RowReader(
+            self.name,
+            self.template,
+            self.fields,
+            self.turns,
+            self.reference,
+            self._instruction,
+            scored=bool(self.scores),
+            runs_sql=RUNS_SQL in self.scores,
+            databases=lambda: self.database_folder,
+        )
 
     def cut_to(self, example: Example, most: int) -> Example:
         """An example with every text that its row fills in cut to so many letters; see ``room``."""
-        return replace(example, turns=self._turns(example.meta, most).asked)
+        return replace(example, turns=self._reader.read_turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:
         """How many of an example's turns are asked; see ``turns_asked``."""
@@ -202,7 +196,7 @@ class Task:
         Raises:
             ValueError: no such turn, or an earlier turn without an answer.
         """
-        answers = self._history(example, turn, history)
+        answers = history_before(self.name, example, turn, history)
         asked = [fill(self.plain, {"turn": text}) for text in example.turns[: turn + 1]]
         past = (f"{text} {answer}\n" for text, answer in zip(asked[:-1], answers, strict=True))
         before = f"{example.system}\n" if example.system else ""
@@ -212,7 +206,7 @@ class Task:
         self, example: Example, turn: int = 0, history: Sequence[str] | None = None
     ) -> list[dict[str, str]]:
         """The same as a list of chat messages, the last one the user's; see ``prompt``."""
-        answers = self._history(example, turn, history)
+        answers = history_before(self.name, example, turn, history)
         messages = [{"role": "system", "content": example.system}] if example.system else []
         messages.append({"role": "user", "content": example.turns[0]})
         for answer, text in zip(answers, example.turns[1 : turn + 1], strict=True):
@@ -248,21 +242,12 @@ class Task:
 
     def stop_ids(self, tokenizer: Any) -> tuple[int, ...]:
         """Ids that end an answer: end-of-sequence, and stop texts that are a single token."""
-        return tuple(dict.fromkeys(self._stops(tokenizer).values()))
+        return tuple(dict.fromkeys(stops_of(self.stop, tokenizer).values()))
 
     def stop_rule(self, tokenizer: Any) -> str:
         """What ends an answer before its limit, such as ``eos+newline``; "" where nothing does."""
-        return "+".join("newline" if name == "\n" else name for name in self._stops(tokenizer))
-
-    def _stops(self, tokenizer: Any) -> dict[str, int]:
-        """What ends an answer, ``eos`` or a text, and its token id."""
-        ids = {} if tokenizer.eos_token_id is None else {"eos": int(tokenizer.eos_token_id)}
-        for text in self.stop:
-            # Some tokenizers put a blank piece first, so it is the last piece that counts.
-            last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
-            if last and tokenizer.decode(last) == text:
-                ids[text] = last[0]
-        return ids
+        ends = stops_of(self.stop, tokenizer)
+        return "+".join("newline" if name == "\n" else name for name in ends)
 
     @property
     def data_file(self) -> str:
@@ -284,89 +269,11 @@ class Task:
 
     def postprocess(self, text: str) -> str:
         """The answer in a decoded text: cut at the first stop text, blanks at the ends removed."""
-        text = text.lstrip()
-        cuts = [text.find(stop) for stop in self.stop]
-        return text[: min((cut for cut in cuts if cut >= 0), default=len(text))].strip()
+        return cut_at(self.stop, text)
 
     def references(self, example: Example, turn: int = 0) -> list[str]:
         """Reference answers to a turn; empty where there are none."""
         return list(example.references[turn])
-
-    def _history(
-        self, example: Example, turn: int, history: Sequence[str] | None
-    ) -> tuple[str, ...]:
-        if not 0 <= turn < len(example.turns):
-            raise ValueError(
-                f"task {self.name}: example {example.id} has turns 0..{len(example.turns) - 1},"
-                f" not {turn}"
-            )
-        if history is None:
-            history = fixed_answers(example)
-        if len(history) < turn:
-            raise ValueError(
-                f"task {self.name}: turn {turn} of example {example.id} needs the answers to the"
-                f" {turn} turns before it, got {len(history)}"
-            )
-        return tuple(history[:turn])
-
-    def _example(self, row: Row, index: int) -> Example:
-        try:
-            turns = self._turns(row)
-            references = self._references(row, turns)
-            identity = look_up(row, "id", self.fields, default=None)
-            category = self._category(row)
-        except ValueError as error:
-            where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
-            raise ValueError(f"task {self.name}, {where}: {error}") from error
-        name = str(index if identity is None else identity)
-        return Example(
-            *(name, turns.asked, references, dict(row), turns.answers, turns.system, category)
-        )
-
-    def _category(self, row: Row) -> str:
-        """What kind of prompt the row says it is; "" where it says nothing, or no text.
-
-        Raises:
-            ValueError: ``fields`` names where it stands, and it does not stand there.
-        """
-        optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
-        found = look_up(row, "category", self.fields, **optional)
-        return str(found) if type(found) in (str, int) else ""
-
-    def _turns(self, row: Row, most: int | None = None) -> Turns:
-        """What the row asks, with the template filled in and its texts cut to so many letters."""
-        names = self._names()
-        values = {
-            name: cut(
-                self._schema(row) if name == "schema" else look_up(row, name, self.fields), most
-            )
-            for name in sorted(names - {"turn"})
-        }
-        if self.turns is None or "turn" not in names:
-            return Turns((self._instruction + fill(choose(self.template, values), values),))
-        turns = read_turns(look_up(row, self.turns, self.fields), self.turns)
-        filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
-        said = [fill(choose(self.template, one), one) for one in filled]
-        return replace(turns, asked=tuple(self._instruction + text for text in said))
-
-    def _names(self) -> set[str]:
-        """What the templates ask for."""
-        return {name for template in self.template for name in placeholders(template)}
-
-    def _schema(self, row: Row) -> str:
-        """The schema of the row's database, unless the row brings it as a column."""
-        given = look_up(row, "schema", self.fields, default=None)
-        if given is not None:
-            return str(given)
-        return schema_text(self._database(row))
-
-    def _database(self, row: Row) -> Path:
-        """The file of the row's database.
-
-        Raises:
-            ValueError: no such file, or a row without ``db_id``.
-        """
-        return database_file(self.database_folder, str(look_up(row, "db_id", self.fields)))
 
     @property
     def database_folder(self) -> Path:
@@ -387,21 +294,3 @@ class Task:
                 "the hub has no databases; set task.database to the folder that holds them"
             )
         return fetched(self.databases)
-
-    def _references(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
-        """Reference answers per turn; a recorded answer to the last turn stands in for none."""
-        count = len(turns.asked)
-        if self.reference is None:
-            return ((),) * count
-        recorded = turns.answers if len(turns.answers) == count else ()
-        # Where nothing is scored a dataset without references is as good.
-        optional: dict[str, Any] = {} if self.scores and not recorded else {"default": recorded}
-        found = read_references(
-            look_up(row, self.reference, self.fields, **optional), self.reference
-        )
-        if RUNS_SQL in self.scores:
-            database = self._database(row)
-            found = [tuple(SqlReference(gold, database) for gold in golds) for golds in found]
-        if self.turns is None or "turn" not in self._names():
-            return (tuple(gold for golds in found for gold in golds),)
-        return (*found[:count], *[()] * (count - len(found)))

@@ -28,6 +28,25 @@ def placeholders(template: str) -> list[str]:
         raise ValueError(f"template {template!r}: {error}") from None
 
 
+def named(key: str, template: str) -> list[str]:
+    """The names in a template of the settings.
+
+    Args:
+        key: the template's, for messages.
+        template: its text.
+
+    Raises:
+        ValueError: its braces do not match, or one of them names nothing.
+    """
+    try:
+        names = placeholders(template)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    if "" in names:
+        raise ValueError(f"{key} must name a field in its braces, got {template!r}")
+    return names
+
+
 def fill(template: str, values: Mapping[str, Any]) -> str:
     """The template with each ``{name}`` replaced, None by nothing; braces in values stay."""
     parts = []

@@ -1,0 +1,154 @@
+"""From a row of a dataset to an example: its turns, its references, its id and category.
+
+Knows templates, and where a row's field or database is found; nothing about tokenizers, and nothing
+about which rows are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spec_bench.records import SqlReference
+from spec_bench.tasks.example import Example
+from spec_bench.tasks.messages import Turns, read_references, read_turns
+from spec_bench.tasks.room import cut
+from spec_bench.tasks.schema import database_file, schema_text
+from spec_bench.tasks.source import Line, Row
+from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """What is read of a row, and how.
+
+    Attributes:
+        task: the task's name, for messages.
+        templates: of one turn; the first whose fields are all filled is used.
+        fields: name in a template -> column or path into columns.
+        turns: the field that holds a list of turns; None: the row is one turn.
+        reference: the field that holds the reference answer; None where there is none.
+        instruction: what stands before every turn, its end included; "" where nothing does.
+        scored: whether answers are scored, so that a reference must be there.
+        runs_sql: whether references are SQL that is asked of the row's database.
+        databases: the folder of all databases; called only where a row needs its own.
+    """
+
+    task: str
+    templates: tuple[str, ...]
+    fields: Fields
+    turns: str | None
+    reference: str | None
+    instruction: str
+    scored: bool
+    runs_sql: bool
+    databases: Callable[[], Path]
+
+    def example(self, row: Row, index: int) -> Example:
+        """The example that a row makes.
+
+        Args:
+            row: the row.
+            index: its place in the source: the example's id where the row has none.
+
+        Raises:
+            ValueError: a field, a reference or the database is missing or of no use; the message
+                says which row.
+        """
+        try:
+            turns = self.read_turns(row)
+            references = self._references(row, turns)
+            identity = look_up(row, "id", self.fields, default=None)
+            category = self._category(row)
+        except ValueError as error:
+            where = f"line {row.number}" if isinstance(row, Line) else f"row {index}"
+            raise ValueError(f"task {self.task}, {where}: {error}") from error
+        name = str(index if identity is None else identity)
+        return Example(
+            *(name, turns.asked, references, dict(row), turns.answers, turns.system, category)
+        )
+
+    def read_turns(self, row: Row, most: int | None = None) -> Turns:
+        """What the row asks, with the template filled in.
+
+        Args:
+            row: the row.
+            most: letters to which each of its texts is cut; None: as they are.
+
+        Raises:
+            ValueError: a field is missing, or holds no turns.
+        """
+        values = {
+            name: cut(
+                self._schema(row) if name == "schema" else look_up(row, name, self.fields), most
+            )
+            for name in sorted(self._names - {"turn"})
+        }
+        if self._turns_field is None:
+            return Turns((self.instruction + fill(choose(self.templates, values), values),))
+        turns = read_turns(look_up(row, self._turns_field, self.fields), self._turns_field)
+        filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
+        said = [fill(choose(self.templates, one), one) for one in filled]
+        return replace(turns, asked=tuple(self.instruction + text for text in said))
+
+    def is_answered(self, row: Row) -> bool:
+        """Whether the row has a reference answer, where it is said what that is."""
+        if self.reference is None:
+            return True
+        return bool(look_up(row, self.reference, self.fields, default=None))
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """What the templates ask for."""
+        return {name for template in self.templates for name in placeholders(template)}
+
+    @property
+    def _turns_field(self) -> str | None:
+        """Where the turns stand; None where no template asks for one."""
+        return self.turns if "turn" in self._names else None
+
+    def _category(self, row: Row) -> str:
+        """What kind of prompt the row says it is; "" where it says nothing, or no text.
+
+        Raises:
+            ValueError: ``fields`` names where it stands, and it does not stand there.
+        """
+        optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
+        found = look_up(row, "category", self.fields, **optional)
+        return str(found) if type(found) in (str, int) else ""
+
+    def _references(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
+        """Reference answers per turn; a recorded answer to the last turn stands in for none."""
+        count = len(turns.asked)
+        if self.reference is None:
+            return ((),) * count
+        recorded = turns.answers if len(turns.answers) == count else ()
+        # Where nothing is scored a dataset without references is as good.
+        optional: dict[str, Any] = {} if self.scored and not recorded else {"default": recorded}
+        found = read_references(
+            look_up(row, self.reference, self.fields, **optional), self.reference
+        )
+        if self.runs_sql:
+            database = self._database(row)
+            found = [tuple(SqlReference(gold, database) for gold in golds) for golds in found]
+        if self._turns_field is None:
+            return (tuple(gold for golds in found for gold in golds),)
+        return (*found[:count], *[()] * (count - len(found)))
+
+    def _schema(self, row: Row) -> str:
+        """The schema of the row's database, unless the row brings it as a column."""
+        given = look_up(row, "schema", self.fields, default=None)
+        if given is not None:
+            return str(given)
+        return schema_text(self._database(row))
+
+    def _database(self, row: Row) -> Path:
+        """The file of the row's database.
+
+        Raises:
+            ValueError: no such file, or a row without ``db_id``.
+        """
+        return database_file(self.databases(), str(look_up(row, "db_id", self.fields)))
