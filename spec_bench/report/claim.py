@@ -86,7 +86,8 @@ class Claim(_Strict):
 
     Attributes:
         claim: what is checked, with fields in braces: ``{left}``, ``{right}``, ``{metric}``, ...
-        sentence: the paper's own words; "" where the check is ours.
+        sentence: the paper's own words; "" where they are not at hand, or the check is ours.
+        reported: in place of these, what the paper reports as a summary states it.
         section: where the paper says it.
         ours: that no sentence of the paper says it.
         function: name of a check of its own form; then nothing below but ``experiments`` counts.
@@ -126,6 +127,7 @@ class Claim(_Strict):
 
     claim: str = ""
     sentence: str = ""
+    reported: str = ""
     section: str = ""
     ours: bool = False
     function: str = ""
@@ -172,8 +174,11 @@ class Claim(_Strict):
     @model_validator(mode="after")
     def _complete(self) -> Claim:
         """What one field asks of another."""
-        if bool(self.sentence) == (self.ours or not self.section):
-            raise ValueError("a claim has the paper's sentence and its section, or says ours: true")
+        if self.sentence and self.reported:
+            raise ValueError("a claim has the paper's sentence or what it reported, not both")
+        if bool(self.said) == (self.ours or not self.section):
+            what = "the paper's sentence, or what it reported, and its section"
+            raise ValueError(f"a claim has {what}, or says ours: true")
         if not self.function and not (self.claim and self.sides and self.metric):
             raise ValueError("a claim without a function needs claim, left and metric")
         if (self.every is not None or self.majority) and not self.each:
@@ -181,6 +186,13 @@ class Claim(_Strict):
         if (self.compare in ("steps", "ends", "interpolated")) != bool(self.along):
             raise ValueError("along goes with compare: steps, ends or interpolated")
         return self
+
+    @property
+    def said(self) -> str:
+        """What the paper says: its words as a quotation, a summary as one; "" where we say it."""
+        if self.reported:
+            return f"reported, in a summary's words: {self.reported}"
+        return f"“{self.sentence}”" if self.sentence else ""
 
     @property
     def key(self) -> str:

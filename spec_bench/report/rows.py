@@ -7,7 +7,7 @@ behind a row is read by ``report.records``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +34,7 @@ def load_rows(root: Path) -> pd.DataFrame:
 
 
 def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """The rows of the recipe's own experiments; all where it has none.
+    """The rows that a figure may take; of one without a model, its own file.
 
     Args:
         item: the figure. One that no model is needed for names a file of its own.
@@ -50,9 +50,23 @@ def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame
         if not found:
             raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
         return pd.read_csv(found[0])
-    if rows.empty or not item.recipes:
+    return of_recipes(rows, item.experiments)
+
+
+def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
+    """The rows that a paper's table, figure or claim may take: its own jobs', if there are any.
+
+    Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
+    at the same temperature in another paper's job need not. Where none of its own is there, all
+    rows are taken, wherever they come from.
+
+    Args:
+        rows: measured cells; a column ``experiment`` names the folder each came from.
+        experiments: the folders that its recipes write to; none: all rows are taken.
+    """
+    if "experiment" not in rows:
         return rows
-    own = rows[rows.experiment.isin(item.experiments)]
+    own = rows[rows.experiment.isin(list(experiments))]
     return rows if own.empty else own
 
 

@@ -17,7 +17,7 @@ OURS = "not said by the paper, checked beside it"
 
 
 def print_checks(checks: Sequence[Check], summary: Summary) -> None:
-    """What the checks come to, then each under the paper's sentence and its section."""
+    """What the checks come to, then each under what the paper says and its section."""
     console = Console(highlight=False, soft_wrap=False)
     console.width = max(console.width, 130)
     console.print(_escaped(summary.sentence))
@@ -25,26 +25,26 @@ def print_checks(checks: Sequence[Check], summary: Summary) -> None:
         console.print(_counts(summary))
     found: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        found.setdefault((check.sentence, check.section), []).append(check)
-    for (sentence, section), own in found.items():
+        found.setdefault((check.said, check.section), []).append(check)
+    for (text, section), own in found.items():
         if summary.lines:
-            console.print(f"\n[bold]{_escaped(said(sentence, section))}[/bold]")
+            console.print(f"\n[bold]{_escaped(said(text, section))}[/bold]")
         console.print(_table(own))
 
 
-def said(sentence: str, section: str) -> str:
-    """The paper's words with their place."""
-    return f"“{sentence}” ({section})" if sentence else OURS
+def said(text: str, section: str) -> str:
+    """What the paper says, with its place."""
+    return f"{text} ({section})" if text else OURS
 
 
 def _counts(summary: Summary) -> Table:
-    """How many checks of each sentence came out how."""
+    """How many checks of each thing said came out how."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("the paper's words")
+    table.add_column("what the paper says")
     for verdict in summary.verdicts:
         table.add_column(verdict, justify="right")
     for line in summary.lines:
-        table.add_row(_escaped(said(line.sentence, line.section)), *line.cells(summary.verdicts))
+        table.add_row(_escaped(said(line.said, line.section)), *line.cells(summary.verdicts))
     return table
 
 

@@ -60,6 +60,19 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path: P
     assert only.setting == "" and not only.title.endswith(")")
 
 
+def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path: Path) -> None:
+    item, other = find_table("rsd/1"), {"pair": "opt_13b", "max_new_tokens": 128}
+    write(tmp_path, "rsd-exp1", cells(max_new_tokens=128)[0])
+    write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), cells(**other)[0])
+    (grid,) = build_tables(item, Measured.below(tmp_path))
+    shown = [cell.ours for line in grid.lines for cell in line.cells if cell.ours]
+    assert [ours.value for ours in shown] == [2.0] and grid.setting == ""
+    assert not any("other experiments" in note for note in grid.notes)
+    # Of a pair that none of its jobs measured there is nothing else to show, and the note says so.
+    (moved,) = build_tables(item, Measured.below(tmp_path), "opt_13b")
+    assert any("1 of 1 cells come from other experiments" in note for note in moved.notes)
+
+
 def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", *cells(stage="screen"), cells(stage="confirm")[0])
     grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))

@@ -110,7 +110,7 @@ def test_a_figure_shows_its_own_pairs_or_else_all() -> None:
     assert set(own_pairs_first(EXP1, pairs_of(FIG4)).pair) == {"embedded"}
 
 
-def test_a_cell_measured_twice_is_shown_once_from_its_own_experiment() -> None:
+def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone() -> None:
     rows = pd.concat(
         [
             frame(row("sd", "6", prompts=90)).assign(experiment="quickstart"),
@@ -122,7 +122,9 @@ def test_a_cell_measured_twice_is_shown_once_from_its_own_experiment() -> None:
         ignore_index=True,
     )
     shown = usable(rows, FIG5)
-    assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30), ("dolly", 50)]
+    assert list(zip(shown.task, shown.prompts, strict=True)) == [("xsum", 30)]
+    alone = usable(rows[rows.experiment == "quickstart"], FIG5)
+    assert list(zip(alone.spec, alone.prompts, strict=True)) == [("6", 90), ("10", 20), ("10", 50)]
 
 
 def test_failed_cells_and_paths_as_rows_are_not_shown() -> None:

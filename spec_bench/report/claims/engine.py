@@ -43,7 +43,7 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
     if claim.function:
         function = claim_function.find(claim.function, "a claim's function")
         for check in function(claim, scope):
-            yield replace(check, sentence=claim.sentence, section=claim.section)
+            yield replace(check, said=claim.said, section=claim.section)
         return
     _refuse_unknown(claim, scope)
     by_pair: dict[str, list[Group]] = {}

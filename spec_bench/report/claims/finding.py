@@ -33,7 +33,7 @@ class Finding(Evidence):
         where = ", ".join(filter(None, ["".join(self._filled([place])), self.setting]))
         evidence = "".join(self._filled(self.claim.evidence or _COMPARED))
         text = "".join(self._filled([self.claim.claim]))
-        return Check(text, where, evidence, verdict, self.claim.sentence, self.claim.section)
+        return Check(text, where, evidence, verdict, self.claim.said, self.claim.section)
 
     def _filled(self, parts: Sequence[str]) -> Iterator[str]:
         """The parts that have something to say."""

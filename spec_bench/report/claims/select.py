@@ -18,6 +18,7 @@ from spec_bench.report.rows import (
     Row,
     cell_keys,
     groups_of,
+    of_recipes,
     score_column,
     tree_attention,
 )
@@ -149,20 +150,18 @@ def name_of(row: Row) -> str:
 
 
 def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
-    """The rows of these experiments, or all where none is of them; each cell once.
+    """The rows that a claim may take (``of_recipes``), each cell once.
 
-    Speeds of two experiments were not measured interleaved, so a claim stays within one where it
-    can. A cell measured twice counts with the larger number of prompts.
+    A cell measured twice counts with the larger number of prompts.
 
     Args:
         rows: measured cells.
         names: results folders.
         only: none where none is of these experiments.
     """
-    if "experiment" in rows and (only or rows.experiment.isin(names).any()):
-        rows = rows[rows.experiment.isin(names)]
-    elif only:
+    if only and not ("experiment" in rows and rows.experiment.isin(names).any()):
         return rows.iloc[:0]
+    rows = of_recipes(rows, names)
     if "prompts" in rows:
         rows = rows.sort_values("prompts", ascending=False, kind="stable")
     return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")

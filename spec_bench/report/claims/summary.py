@@ -21,15 +21,15 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Line:
-    """What the checks of one sentence come to.
+    """What the checks of one thing that the paper says come to.
 
     Attributes:
-        sentence: the paper's own words; "" for what is checked beside them.
+        said: what the paper says, its words as a quotation; "" for what is checked beside it.
         section: where the paper says it.
-        counts: verdict -> how many checks; none for a sentence that nothing was measured for.
+        counts: verdict -> how many checks; none where nothing was measured for it.
     """
 
-    sentence: str
+    said: str
     section: str
     counts: Counter[str]
 
@@ -47,7 +47,7 @@ class Summary:
         sentence: how many hold, are within noise, do not hold; and how many claims were not
             measured.
         verdicts: those that occur, ``not measured`` last.
-        lines: one for each sentence of the paper, in its order; none where there is no paper.
+        lines: one for each thing that the paper says, in its order; none where there is no paper.
     """
 
     sentence: str
@@ -83,13 +83,13 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
 
 
 def _lines(checks: Sequence[Check], paper: Paper) -> tuple[Line, ...]:
-    """One for each sentence; what is ours comes last, together."""
+    """One for each thing said; what is ours comes last, together."""
     found: dict[tuple[str, str], Counter[str]] = {}
     for number, claim in enumerate(paper.claims):
-        own = found.setdefault((claim.sentence, claim.section), Counter())
+        own = found.setdefault((claim.said, claim.section), Counter())
         own.update(check.verdict for check in checks if check.number == number)
     ordered = sorted(found.items(), key=lambda item: not item[0][0])
-    return tuple(Line(sentence, section, counts) for (sentence, section), counts in ordered)
+    return tuple(Line(said, section, counts) for (said, section), counts in ordered)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ class Check:
         where: the task.
         evidence: the numbers.
         verdict: what the evidence says of it.
-        sentence: the paper's own words; "" where the check is ours.
+        said: what the paper says, its words as a quotation; "" where the check is ours.
         section: where the paper says it; "" where the check is ours.
         number: place of the claim among its paper's, from 0.
     """
@@ -31,7 +31,7 @@ class Check:
     where: str
     evidence: str
     verdict: str
-    sentence: str = ""
+    said: str = ""
     section: str = ""
     number: int = -1
 

@@ -12,7 +12,7 @@ from spec_bench.report.apart import split
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Figure, load_paper
-from spec_bench.report.rows import cell_keys, tree_attention
+from spec_bench.report.rows import cell_keys, of_recipes, tree_attention
 
 
 def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
@@ -30,9 +30,8 @@ def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
     """Rows with numbers and tree attention, each cell once.
 
-    A pair and task that the recipe's own experiment has measured is shown from there only: cells of
-    one job share their baseline and were measured interleaved. Of a cell measured twice the one
-    with more prompts is shown.
+    Those of the recipe's own experiments (``of_recipes``). Of a cell measured twice the one with
+    more prompts is shown.
 
     Args:
         rows: measured cells; a column ``experiment`` names the folder each came from.
@@ -47,10 +46,7 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
         found = found[found.status != "failed"]
     if found.empty:
         raise nothing_measured(item)
-    if "experiment" in found:
-        own = found.experiment.isin(item.experiments)
-        known = own.groupby([found.pair, found.task]).transform("any")
-        found = found[own | ~known]
+    found = of_recipes(found, item.experiments)
     order = found.assign(_prompts=found.get("prompts", pd.Series(0, found.index)))
     order = order.sort_values("_prompts", ascending=False, kind="stable")
     return found.loc[order.drop_duplicates(cell_keys(found)).index.sort_values()]

@@ -141,18 +141,18 @@ def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
 
 
 def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
-    """Checks under the paper's sentences."""
+    """Checks under what the paper says."""
     found: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        found.setdefault((check.section, check.sentence), []).append(check)
+        found.setdefault((check.section, check.said), []).append(check)
     return [
-        {"section": section, "sentence": sentence, "ours": paper, "checks": own}
-        for (section, sentence), own in found.items()
+        {"section": section, "text": said, "ours": paper, "checks": own}
+        for (section, said), own in found.items()
     ]
 
 
 def _summary(data: PageData) -> dict[str, Any]:
-    """What the checks come to: a sentence, and a line of counts for each of the paper's."""
+    """What the checks come to: a sentence, and a line of counts for all that the paper says."""
     found = summary_of(data.checks, data.paper)
     lines = [(line, line.cells(found.verdicts)) for line in found.lines]
     return {"sentence": found.sentence, "verdicts": found.verdicts, "lines": lines}

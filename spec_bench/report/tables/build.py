@@ -29,16 +29,17 @@ def build_table(
     Raises:
         ValueError: no such pair.
     """
+    measured = measured.of(item.experiments)
     paper = load_paper(item.paper)
     if pair is not None:
         check_pair(item, pair, measured)
-    grid = fill(printed_grid(item.name, pair), measured, item.experiments)
+    grid = fill(printed_grid(item.name, pair), measured)
     own = sorted({wanted.pair for wanted in printed_grid(item.name).wanted()})
     lost = lost_notes(paper.numbers_of(item.number))
     notes = (*grid.notes, *lost, *notes_for(paper, item, grid, measured, pair, own))
     commands: list[str] = []
     if item.recipes:
-        missing = missing_of(grid.wanted(), measured, item.experiments)
+        missing = missing_of(grid.wanted(), measured)
         commands = commands_for(item.recipes[0], missing, measured, results)
     return replace(grid, notes=notes, commands=tuple(commands))
 
@@ -59,6 +60,7 @@ def build_tables(
     Raises:
         ValueError: no such pair.
     """
+    measured = measured.of(item.experiments)
     first = build_table(item, measured, pair, results)
     parts = measured.apart(first.wanted())
     if len(parts) == 1:

@@ -24,15 +24,14 @@ NOT_RUN = "not run"
 NO_VALUE = "no value"
 
 
-def fill(grid: Grid, measured: Measured, experiments: Sequence[str]) -> Grid:
+def fill(grid: Grid, measured: Measured) -> Grid:
     """The grid with what was measured.
 
     Args:
         grid: printed numbers and what is wanted beside them.
-        measured: the rows there are.
-        experiments: the recipe's own results folders, which are preferred.
+        measured: the rows that the table may take.
     """
-    found = {wanted: measured.find(wanted, experiments) for wanted in _all_wanted(grid)}
+    found = {wanted: measured.find(wanted) for wanted in _all_wanted(grid)}
     lines = [
         replace(line, cells=tuple(_filled(cell, found, measured.records) for cell in line.cells))
         for line in grid.lines
@@ -51,13 +50,11 @@ def fill(grid: Grid, measured: Measured, experiments: Sequence[str]) -> Grid:
     )
 
 
-def missing_of(
-    wanted: Sequence[Wanted], measured: Measured, experiments: Sequence[str]
-) -> list[Wanted]:
+def missing_of(wanted: Sequence[Wanted], measured: Measured) -> list[Wanted]:
     """The wanted cells without numbers, failed ones included."""
     missing = []
     for each in wanted:
-        row = measured.find(each, experiments)
+        row = measured.find(each)
         if row is None or row["status"] == "failed":
             missing.append(each)
     return missing

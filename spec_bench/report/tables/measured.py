@@ -1,12 +1,12 @@
 """Measured rows, found by what a table asks for.
 
-Where several rows fit, the recipe's own experiment is preferred, then what a search confirmed, the
-smallest batch and the most prompts. Cells that differ in the seed alone are one row.
+Where several rows fit, what a search confirmed is preferred, then the smallest batch and the most
+prompts. Cells that differ in the seed alone are one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from spec_bench import files
 from spec_bench.report.apart import split
 from spec_bench.report.counts import Records
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import Row, load_rows, rows_of
+from spec_bench.report.rows import Row, load_rows, of_recipes, rows_of
 from spec_bench.report.seeds import pooled
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.spec import parse
@@ -39,6 +39,7 @@ class Measured:
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
         self._sorted: dict[tuple[object, ...], list[Row]] = {}
+        self._of: dict[tuple[str, ...], Measured] = {}
         self._rows: list[Row] = rows_of(rows)
         for row in self._rows:
             self._buckets.setdefault(self._key(row), []).append(row)
@@ -53,27 +54,31 @@ class Measured:
         wanted = None if tasks is None else set(tasks)
         return sorted({pair for pair, task, _ in self._buckets if not wanted or task in wanted})
 
-    def find(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
-        """The row that a table asks for; None where it was not run.
+    def of(self, experiments: tuple[str, ...]) -> Measured:
+        """What a table or figure of these experiments may take of each pair (``of_recipes``)."""
+        if experiments not in self._of:
+            pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self._rows else []
+            kept = [of_recipes(rows, experiments) for _, rows in pairs]
+            own = pd.concat(kept).sort_index() if kept else self.rows
+            self._of[experiments] = self if len(own) == len(self.rows) else Measured(own)
+        return self._of[experiments]
 
-        Args:
-            wanted: what is asked for.
-            experiments: the recipe's own results folders, which are preferred.
-        """
+    def find(self, wanted: Wanted) -> Row | None:
+        """The row that a table asks for; None where it was not run."""
         if wanted.pick == "spec":
-            return self._first(wanted, wanted.spec, experiments)
+            return self._first(wanted, wanted.spec)
         if wanted.pick == "preferred":
-            own = self._first(wanted, wanted.spec, experiments)
-            return own or next(iter(self._fitting(wanted, experiments)), None)
+            own = self._first(wanted, wanted.spec)
+            return own or next(iter(self._fitting(wanted)), None)
         if wanted.pick == "fastest":
-            return self._fastest(wanted, experiments)
+            return self._fastest(wanted)
         if wanted.pick == "common":
-            spec = self.common_spec(wanted, experiments)
-            return self._first(wanted, spec, experiments) if spec else None
-        best = self._fastest(replace(wanted, decoder=wanted.among[0]), experiments)
+            spec = self.common_spec(wanted)
+            return self._first(wanted, spec) if spec else None
+        best = self._fastest(replace(wanted, decoder=wanted.among[0]))
         if best is None:
             return None
-        return self._first(wanted, str(len(parse(best["spec"]).numbers)), experiments)
+        return self._first(wanted, str(len(parse(best["spec"]).numbers)))
 
     def apart(self, wanted: Iterable[Wanted]) -> list[tuple[str, Measured]]:
         """Parts whose rows agree in what tells runs apart, as far as these cells are concerned.
@@ -101,51 +106,50 @@ class Measured:
         pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
         return pair, str(row["task"]), str(row["decoder"])
 
-    def trees(self, wanted: Wanted, experiments: Sequence[str]) -> dict[str, Row]:
+    def trees(self, wanted: Wanted) -> dict[str, Row]:
         """One row for each tree of a decoder that has numbers."""
         found: dict[str, Row] = {}
-        for row in self._fitting(wanted, experiments):
+        for row in self._fitting(wanted):
             if row["status"] != "failed":
                 found.setdefault(str(row["spec"]), row)
         return found
 
-    def common_spec(self, wanted: Wanted, experiments: Sequence[str]) -> str | None:
+    def common_spec(self, wanted: Wanted) -> str | None:
         """An ablation's tree: the asked one if it was measured, else most of its decoders'."""
         counts: dict[str, int] = {}
         for decoder in wanted.among:
             for attention in (True, False):
                 asked = replace(wanted, decoder=decoder, tree_attention=attention)
-                rows = self._fitting(asked, experiments)
-                own = [row for row in rows if row["experiment"] in experiments]
-                for spec in {str(row["spec"]) for row in own}:
+                rows = self._fitting(asked)
+                for spec in {str(row["spec"]) for row in rows}:
                     counts[spec] = counts.get(spec, 0) + 1
         if wanted.spec in counts:
             return wanted.spec
         return max(counts, key=lambda spec: (counts[spec], spec)) if counts else None
 
-    def _first(self, wanted: Wanted, spec: str, experiments: Sequence[str]) -> Row | None:
-        rows = self._fitting(wanted, experiments)
+    def _first(self, wanted: Wanted, spec: str) -> Row | None:
+        rows = self._fitting(wanted)
         return next((row for row in rows if str(row["spec"]) == spec), None)
 
-    def is_confirmed(self, wanted: Wanted, experiments: Sequence[str]) -> bool:
+    def is_confirmed(self, wanted: Wanted) -> bool:
         """Whether the row that is found is of a search's second stage."""
-        row = self.find(wanted, experiments)
+        row = self.find(wanted)
         return row is not None and confirmed(row)
 
-    def _fastest(self, wanted: Wanted, experiments: Sequence[str]) -> Row | None:
-        rows = [r for r in self.trees(wanted, experiments).values() if not pd.isna(r["speedup"])]
+    def _fastest(self, wanted: Wanted) -> Row | None:
+        rows = [r for r in self.trees(wanted).values() if not pd.isna(r["speedup"])]
         # Where a search was confirmed, its screening only picked whom to confirm.
         rows = [row for row in rows if confirmed(row)] or rows
         return max(rows, key=lambda row: row["speedup"]) if rows else None
 
-    def _fitting(self, wanted: Wanted, experiments: Sequence[str]) -> list[Row]:
+    def _fitting(self, wanted: Wanted) -> list[Row]:
         """A decoder's rows at the asked sampling, the preferred ones first; sorted once."""
         setting = (wanted.temperature, wanted.top_k, wanted.top_p, wanted.tree_attention)
         place = (wanted.pair, wanted.task, wanted.decoder)
-        key = (*place, *setting, *experiments)
+        key = (*place, *setting)
         if key not in self._sorted:
             rows = [row for row in self._buckets.get(place, []) if _fits(row, wanted)]
-            self._sorted[key] = sorted(rows, key=lambda row: _preference(row, experiments))
+            self._sorted[key] = sorted(rows, key=lambda row: _preference(row))
         return self._sorted[key]
 
 
@@ -159,11 +163,10 @@ def _fits(row: Row, wanted: Wanted) -> bool:
     )
 
 
-def _preference(row: Row, experiments: Sequence[str]) -> tuple[float, ...]:
+def _preference(row: Row) -> tuple[float, ...]:
     """Smaller is shown rather."""
     return (
         row["status"] == "failed",
-        row["experiment"] not in experiments,
         not confirmed(row),
         row["batch_size"],
         row["temperature"],

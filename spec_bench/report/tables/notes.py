@@ -42,7 +42,7 @@ def notes_for(
         paper: the table's.
         item: the table.
         grid: filled.
-        measured: the rows there are.
+        measured: the rows that the table may take.
         asked: the pair that a user asked for.
         own_pairs: the pairs that the paper prints here.
     """
@@ -113,13 +113,13 @@ def measurable_pairs(item: Table, grid: Grid, measured: Measured) -> list[str]:
     found: list[str] = []
     for pair in measured.pairs({each.task for each in wanted}):
         moved = {replace(each, pair=pair) for each in wanted}
-        if any(measured.find(each, item.experiments) is not None for each in moved):
+        if any(measured.find(each) is not None for each in moved):
             found.append(pair)
     return found
 
 
 def _rows(item: Table, grid: Grid, measured: Measured) -> list[Row]:
-    found = [measured.find(wanted, item.experiments) for wanted in grid.wanted()]
+    found = [measured.find(wanted) for wanted in grid.wanted()]
     return [row for row in found if row is not None and row["status"] != "failed"]
 
 
@@ -211,8 +211,8 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     notes = []
     for decoder, note in item.searched.items():
         searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
-        counts = {len(measured.trees(each, item.experiments)) for each in searched} - {0}
-        if any(measured.is_confirmed(each, item.experiments) for each in searched):
+        counts = {len(measured.trees(each)) for each in searched} - {0}
+        if any(measured.is_confirmed(each) for each in searched):
             note = _CONFIRMED
         if counts:
             few, many = min(counts), max(counts)
@@ -220,7 +220,7 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     trees = set()
     for wanted in grid.wanted():
         if wanted.pick == "common":
-            spec = measured.common_spec(wanted, item.experiments)
+            spec = measured.common_spec(wanted)
             trees |= {f"{wanted.pair} {spec.replace('-', 'x')}"} if spec else set()
     if trees:
         notes.append(f"Ours, k-configuration: {', '.join(sorted(trees))}.")

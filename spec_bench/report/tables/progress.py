@@ -66,27 +66,23 @@ def progress_of(
         measured: the rows there are.
         pair: this pair only.
     """
+    measured = measured.of(item.experiments)
     wanted = wanted_of(paper, item)
     own = list(dict.fromkeys(each.pair for each in wanted))
     if pair is not None:
         moved = [each for each in wanted if each.pair == pair] or wanted_of(paper, item, pair)
-        return [_progress(pair, pair in own, moved, measured, item.experiments)]
-    found = [
-        _progress(name, True, [w for w in wanted if w.pair == name], measured, item.experiments)
-        for name in own
-    ]
+        return [_progress(pair, pair in own, moved, measured)]
+    found = [_progress(name, True, [w for w in wanted if w.pair == name], measured) for name in own]
     for name in measured.pairs({each.task for each in wanted}):
         if name not in own:
             moved = list(dict.fromkeys(replace(each, pair=name) for each in wanted))
-            other = _progress(name, False, moved, measured, item.experiments)
+            other = _progress(name, False, moved, measured)
             found += [other] if other.measured else []
     return found
 
 
-def _progress(
-    pair: str, own: bool, wanted: Sequence[Wanted], measured: Measured, experiments: Sequence[str]
-) -> Progress:
-    missing = missing_of(wanted, measured, experiments)
+def _progress(pair: str, own: bool, wanted: Sequence[Wanted], measured: Measured) -> Progress:
+    missing = missing_of(wanted, measured)
     return Progress(pair, own, len(wanted), tuple(missing))
 
 
