@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import read_decoder, resolve_spec
+from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import gaps, watch
 from spec_bench.tree.base import GrownTree

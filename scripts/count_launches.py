@@ -25,7 +25,8 @@ from launches_table import LAUNCHES, PASSES, Outside, PassLaunches, law_of, outs
 
 from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.config import build_decoder, resolve_spec  # noqa: E402
+from spec_bench.decode.blocks import resolve_spec  # noqa: E402
+from spec_bench.decode.config import build_decoder  # noqa: E402
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.model import HuggingFaceModel  # noqa: E402

@@ -27,7 +27,8 @@ from gpu_random_pair import load_pair, random_requests, write_csv  # noqa: E402
 from launches_table import described, expectation  # noqa: E402
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec  # noqa: E402
+from spec_bench.decode.blocks import resolve_spec  # noqa: E402
+from spec_bench.decode.config import build_decoder, read_decoder  # noqa: E402
 from spec_bench.engine.loading import DTYPES  # noqa: E402
 from spec_bench.engine.model import COMPILE  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402

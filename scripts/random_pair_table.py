@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from spec_bench import files
-from spec_bench.decode.config import resolve_spec
+from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.published import read_published, side_by_side

@@ -20,7 +20,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from spec_bench.decode.config import resolve_spec
+from spec_bench.decode.blocks import resolve_spec
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.records import Request
 

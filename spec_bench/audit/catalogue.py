@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 
 from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import DecoderConfig, goes_with, verifies
+from spec_bench.decode.config import DecoderConfig
+from spec_bench.decode.kinds import goes_with, verifies
 from spec_bench.draft.base import drafter
 from spec_bench.tree.base import AuditTree, GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, Verifier, rule

@@ -9,7 +9,6 @@ that can be refused is refused here, before a model is loaded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +16,15 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_search import BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
+from spec_bench.decode.blocks import block_of, read_block, read_tree
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
 from spec_bench.decode.generate import GenerateDecoder
+from spec_bench.decode.kinds import goes_with, verifies
 from spec_bench.draft.base import Drafter, Heads, drafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
-from spec_bench.fields import read, shown
-from spec_bench.spec import parse
+from spec_bench.fields import shown
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
 from spec_bench.verify.elsewhere import Transformers
@@ -230,21 +230,6 @@ class DecoderConfig:
         return BeamPlan(tree.width, tree.depth, tree.threshold, tree.least, one_cache, penalty)
 
 
-def goes_with(kind: type[Drafter], tree: type[Policy]) -> bool:
-    """Whether a drafter and a tree policy go together."""
-    welcome = kind.policies is None or tree.name in kind.policies
-    return welcome and (tree.drafters is None or kind.kind in tree.drafters)
-
-
-def verifies(verifier: type[Verifier], tree: type[Policy]) -> bool:
-    """Whether a rule and a tree policy are for the same kind of thing."""
-    if issubclass(verifier, BeamVerifier):
-        return verifier.policy == tree.name
-    if verifier.policies is not None:
-        return tree.name in verifier.policies
-    return issubclass(tree, GrownTree)
-
-
 def read_decoder(
     given: Mapping[str, Any], settings: SamplingSettings | None = None
 ) -> DecoderConfig:
@@ -268,7 +253,7 @@ def read_decoder(
                 f"{title}: {shown(key, quoted=False)} is no key of a decoder, which has "
                 f"{', '.join(_KEYS)}"
             )
-    blocks = {key: _block(given, key, title) for key in ("drafter", "tree", "verifier")}
+    blocks = {key: block_of(given, key, title) for key in ("drafter", "tree", "verifier")}
     wanted = given.get("tree_attention", True)
     if not isinstance(wanted, bool):
         raise ValueError(f"{title}: tree_attention must be true or false, got {shown(wanted)}")
@@ -279,7 +264,7 @@ def read_decoder(
         raise ValueError(f"{title}: {error}") from None
     config = DecoderConfig(
         name,
-        _read(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
+        read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
         tree,
         read_verifier(blocks["verifier"], f"{title}: verifier"),
         wanted,
@@ -300,58 +285,3 @@ def build_decoder(
     """Reads settings and builds their decoder; see ``read_decoder`` and ``DecoderConfig.build``."""
     config = read_decoder(given, settings)
     return config.build(target, drafts, settings, rows, pool, heads)
-
-
-def read_tree(given: Mapping[str, Any]) -> Policy:
-    """The tree of a decoder's settings.
-
-    Raises:
-        ValueError: in one line that names the key, its value and what is allowed.
-    """
-    title = f"decoder {shown(given.get('name'))}"
-    return _read(policy, _block(given, "tree", title), "policy", f"{title}: tree")
-
-
-def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
-    """Writes a shorthand into a copy of a decoder's settings.
-
-    Args:
-        given: a decoder's settings.
-        spec: the shorthand; None keeps the tree as it is.
-
-    Returns:
-        The settings with the tree's numbers set; what they are is not checked here.
-
-    Raises:
-        ValueError: the shorthand does not fit the tree policy, naming the form that it takes.
-    """
-    resolved = deepcopy(dict(given))
-    if spec is None:
-        return resolved
-    title = f"decoder {shown(given.get('name'))}"
-    name = _block(given, "tree", title).get("policy")
-    kind = policy.find(name, f"{title}: tree.policy")
-    text = str(spec).strip()
-    found = kind.of_spec(parse(text)) if text else None
-    if found is None:
-        raise ValueError(
-            f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
-            f"{kind.takes}"
-        )
-    resolved["tree"] = {**resolved["tree"], **found}
-    return resolved
-
-
-def _block(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
-    block = given.get(key)
-    if not isinstance(block, Mapping):
-        raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
-    return block
-
-
-def _read(registry: Any, block: Mapping[str, Any], kind: str, where: str) -> Any:
-    """A block of the kind that it names."""
-    name = block.get(kind)
-    found = registry.find(name, f"{where}.{kind}")
-    own = {key: value for key, value in block.items() if key != kind}
-    return read(found, own, where, f"{registry.noun} {name!r}")

@@ -190,7 +190,8 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     own, and the decoder is called after both.
     """
     # What a decoder may say is known where decoders are, beside torch.
-    from spec_bench.decode.config import read_decoder, resolve_spec
+    from spec_bench.decode.blocks import resolve_spec
+    from spec_bench.decode.config import read_decoder
 
     if isinstance(rule := decoder.get("verifier"), str):
         decoder = {**decoder, "name": f"{decoder.get('name')}_{rule}", "verifier": {"rule": rule}}

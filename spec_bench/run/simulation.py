@@ -112,7 +112,8 @@ def _simulated(
     cell: Cell, stated: Callable[[Cell, int], Acceptance], sampling: SamplingSettings
 ) -> Cell:
     """One cell with its acceptance stated."""
-    from spec_bench.decode.config import read_decoder, read_tree
+    from spec_bench.decode.blocks import read_tree
+    from spec_bench.decode.config import read_decoder
     from spec_bench.tree.base import GrownTree
 
     tree = read_tree(cell.decoder)

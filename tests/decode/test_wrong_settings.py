@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spec_bench.decode.config import read_decoder, resolve_spec
+from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import read_decoder
 from tests.families import CONF, decoder_settings
 
 DECODERS = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))

@@ -1,0 +1,91 @@
+"""A decoder's blocks: each read by the kind that it names, the tree by its shorthand too.
+
+Knows that a block is a mapping and that a registry holds its kinds; nothing about what two blocks
+must agree on, which is ``config``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from spec_bench.fields import read, shown
+from spec_bench.registry import Registry
+from spec_bench.spec import parse
+from spec_bench.tree.base import Policy, policy
+
+
+def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
+    """One block of a decoder's settings.
+
+    Args:
+        given: the decoder's settings.
+        key: ``drafter``, ``tree`` or ``verifier``.
+        title: what stands before the key in messages.
+
+    Raises:
+        ValueError: it is not there, or no mapping.
+    """
+    block = given.get(key)
+    if not isinstance(block, Mapping):
+        raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
+    return block
+
+
+def read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
+    """A block as the dataclass that is registered under the kind that it names.
+
+    Args:
+        registry: of drafters or of tree policies.
+        block: the kind and the fields.
+        kind: the key that names the kind.
+        where: what stands before the key in messages.
+
+    Raises:
+        ValueError: an unknown kind, or fields that are not its own or out of range.
+    """
+    name = block.get(kind)
+    found = registry.find(name, f"{where}.{kind}")
+    own = {key: value for key, value in block.items() if key != kind}
+    return read(found, own, where, f"{registry.noun} {name!r}")
+
+
+def read_tree(given: Mapping[str, Any]) -> Policy:
+    """The tree of a decoder's settings.
+
+    Raises:
+        ValueError: in one line that names the key, its value and what is allowed.
+    """
+    title = f"decoder {shown(given.get('name'))}"
+    return read_block(policy, block_of(given, "tree", title), "policy", f"{title}: tree")
+
+
+def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
+    """Writes a shorthand into a copy of a decoder's settings.
+
+    Args:
+        given: a decoder's settings.
+        spec: the shorthand; None keeps the tree as it is.
+
+    Returns:
+        The settings with the tree's numbers set; what they are is not checked here.
+
+    Raises:
+        ValueError: the shorthand does not fit the tree policy, naming the form that it takes.
+    """
+    resolved = deepcopy(dict(given))
+    if spec is None:
+        return resolved
+    title = f"decoder {shown(given.get('name'))}"
+    name = block_of(given, "tree", title).get("policy")
+    kind = policy.find(name, f"{title}: tree.policy")
+    text = str(spec).strip()
+    found = kind.of_spec(parse(text)) if text else None
+    if found is None:
+        raise ValueError(
+            f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
+            f"{kind.takes}"
+        )
+    resolved["tree"] = {**resolved["tree"], **found}
+    return resolved
