@@ -5,7 +5,7 @@ Columns' titles are in ``columns``. The pages' style sheet takes its colours fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -81,7 +81,24 @@ DECODERS: dict[str, Decoder] = {
     "eagle3": Decoder("EAGLE-3", ORANGE, "P"),
     "eagle_rsd_s": Decoder("EAGLE-3, RSD-S", VERMILLION, "^"),
     "eagle_traversal": Decoder("EAGLE-3, traversal", SKY, "P"),
+    "eagle_rsd_s_traversal": Decoder("EAGLE-3, RSD-S's beams, traversal", SKY, "X"),
+    "dyspec_traversal": Decoder("DySpec, traversal", SKY, "D"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
+}
+# Other decoders' trees and rules with an EAGLE head in place of their draft model look like theirs.
+_ON_HEADS = {
+    "eagle": ("EAGLE", ["sd"]),
+    "eagle3": (
+        "EAGLE-3",
+        ["sd", "block", "spectr", "optimal", "spectr_traversal", "mcns", "specinfer"]
+        + ["specinfer_traversal", "rsd_c", "traversal", "sequoia", "top_and_sample"]
+        + ["dyspec", "dyspec_traversal"],
+    ),
+}
+DECODERS |= {
+    f"{head}_{name}": replace(DECODERS[name], title=f"{title}, {DECODERS[name].title}")
+    for head, (title, own) in _ON_HEADS.items()
+    for name in own
 }
 TASKS = {
     "xsum": "XSum",
@@ -119,6 +136,18 @@ def decoder(name: str) -> Decoder:
 def task(name: str) -> str:
     """A task's name in print; one that is not listed keeps its name."""
     return TASKS.get(name, name)
+
+
+def combined(decoder: str, drafter: object = None, verifier: object = None) -> str:
+    """What a decoder is called whose drafter or verifier a cell replaces.
+
+    Args:
+        decoder: its own name.
+        drafter: where it is a text, the drafter in place of the decoder's.
+        verifier: where it is a text, the rule in place of the decoder's.
+    """
+    parts = [drafter, decoder, verifier]
+    return "_".join(part for part in parts if isinstance(part, str))
 
 
 def title(name: str) -> str:

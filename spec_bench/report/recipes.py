@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from spec_bench.files import package_folder
+from spec_bench.names import combined
 from spec_bench.registry import config_folders
 
 PAPER = "paper.yaml"
@@ -64,5 +65,8 @@ def _cell(entry: str | Mapping[str, Any]) -> str:
     """A cell of a recipe as ``decoder:tree``, what else it sets left out; "" for a grid."""
     if isinstance(entry, str):
         return entry
+    if "decoder" not in entry:
+        return ""
     spec = str(entry.get("spec", ""))  # one that each pair has another of is left open
-    return f"{entry['decoder']}:{'' if '${' in spec else spec}" if "decoder" in entry else ""
+    name = combined(entry["decoder"], entry.get("drafter"), entry.get("verifier"))
+    return f"{name}:{'' if '${' in spec else spec}"

@@ -16,6 +16,7 @@ import yaml
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.fields import MOST_NODES, shown
+from spec_bench.names import combined
 from spec_bench.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 
 Count = Annotated[Whole, Ge(1)]
@@ -84,7 +85,9 @@ class AskedCell:
 
     decoder: Text
     spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
-    drafter: dict[str, Any] | None = None
+    drafter: Annotated[
+        dict[str, Any] | Text | None, Says("a drafter's settings, or the name of another drafter")
+    ] = None
     tree: dict[str, Any] | None = None
     verifier: Annotated[
         dict[str, Any] | Text | None, Says("a verifier's settings, or the name of another rule")
@@ -186,15 +189,20 @@ def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cel
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked.
 
-    A verifier that is a name is another rule in place of the decoder's, which has settings of its
-    own, and the decoder is called after both.
+    A drafter or verifier that is a name is another one in place of the decoder's, which has
+    settings of its own, and the decoder is called after all of them.
     """
     # What a decoder may say is known where decoders are, beside torch.
     from spec_bench.decode.blocks import resolve_spec
     from spec_bench.decode.config import read_decoder
 
-    if isinstance(rule := decoder.get("verifier"), str):
-        decoder = {**decoder, "name": f"{decoder.get('name')}_{rule}", "verifier": {"rule": rule}}
+    drafter, rule = decoder.get("drafter"), decoder.get("verifier")
+    if isinstance(drafter, str) or isinstance(rule, str):
+        decoder = {**decoder, "name": combined(str(decoder.get("name")), drafter, rule)}
+    if isinstance(drafter, str):
+        decoder["drafter"] = {"kind": drafter}
+    if isinstance(rule, str):
+        decoder["verifier"] = {"rule": rule}
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
     config = read_decoder(decoder, sampling)
     return Cell(decoder, config.spec, config.drafts, config.heads, config.library)
