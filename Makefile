@@ -9,6 +9,7 @@ STAMP  := $(VENV)/.installed
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	beyond beyond-verification beyond-trees beyond-draft-free \
+	eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
 	embedded list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -22,6 +23,7 @@ help:
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
 	@echo "make beyond       verification rules, trees and draft-free decoding found since those papers"
+	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
 	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
@@ -55,6 +57,7 @@ mcsd: mcsd-acceptance mcsd-search mcsd-ablation
 dsbd: dsbd-fronts dsbd-one-cache
 redrafter: redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches
 beyond: beyond-verification beyond-trees beyond-draft-free
+eagle: eagle-mt-bench eagle-rules eagle-heads
 
 rsd-exp1 rsd-exp2 mcsd-search mcsd-acceptance mcsd-ablation: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
@@ -64,6 +67,15 @@ redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches: $(S
 
 beyond-verification beyond-trees: $(STAMP)
 	$(RUN) $(subst -,=,$@) $(WITH)
+
+eagle-rules eagle-heads: $(STAMP)
+	$(RUN) $(subst -,=,$@) $(WITH)
+
+eagle-mt-bench: $(STAMP)
+	$(RUN) eagle=mt_bench $(WITH)
+
+eagle-spec-bench: $(STAMP) # question.jsonl of Spec-Bench lies in this folder
+	$(RUN) eagle=spec_bench $(WITH)
 
 beyond-draft-free: $(STAMP)
 	$(RUN) beyond=draft_free $(WITH)
@@ -113,6 +125,9 @@ embedded: $(STAMP)
 	$(RUN) beyond=verification experiment=embedded $(BEYOND)
 	$(RUN) beyond=trees experiment=embedded $(BEYOND)
 	$(RUN) beyond=draft_free experiment=embedded
+	$(RUN) eagle=mt_bench experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED)
+	$(RUN) eagle=rules experiment=embedded prompts=8 generation.max_new_tokens=64
+	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
 
 list: $(STAMP)

@@ -18,6 +18,7 @@ def numbers_of(paper: str) -> tuple[Row, ...]:
     return read_published(EXPERIMENTS / paper / FILE)
 
 
+PAPERS = ("rsd", "mcsd", "redrafter", "dsbd", "eagle")
 # How many numbers the checked copies of the papers' tables hold, and their sum.
 CHECKED = {
     "rsd": {
@@ -39,6 +40,16 @@ CHECKED = {
         "speedup": (21, "55.16"),
         "judge_score": (21, "71.80"),
         "drafter_size": (10, "6.30"),
+    },
+    "eagle": {
+        "speedup": (23, "78.52"),
+        "block_efficiency": (6, "25.32"),
+        "speedup_mt_bench": (5, "14.24"),
+        "speedup_translation": (5, "9.81"),
+        "speedup_summarization": (5, "12.11"),
+        "speedup_qa": (5, "11.13"),
+        "speedup_math_reasoning": (5, "14.12"),
+        "speedup_rag": (5, "11.04"),
     },
     "dsbd": {
         "exact_match": (8, "580"),
@@ -66,13 +77,15 @@ def test_rsd_has_1998_cells_in_54_tables() -> None:
 
 
 def test_every_number_without_a_value_says_why_it_is_lost() -> None:
-    lost = [row for paper in ("rsd", "mcsd", "redrafter", "dsbd") for row in numbers_of(paper)]
+    lost = [
+        row for paper in ("rsd", "mcsd", "redrafter", "dsbd", "eagle") for row in numbers_of(paper)
+    ]
     lost = [row for row in lost if not row["value"]]
     assert Counter(row["reason"] for row in lost) == {"row_lost": 105, "order_unknown": 8}
     assert all(row["candidates"] for row in lost if row["reason"] == "order_unknown")
 
 
-@pytest.mark.parametrize("paper", ["rsd", "mcsd", "redrafter", "dsbd"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_a_cells_metric_is_printed_once(paper: str) -> None:
     keys = Counter((*(row[key] for key in KEYS), row["metric"]) for row in numbers_of(paper))
     assert {key: count for key, count in keys.items() if count > 1} == {}

@@ -29,10 +29,12 @@ from transformers import (
 
 from spec_bench.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
+from tests.hub.eagle import write_eagle
 from tests.hub.repository import TOKEN
 
 PADDED = 7  # rows of OPT's embeddings beyond its tokens, as published
 HEADS, BLOCKS, WIDTH = 5, 1, 32
+DEEP = 5  # blocks of a target, so that EAGLE-3's three hidden states are three
 LLAMA2_CHAT = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + m['content'] + "
     "' [/INST]' }}{% else %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
@@ -56,8 +58,9 @@ def write_models(root: Path) -> None:
         for index, name in enumerate(sorted(_ids())):
             torch.manual_seed(index)
             _write_model(root / "models" / name, name, tokenizers)
-    for name in sorted(_heads()):
-        _write_heads(root / "models" / name)
+    for name, kind in sorted(_heads().items()):
+        write = _write_heads if kind == "medusa" else write_eagle
+        write(root / "models" / name, _target_of(root, name))
 
 
 def _ids() -> set[str]:
@@ -65,9 +68,17 @@ def _ids() -> set[str]:
     return {p["target"] for p in pairs} | {p["draft"] for p in pairs if p["draft"]}
 
 
-def _heads() -> set[str]:
-    named = [pair.get("heads", {}).values() for pair in published_pairs()]
-    return {name for names in named for name in names if name and name.count("/") == 1}
+def _heads() -> dict[str, str]:
+    """Published heads with their kind."""
+    named = [each for pair in published_pairs() for each in pair.get("heads", {}).items()]
+    return {name: kind for kind, name in named if name and name.count("/") == 1}
+
+
+def _target_of(root: Path, heads: str) -> dict[str, Any]:
+    """The config of the model that heads belong to, its id with it."""
+    target = next(p for p in published_pairs() if heads in p.get("heads", {}).values())["target"]
+    config = json.loads((root / "models" / target / "config.json").read_text())
+    return {**config, "base_model_name_or_path": target}
 
 
 def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
@@ -92,7 +103,7 @@ def _llama(name: str, size: int) -> PreTrainedModel:
             vocab_size=size,
             hidden_size=WIDTH,
             intermediate_size=2 * WIDTH,
-            num_hidden_layers=1,
+            num_hidden_layers=1 if old else DEEP,
             num_attention_heads=2,
             max_position_embeddings=4096 if "Llama-2" in name else 2048,
             bos_token_id=0 if old else 1,  # wrong in the published configs, too
@@ -198,16 +209,15 @@ def _byte_level(folder: Path) -> None:
     (own / "config.json").write_text(json.dumps({"model_type": "opt"}))
 
 
-def _write_heads(folder: Path) -> None:
+def _write_heads(folder: Path, target: dict[str, Any]) -> None:
     """Medusa's published heads: pickled, and a config that understates their number."""
     folder.mkdir(parents=True)
-    target = next(p for p in published_pairs() if folder.name in str(p.get("heads")))["target"]
-    config = json.loads((folder.parents[1] / target / "config.json").read_text())
     weights = {}
     for head in range(HEADS):
         weights[f"{head}.0.linear.weight"] = torch.zeros(WIDTH, WIDTH)
         weights[f"{head}.0.linear.bias"] = torch.zeros(WIDTH)
-        weights[f"{head}.{BLOCKS}.weight"] = torch.randn(config["vocab_size"], WIDTH)
+        weights[f"{head}.{BLOCKS}.weight"] = torch.randn(target["vocab_size"], WIDTH)
     torch.save(weights, folder / "medusa_lm_head.pt")
-    stated = {"medusa_num_heads": 2, "medusa_num_layers": BLOCKS, "base_model_name_or_path": target}
+    stated = {"medusa_num_heads": 2, "medusa_num_layers": BLOCKS}
+    stated["base_model_name_or_path"] = target["base_model_name_or_path"]
     (folder / "config.json").write_text(json.dumps(stated))

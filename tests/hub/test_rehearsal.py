@@ -12,7 +12,7 @@ import pytest
 from tests.hub.commands import ROOT, Command, few_of_each, printed_commands
 from tests.hub.rehearsal import Notes, Outcome
 
-PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond")
+PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle")
 
 
 def test_every_table_prints_commands_and_each_is_collected_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from spec_bench.configs import conf_dir
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.report.recipes import recipe_cells
 from spec_bench.run.cells import build_cells, load_decoder
 from tests.said import naming
 from tests.test_conf import composed
@@ -26,6 +27,21 @@ def test_whole_path_verification_goes_with_every_tree(name: str) -> None:
         assert (other.spec, other.drafts, other.heads) == (plain.spec, plain.drafts, plain.heads)
         assert other.decoder["verifier"] == {"rule": "traversal"}
         assert other.decoder["tree"] == plain.decoder["tree"]
+
+
+def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own() -> None:
+    wanted = {"decoder": "rsd_c", "drafter": "eagle3", "spec": "2-1", "verifier": "traversal"}
+    (_, cell) = build_cells({}, None, [wanted], LOAD, SamplingSettings())
+    assert cell.title == "eagle3_rsd_c_traversal 2-1"
+    assert (cell.drafts, cell.heads) == (0, "eagle3")
+    assert cell.decoder["drafter"] == {"kind": "eagle3"}
+    assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
+
+
+def test_a_drafter_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match=naming("drafter.kind", "falcon")):
+        wanted = [{"decoder": "sd", "drafter": "falcon"}]
+        build_cells({}, None, wanted, LOAD, SamplingSettings())
 
 
 def test_a_command_line_names_another_rule() -> None:
