@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from spec_bench import files
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records import Delivery, Generation, StepRecord
 
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
 _FLOATS = {each.name: each.type == "float" for each in fields(Generation) if "float" in each.type}
@@ -118,12 +118,25 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
             continue
         if not _finite(value) or (name in _SECONDS and value < 0):
             raise ValueError(f"{name} is {value!r}")
-    if not each.steps:
+    if not each.steps and (each.decoded or each.delivery is None):
         raise ValueError("no steps")
+    if each.delivery is not None and not _delivered(each, each.delivery):
+        raise ValueError("its chunks are not the answer's")
     if wrong := [step for step in each.steps if not _possible(step)]:
         raise ValueError(f"an impossible step, {wrong[0]}")
-    if sum(step.delivered for step in each.steps) != len(each.tokens):
+    if sum(step.delivered for step in each.steps) != each.decoded:
         raise ValueError(f"{len(each.tokens)} tokens, its steps delivered another number")
+
+
+def _delivered(each: Generation, came: Delivery) -> bool:
+    """Whether chunks make up an answer, at times that do not fall."""
+    if not came.tokens or len(came.tokens) != len(came.seconds):
+        return False
+    if not all(_whole(count) and count for count in (*came.tokens, came.attempts)):
+        return False
+    times = [0.0, *came.seconds]
+    rising = all(map(_finite, times)) and times == sorted(times)
+    return rising and sum(came.tokens) == len(each.tokens)
 
 
 def _possible(step: StepRecord) -> bool:

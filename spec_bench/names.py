@@ -74,6 +74,7 @@ DECODERS: dict[str, Decoder] = {
     "hf_generate": Decoder("transformers generate", VERMILLION, "P"),
     "hf_assisted": Decoder("transformers assisted", VERMILLION, "o"),
     "hf_prompt_lookup": Decoder("transformers prompt lookup", VERMILLION, "v"),
+    "served": Decoder("a server", GREEN, "X"),
     "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
     "eagle": Decoder("EAGLE", ORANGE, "o"),

@@ -22,8 +22,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spec_bench import files
 from spec_bench.lines import read as read_generations
-from spec_bench.packed_fields import AGAIN, CATEGORY, FIELDS, PARTS, SCORE, STEP, Field
-from spec_bench.records import Generation, StepRecord
+from spec_bench.packed_fields import (
+    AGAIN,
+    FIELDS,
+    LISTED,
+    OPTIONAL,
+    PARTS,
+    SCORE,
+    SERVED,
+    STEP,
+    Field,
+)
+from spec_bench.records import Delivery, Generation, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,8 +260,9 @@ def write(path: Path, packed: Packed) -> None:
         if packed.lines[column].null_count < len(packed.lines)
     ]
     schema = _schema(had)
-    if not any(packed.lines[CATEGORY].to_pylist()):
-        schema = schema.remove(schema.get_field_index(CATEGORY))
+    for name in OPTIONAL:
+        if not any(packed.lines[name].to_pylist()):
+            schema = schema.remove(schema.get_field_index(name))
     numbers = [each.name for each in schema if each.type == pa.float64()]
     meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
     lines = packed.lines.select(schema.names).combine_chunks()
@@ -308,8 +319,8 @@ def _completed(lines: pa.Table) -> pa.Table:
     for each in FIELDS:
         needed = each.name.startswith(STEP) or each.name.endswith("_id")
         if each.name not in lines.column_names and not needed:
-            value = pa.scalar(nothing[each.holds], _kind(each))
-            lines = lines.append_column(each.name, pa.repeat(value, len(lines)))
+            value = None if each.name in LISTED else nothing[each.holds]
+            lines = lines.append_column(each.name, pa.array([value] * len(lines), _kind(each)))
     return lines
 
 
@@ -327,11 +338,16 @@ def _line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]
     line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
     for each in fields(StepRecord):
         line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+    line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
+    if (came := generation.delivery) is not None:
+        line |= {f"{SERVED}{name}": getattr(came, own) for name, own in _DELIVERY.items()}
+        line[f"{SERVED}proposed"] = int(came.proposed)
     for column, own in scores.items():
         line[column] = None if generation.repeat else own.get(generation.prompt_id)
     return line
 
 
+_DELIVERY = {"s" if each.name == "seconds" else each.name: each.name for each in fields(Delivery)}
 _GENERATION = frozenset(each.name for each in fields(Generation))
 
 
@@ -345,6 +361,10 @@ def _generation(line: Mapping[str, Any]) -> Generation:
         steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
     own = {name: value for name, value in line.items() if name in _GENERATION}
     own |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
+    if line[LISTED[1]]:
+        came = {own: line[f"{SERVED}{name}"] for name, own in _DELIVERY.items()}
+        lists = {name: tuple(came[name]) for name in ("seconds", "tokens")}
+        own["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
     return Generation(**own)
 
 
@@ -378,7 +398,8 @@ def _kind(field: Field) -> pa.DataType:
     import pyarrow as pa
 
     kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
-    for _ in range(field.name.startswith(STEP) + field.name.endswith("widths")):
+    lists = field.name.startswith(STEP) + field.name.endswith("widths") + (field.name in LISTED)
+    for _ in range(lists):
         kind = pa.list_(pa.field("element", kind))
     return kind
 

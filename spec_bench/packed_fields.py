@@ -14,6 +14,8 @@ SCORE = "score_"
 PARTS = "parts_"
 AGAIN = "/again"
 CATEGORY = "category"
+SERVED = "served_"
+LISTED = (f"{SERVED}s", f"{SERVED}tokens")
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Field:
     """One column of the file.
 
     Attributes:
-        name: in the file; what begins with ``step_`` is a list with an entry per target call.
+        name: in the file; what begins with ``step_`` is a list with an entry per target call, and
+            ``LISTED`` are lists with an entry per chunk of a server's answer.
         holds: ``text``, ``count`` or ``number``.
         definition: one line.
         unit: of a number.
@@ -57,16 +60,26 @@ FIELDS = (
     Field("step_accepted", "count", "draft tokens accepted"),
     Field("step_delivered", "count", "tokens delivered, at most accepted + 1"),
     Field("step_widths", "count", "beams after each layer of the call; empty without beams"),
+    Field(
+        LISTED[0], "number", "arrival of each chunk of a server's answer, after the request", "s"
+    ),
+    Field(LISTED[1], "count", "tokens of each chunk; the first is the prompt's pass and no step"),
+    Field(f"{SERVED}counted", "text", "where the steps are known from: requests, counters, stream"),
+    Field(f"{SERVED}proposed", "count", "1: it is known how many tokens each call verified"),
+    Field(f"{SERVED}attempts", "count", "requests that the answer took"),
 )
+OPTIONAL = (CATEGORY, *(each.name for each in FIELDS if each.name.startswith(SERVED)))
+"""Columns that a file has where some line says something in them."""
 _SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
 _PARTS = "the numbers whose sums over prompts make the table's score: sacrebleu's counts of BLEU"
 _ABOUT = f"""## Records by prompt
 
 `<name>/{files.RECORDS}` is what intervals, and differences paired by prompt, are made of: with it,
 pages and verdicts come out the same where `{files.RUNS}` is not there. It holds no text, no token
-ids. Columns that begin with `{STEP}` are lists with an entry per target call. Where cells were
-added to a finished job, the baseline was timed again beside them: these lines are none of its own
-speed, and stand below `RUN_ID{AGAIN}`, by `sitting`.
+ids. Columns that begin with `{STEP}` are lists with an entry per target call; those that begin with
+`{SERVED}` are there where a server decoded. Where cells were added to a finished job, the baseline
+was timed again beside them: these lines are none of its own speed, and stand below
+`RUN_ID{AGAIN}`, by `sitting`.
 
 ```python
 records = pandas.read_parquet("results/NAME/{files.RECORDS}")

@@ -90,6 +90,29 @@ class StepRecord:
     widths: tuple[int, ...] = ()
 
 
+Counted = Literal["requests", "counters", "stream"]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How an answer came over a connection, of a decoding that runs in a server.
+
+    Attributes:
+        seconds: after the request was sent, at which each chunk came, one a chunk.
+        tokens: of each chunk. The first chunk is the prompt's pass.
+        counted: where the target calls are known from: the server's counts of the request, its
+            counters before and after, or the chunks alone.
+        proposed: whether it is known how many tokens each call verified.
+        attempts: requests that the answer took.
+    """
+
+    seconds: tuple[float, ...]
+    tokens: tuple[int, ...]
+    counted: Counted = "stream"
+    proposed: bool = False
+    attempts: int = 1
+
+
 @dataclass(frozen=True)
 class Generation:
     """Everything measured while one prompt was decoded.
@@ -120,6 +143,8 @@ class Generation:
         clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
         sitting: which process of a job decoded it; what one sitting decoded was decoded in turn.
         category: what kind of prompt it is, as the task's rows say; "" where they do not.
+        delivery: how a server's answer came; None where it was decoded here. The tokens of its
+            first chunk are the prompt's pass: they are in no step and not in ``decode_s``.
     """
 
     prompt_id: str
@@ -140,6 +165,12 @@ class Generation:
     clock_mhz: float | None = None
     sitting: str = ""
     category: str = ""
+    delivery: Delivery | None = None
+
+    @property
+    def decoded(self) -> int:
+        """Tokens that came within ``decode_s``: all but those of a server's first chunk."""
+        return len(self.tokens) - (self.delivery.tokens[0] if self.delivery else 0)
 
     def repeats(self, first: Generation) -> bool:
         """Whether it is ``first`` over again: the same target calls and tokens."""
@@ -147,7 +178,8 @@ class Generation:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""
-        return asdict(self)
+        found = asdict(self)
+        return found if self.delivery else {k: v for k, v in found.items() if k != "delivery"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
@@ -156,7 +188,11 @@ class Generation:
             StepRecord(**{**step, "widths": tuple(step.get("widths", ()))})
             for step in data["steps"]
         )
-        return cls(**{**data, "tokens": tuple(data["tokens"]), "steps": steps})
+        own = {**data, "tokens": tuple(data["tokens"]), "steps": steps}
+        if came := data.get("delivery"):
+            lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
+            own["delivery"] = Delivery(**{**came, **lists})
+        return cls(**own)
 
 
 @dataclass(frozen=True)

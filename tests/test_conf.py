@@ -40,7 +40,8 @@ ON_HEADS += ["eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal"]
 DYNAMIC = ["dyspec", "lookup_or_draft", "opt_tree", "sd_dynamic", "traversal_paths"]
 WITHOUT_MODEL = ["prompt_lookup", "suffix"]
 OF_TRANSFORMERS = ["hf_assisted", "hf_generate", "hf_prompt_lookup"]
-WITHOUT_HEADS = [*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *WITHOUT_MODEL, *OF_TRANSFORMERS]
+SERVED = ["served"]
+WITHOUT_HEADS = [*SINGLE, *BEYOND, *DYNAMIC, *BEAMS, *WITHOUT_MODEL, *OF_TRANSFORMERS, *SERVED]
 DECODERS = sorted([*WITHOUT_HEADS, *ON_HEADS])
 
 

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sinks": {"validation"},
     "judge": {"metrics", "sinks", "validation"},
     "report": {"metrics"},
-    "server": set(),
+    "server": {"validation"},
     "audit": {"core", "engine", "draft", "tree", "verify", "decode", "tasks", "server"},
     "forecast": {"core", "engine", "tree", "decode", "verify"},
     # train stands beside run: an application of its own that shares run's pairs and folders
@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": set(),
     "run": {
         *("core", "engine", "draft", "tree", "verify", "decode"),
-        *("tasks", "metrics", "measure", "sinks", "judge", "validation", "forecast"),
+        *("tasks", "metrics", "measure", "sinks", "judge", "validation", "forecast", "server"),
         "api",  # the package is called as the public function of its name
     },
     "api": {"core", "engine", "decode", "tasks", "sinks", "run", "validation"},

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench import packed
 from spec_bench.packed import FIELDS, UNKNOWN_TOKEN
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records import Delivery, Generation, StepRecord
 from tests.said import naming
 
 CHAIN = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 0, 1))
@@ -32,8 +32,9 @@ def without_ids(generation: Generation) -> Generation:
 def test_every_field_of_a_generation_and_of_a_step_has_a_column() -> None:
     names = {each.name for each in FIELDS}
     steps = {f"step_{each.name}" for each in fields(StepRecord)}
-    own = {each.name for each in fields(Generation)} - {"steps"}
-    assert names - {"run_id"} == own | steps
+    own = {each.name for each in fields(Generation)} - {"steps", "delivery"}
+    served = {f"served_{each.name}" for each in fields(Delivery)} - {"served_seconds"}
+    assert names - {"run_id"} == own | steps | served | {"served_s"}
 
 
 def test_records_come_back_in_their_order(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from spec_bench.engine.pool import CachePool
 from spec_bench.fields import shown
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
-from spec_bench.verify.elsewhere import Transformers
+from spec_bench.verify.elsewhere import Served, Transformers
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
 _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
@@ -153,6 +153,8 @@ class DecoderConfig:
                 not the target's, or the heads are another kind, another model's or too few.
         """
         self.check_under(settings)
+        if isinstance(self.verifier, Served):
+            raise ValueError(f"{self.title}: a server decodes it, which goes with engine=server")
         models = self._fitting_drafts(target, drafts)
         pool = pool or CachePool()
         if isinstance(self.verifier, BeamVerifier):

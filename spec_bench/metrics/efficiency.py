@@ -37,7 +37,7 @@ def delivered_tokens(generations: Sequence[Generation]) -> int:
 @metric("token_rate")
 def tokens_per_decode_s(generations: Sequence[Generation]) -> Sums:
     """Delivered tokens over seconds of decoding."""
-    return Sums(_delivered(generations), tuple(g.decode_s for g in generations))
+    return Sums(_decoded(generations), tuple(g.decode_s for g in generations))
 
 
 @metric("token_rate_end_to_end")
@@ -59,7 +59,7 @@ def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
     energy_j = tuple(g.energy_j for g in generations if g.energy_j is not None)
     if len(energy_j) < len(generations):
         return None
-    return Sums(energy_j, _delivered(generations))
+    return Sums(energy_j, _decoded(generations))
 
 
 @metric("energy_check_j_per_token")
@@ -68,7 +68,7 @@ def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
     check_j = tuple(g.energy_check_j for g in generations if g.energy_check_j is not None)
     if len(check_j) < len(generations):
         return None
-    return Sums(check_j, _delivered(generations)).value
+    return Sums(check_j, _decoded(generations)).value
 
 
 def paired_repeats(
@@ -110,6 +110,11 @@ def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Gener
 
 def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
     return tuple(float(len(generation.tokens)) for generation in generations)
+
+
+def _decoded(generations: Sequence[Generation]) -> tuple[float, ...]:
+    """Of these, the ones that came within the seconds of decoding."""
+    return tuple(float(generation.decoded) for generation in generations)
 
 
 @metric("prefill_s")

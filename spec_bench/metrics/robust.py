@@ -97,7 +97,7 @@ def _without_stalls(mine: Repeats, other: Repeats) -> Interval | None:
     columns = []
     for repeats in (mine, other):
         usual = _usual_s(repeats)
-        columns.append([[float(len(g.tokens)) for g in each] for each in repeats])
+        columns.append([[float(g.decoded) for g in each] for each in repeats])
         columns.append(
             [
                 [
@@ -118,9 +118,9 @@ def _usual_s(repeats: Repeats) -> float:
 
 def _ratio(ours: Generation, theirs: Generation) -> float | None:
     """The baseline's seconds per token over ours; None where one has no tokens or no seconds."""
-    if not (ours.tokens and theirs.tokens and ours.decode_s > 0 and theirs.decode_s > 0):
+    if not (ours.decoded and theirs.decoded and ours.decode_s > 0 and theirs.decode_s > 0):
         return None
-    return (theirs.decode_s / len(theirs.tokens)) / (ours.decode_s / len(ours.tokens))
+    return (theirs.decode_s / theirs.decoded) / (ours.decode_s / ours.decoded)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -13,6 +13,7 @@ from spec_bench import columns
 from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics import robust as robust  # likewise
+from spec_bench.metrics import served as served  # likewise
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import CellRecords, Intervals, Number, Sums, metric
 from spec_bench.metrics.quality import SCORES, quality_columns

@@ -16,7 +16,7 @@ import pandas as pd
 
 from spec_bench import files
 from spec_bench.columns import columns_in, header
-from spec_bench.packed_fields import FIELDS, STEP
+from spec_bench.packed_fields import FIELDS, SERVED, STEP
 from spec_bench.records import Generation
 from spec_bench.report.records import repeats_of, scores_of
 from spec_bench.report.rows import Row, read_results, rows_of
@@ -31,6 +31,13 @@ _COUNTS = {
 _BY_DEPTH = {
     "reached_{}": "target calls whose tree has depth {} and whose walk came to it",
     "accepted_{}": "of these, those that accepted a token at depth {}",
+}
+_SERVED = {
+    "ttft_s": "s from the request to its first chunk, where a server decoded",
+    "chunks": "chunks that the answer came in",
+    "first_chunk_tokens": "tokens of the first chunk: the prompt's pass, no target call",
+    "counted": "where the target calls are known from: requests, counters, stream",
+    "attempts": "requests that the answer took",
 }
 _SCORE = "score_{}"
 
@@ -87,7 +94,7 @@ def write(found: Export, folder: Path) -> list[Path]:
 def dictionary(names: Sequence[str]) -> pd.DataFrame:
     """Name, unit and definition of the long format's columns."""
     mine, units = header(), {each.name: each.unit for each in columns_in(names)}
-    packed = {each.name: each for each in FIELDS if not each.name.startswith(STEP)}
+    packed = {each.name: each for each in FIELDS if not each.name.startswith((STEP, SERVED))}
     lines = []
     for name in names:
         stem, _, depth = name.rpartition("_")
@@ -98,7 +105,7 @@ def dictionary(names: Sequence[str]) -> pd.DataFrame:
         elif name.startswith(_SCORE.format("")):
             unit, text = "", f"{name.removeprefix(_SCORE.format(''))} of this answer alone"
         else:
-            unit, text = units.get(name, ""), _COUNTS.get(name) or mine[name]
+            unit, text = units.get(name, ""), _COUNTS.get(name) or _SERVED.get(name) or mine[name]
         lines.append({"column": name, "unit": unit, "definition": text})
     return pd.DataFrame(lines)
 
@@ -118,7 +125,7 @@ def _lines(table: Path, row: Row, described: Sequence[str]) -> Iterator[dict[str
 
 def _of_generation(each: Generation) -> dict[str, Any]:
     """A prompt's own columns."""
-    kept = [field.name for field in FIELDS if not field.name.startswith(STEP)]
+    kept = [field.name for field in FIELDS if not field.name.startswith((STEP, SERVED))]
     line = {name: getattr(each, name) for name in kept if name not in ("run_id", "tokens")}
     line["tokens"] = len(each.tokens)
     counts = (
@@ -128,6 +135,9 @@ def _of_generation(each: Generation) -> dict[str, Any]:
         sum(step.depth for step in each.steps),
     )
     line |= dict(zip(_COUNTS, counts, strict=True))
+    if came := each.delivery:
+        seen = (came.seconds[0], len(came.seconds), came.tokens[0], came.counted, came.attempts)
+        line |= dict(zip(_SERVED, seen, strict=True))
     for depth in range(1, max((step.depth for step in each.steps), default=0) + 1):
         walks = [s.accepted for s in each.steps if s.depth >= depth and s.accepted >= depth - 1]
         line[f"reached_{depth}"] = len(walks)

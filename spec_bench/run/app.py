@@ -53,7 +53,7 @@ from spec_bench.run.launch import (
 from spec_bench.run.pair import placed, with_own_name
 from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
 from spec_bench.run.rates import known_rates
-from spec_bench.run.settings import JobSettings, build_settings
+from spec_bench.run.settings import JobSettings, build_settings, device_of
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.rows import labels_of
@@ -216,7 +216,10 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
 def run_job_of(settings: JobSettings) -> list[CellResult]:
     """Imports torch, which no refusal should wait for, and runs the job."""
     with signals.raising(False):
-        from spec_bench.run.job import run_job
+        if settings.served:
+            from spec_bench.run.served import run_served as run_job
+        else:
+            from spec_bench.run.job import run_job
 
     return run_job(settings)
 
@@ -231,7 +234,7 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     engine = placed(asked.engine, asked.pair.target)
     here = replace(asked, engine=replace(engine, device="cpu"))
     settings = build_settings(here, *_configs()).pinned(fetch=False)
-    settings = replace(settings, device=engine.device)
+    settings = replace(settings, device=device_of(engine))
     measured, published = known_rates(settings.results, experiments_dir())
     pair = with_own_name(asked.pair, _config_folders())
     known = (pair, engine, measured, published)

@@ -29,6 +29,7 @@ from spec_bench.run.gaps import columns_of, reasons_of
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.pairing import Timings, paired
 from spec_bench.run.prompts import Prompts, prompt_ids
+from spec_bench.run.served_columns import has_no_baseline, served_columns, served_reasons
 from spec_bench.run.settings import JobSettings
 from spec_bench.tasks import Example, Task
 from spec_bench.tasks.conversation import fixed_answers
@@ -49,15 +50,15 @@ def collect(
 
     Args:
         settings: the job's.
-        runs: all cells of the job, the baseline first.
+        runs: all cells of the job, the baseline first where there is one.
         fresh: those without a complete result.
         against: every timing of the baseline.
         prompts: what was decoded, for scoring.
         metering: how energy was measured.
         ran: what of ``CellFacts`` the loaded models told.
     """
-    job, baseline = job_of(runs), runs[0]
-    assert baseline.cell.name == BASELINE
+    job, baseline = job_of(runs), runs[0] if runs[0].cell.name == BASELINE else None
+    assert baseline or settings.served
     for run in fresh:
         facts = replace(settings.facts(run.cell), **ran)
         compared = None
@@ -65,16 +66,16 @@ def collect(
             result = _failed(facts, run)
         else:
             try:
-                reference = paired(_in_order(run, prompts), against)
+                reference = paired(_in_order(run, prompts), against) if baseline else None
                 result = _complete(settings, facts, run, run.decoder, reference, prompts, metering)
-                if reference is not None:
+                if reference is not None and baseline:
                     sittings = sorted({each.sitting for one in reference for each in one})
                     compared = {"run_id": baseline.run_id, "sittings": sittings}
             except Exception as error:
                 run.fail(error)
                 result = _failed(facts, run)
         run.store.finish(result, job, compared)
-    if baseline not in fresh and files.retimed_files(baseline.store.folder):
+    if baseline and baseline not in fresh and files.retimed_files(baseline.store.folder):
         baseline.store.pack()
 
 
@@ -115,15 +116,17 @@ def _complete(
     if _judged(settings):
         model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
         write_answers(run.store.folder, model, settings, prompts, generations)
+    untimed = reference is None and not has_no_baseline(settings)
     return CellResult(
         run.run_id,
         facts,
-        "partial" if reference is None else "complete",
+        "partial" if untimed else "complete",
         decoder.lossless,
         (*_reasons(settings, records, prompts, metering), *reasons_of(run)),
         found.row
         | _beside(settings, run, decoder, prompts)
         | _bound(facts, decoder, records, prompts)
+        | served_columns(records.windows)
         | energy_columns(metering),
         None if reference is None else "same job",
     )
@@ -139,10 +142,9 @@ def _beside(
 ) -> dict[str, Any]:
     """Columns that are no metric of the records."""
     longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
-    values: dict[str, Any] = {
-        "peak_memory_bytes": run.memory.peak_bytes,
-        "cache_bytes": max(decoder.cache_bytes(*each) for each in longest),
-    }
+    values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
+    if not settings.served:
+        values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
     if settings.pair.specs[0].compile == "static":
         values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
@@ -164,6 +166,8 @@ def _reasons(
 ) -> list[Reason]:
     """Why columns are empty, and what to mind about others."""
     none = "the baseline failed, none was timed in turn"
+    if has_no_baseline(settings):
+        none = "no server decodes plainly beside it, server.baseline_url names none"
     left_out = f"{prompts.left_out} not asked, no fixed answer to continue"
     said = [
         ("speedup", none if records.baseline is None else ""),
@@ -172,8 +176,10 @@ def _reasons(
         ("speedup", stall_note(records)),
         ("repeats", _unlike_the_first(records)),
     ]
+    unmetered = bool(settings.served) and metering.meter.name == "none"
+    said += served_reasons(records.windows, unmetered)
     found = [Reason(column, text) for column, text in said if text]
-    return [*found, *energy_reasons(metering, records.windows)]
+    return found if unmetered else [*found, *energy_reasons(metering, records.windows)]
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:

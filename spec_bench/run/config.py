@@ -14,6 +14,7 @@ from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.run.pair import EngineSettings, PairSettings
 from spec_bench.run.simulation import check_simulate
+from spec_bench.server.settings import ServerSettings
 from spec_bench.sinks.settings import SinkSettings, sink_settings
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
@@ -78,6 +79,7 @@ class RunSettings:
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
     trees: dict[Text, Cells] = field(default_factory=dict)
     repeats: Annotated[Whole, Ge(1)] = 1

@@ -54,6 +54,8 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     Raises:
         ValueError: naming what is missing.
     """
+    if cell.library == "server":
+        raise ValueError(f"{cell.title}: a server decodes it: engine=server server.url=...")
     if cell.drafts > len(pair.drafts):
         raise ValueError(
             f"{cell.title} uses {cell.drafts} drafts, pair.draft names {len(pair.drafts)}"

@@ -63,7 +63,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
     """
     settings = settings.pinned()
     with ExitStack() as locks:
-        runs = _open(settings, locks)
+        runs = open_cells(settings, locks)
         pending = [run for run in runs if not run.store.complete(settings.repeats)]
         if pending:
             metering = locks.enter_context(Metering(settings))
@@ -77,8 +77,8 @@ def run_job(settings: JobSettings) -> list[CellResult]:
                 for run in [baseline, *(each for each in pending if each is not baseline)]:
                     run.done = run.store.mend_tokens(models[0].vocab_size)
             against = timings_of(baseline)
-            active = _with_baseline(settings, baseline, pending, against, prompts.requests)
-            _describe(settings, pending)
+            active = with_baseline(settings, baseline, pending, against, prompts.requests)
+            describe(settings, pending)
             start = perf_counter()
             _prepare(settings, active, models, prompts.requests)
             prepared = perf_counter()
@@ -90,13 +90,13 @@ def run_job(settings: JobSettings) -> list[CellResult]:
                 ran = ran_with(settings, models[0], tokenizer)
                 collect(settings, runs, pending, against, prompts, metering, ran)
         if processes.rank() == 0:
-            _judge(settings, runs)
+            judge(settings, runs)
         processes.wait_for_all()
         results = [run.store.result() for run in runs]
     return [result for result in results if result is not None]
 
 
-def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
+def open_cells(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
     """The job's cells with their stores locked, always in the same order against deadlock."""
     runs = []
     kind = FollowerStore if processes.rank() else CellStore
@@ -118,14 +118,16 @@ def _open(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
     return runs
 
 
-def _with_baseline(
+def with_baseline(
     settings: JobSettings,
-    baseline: CellRun,
+    baseline: CellRun | None,
     pending: Sequence[CellRun],
     against: Timings,
     requests: Sequence[Request],
 ) -> list[CellRun]:
     """The cells to work on; the baseline among them where one of them decodes anything."""
+    if baseline is None:
+        return list(pending)
     cells = [run for run in pending if run is not baseline]
     for run in cells:
         run.unpaired = unpaired(run.done, against)
@@ -133,7 +135,7 @@ def _with_baseline(
     return [baseline, *cells] if decoding or baseline in pending else cells
 
 
-def _describe(settings: JobSettings, runs: Sequence[CellRun]) -> None:
+def describe(settings: JobSettings, runs: Sequence[CellRun]) -> None:
     """Writes what each cell is and where it runs."""
     origin = provenance()
     for run in runs:
@@ -211,7 +213,7 @@ def _weigh_capture(settings: JobSettings, preparing: float, decoding: float) -> 
         )
 
 
-def _judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
+def judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
     """Has the answers of a judged task graded; what was asked before is not asked again."""
     if settings.judge.model is None or not isinstance(settings.task, Task):
         return

@@ -40,6 +40,12 @@ class EngineSettings:
     threads: Annotated[Whole, Ge(1)] | None = None
     gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
     tensor_parallel: Flag = False
+    kind: Literal["here", "server"] = "here"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server decodes."""
+        return self.kind == "server"
 
     @property
     def on_cuda(self) -> bool:

@@ -103,7 +103,11 @@ def plan_job(
         published: known rates of papers.
     """
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
-    memory = job_memory(pair, engine, longest_sequence(settings), settings.batch_size)
+    memory = (
+        Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
+        if settings.served
+        else job_memory(pair, engine, longest_sequence(settings), settings.batch_size)
+    )
     gpus = None if memory.gpus is None else max(1, memory.gpus)
     planned = []
     for cell in settings.cells:

@@ -19,8 +19,10 @@ from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.config import ConfirmSettings, RunSettings
 from spec_bench.run.fit import Batch, fitting
 from spec_bench.run.identity import examples_digest, stated
-from spec_bench.run.pair import Pair, build_pair, pinned, placed, with_own_name
+from spec_bench.run.pair import EngineSettings, Pair, build_pair, pinned, placed, with_own_name
+from spec_bench.run.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
+from spec_bench.server.settings import ServerSettings
 from spec_bench.sinks.settings import SinkSettings
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
@@ -49,6 +51,7 @@ class JobSettings:
         fresh: the examples that they are decoded on then.
         stage: which stage of a search this is.
         left_out: why cells that were asked for are not among ``cells``.
+        served: how the server is asked that decodes; None: this program decodes.
     """
 
     name: str
@@ -75,11 +78,12 @@ class JobSettings:
     fresh: tuple[Example, ...] = ()
     stage: Stage = ""
     left_out: tuple[str, ...] = ()
+    served: ServerSettings | None = None
 
     @property
     def repeatable(self) -> bool:
         """Whether the same seed gives the same tokens every time: on a CPU."""
-        return not self.device.startswith("cuda")
+        return not self.device.startswith(("cuda", SERVER))
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
@@ -148,9 +152,9 @@ class JobSettings:
             prompts_digest=self.prompts_digest,
             target_revision=self.pair.revisions[0] or "",
             draft_revision=self._drafting_revisions(cell),
-            compile=self.pair.specs[0].compile,
+            compile="" if self.served else self.pair.specs[0].compile,
             engine=ENGINE,
-            library=f"{cell.library} {version(cell.library)}" if cell.library else "",
+            library=_library(cell),
         )
 
     @cached_property
@@ -177,6 +181,12 @@ class JobSettings:
         return tuple(revision or "-" for revision in found)
 
 
+def _library(cell: Cell) -> str:
+    """Whose code decodes, with its version; a server's is known where it has been asked."""
+    own = cell.library
+    return own if own in ("", SERVER) else f"{own} {version(own)}"
+
+
 def build_settings(
     asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = ()
 ) -> JobSettings:
@@ -190,13 +200,17 @@ def build_settings(
     Raises:
         ValueError: settings that do not go together, or name what is not there.
     """
+    check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
-    cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
-    cells = simulate_cells(cells, asked.simulate, sampling)
-    pair = build_pair(with_own_name(asked.pair, folders), engine)
-    cells, left_out = fitting(cells, pair, Batch(engine.batch_size, engine.batching, sampling))
+    pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
+    if engine.served:
+        cells, pair = served_cells(asked), alone(pair)
+    else:
+        cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
+        cells = simulate_cells(cells, asked.simulate, sampling)
+        cells, left_out = fitting(cells, pair, Batch(engine.batch_size, engine.batching, sampling))
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),
@@ -205,7 +219,7 @@ def build_settings(
         batch_size=engine.batch_size,
         batching=engine.batching,
         threads=engine.threads,
-        device=engine.device,
+        device=device_of(engine),
         pair=pair,
         task=task,
         task_config=with_metrics(asked.task),
@@ -222,7 +236,13 @@ def build_settings(
         fresh=fresh_examples(asked, task),
         stage="screen" if asked.confirm else "",
         left_out=left_out,
+        served=asked.server if engine.served else None,
     )
+
+
+def device_of(engine: EngineSettings) -> str:
+    """Where a job decodes."""
+    return SERVER if engine.served else engine.device
 
 
 def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Example, ...]:

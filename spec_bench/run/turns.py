@@ -49,20 +49,31 @@ class Sitting:
 def decode_in_turn(
     settings: JobSettings,
     runs: Sequence[CellRun],
-    baseline: CellRun,
+    baseline: CellRun | None,
     against: Timings,
     prompts: Prompts,
     metering: Metering,
     machine: Machine,
 ) -> None:
-    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
+    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going.
+
+    Args:
+        settings: the job's.
+        runs: the cells to work on.
+        baseline: one of them; None where nothing decodes plainly.
+        against: every timing of the baseline.
+        prompts: what is asked.
+        metering: the job's energy meter.
+        machine: what it runs on.
+    """
     repeats, sitting = range(settings.repeats), uuid4().hex[:12]
     missing = sum(len(run.missing(prompts.requests, each)) for run in runs for each in repeats)
-    missing += sum(
-        len(to_time(baseline, runs, prompts.requests, each))
-        - len(baseline.missing(prompts.requests, each))
-        for each in repeats
-    )
+    if baseline is not None:
+        missing += sum(
+            len(to_time(baseline, runs, prompts.requests, each))
+            - len(baseline.missing(prompts.requests, each))
+            for each in repeats
+        )
     shown = settings.sink.progress and processes.rank() == 0
     progress = Progress(missing, enabled=shown)
     try:
@@ -71,10 +82,10 @@ def decode_in_turn(
         turns = ((repeat, batch) for repeat in repeats for batch in waves)
         for turn, (repeat, batch) in enumerate(turns):
             first = turn % len(runs)
-            if baseline.decoder is None:
+            if baseline is None or baseline.decoder is None:
                 for run in runs:
                     run.unpaired.clear()  # there is nothing to be in turn with
-            timed = to_time(baseline, runs, batch, repeat)
+            timed = [] if baseline is None else to_time(baseline, runs, batch, repeat)
             for run in (*runs[first:], *runs[:first]):
                 signals.check()
                 todo = timed if run is baseline else run.missing(batch, repeat)
@@ -116,23 +127,35 @@ def _decode_batch(
         generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.passes.end(run.decoder)
         run.memory.end()
-        state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
-        generations = [
-            replace(each, category=prompts.categories.get(each.prompt_id, ""), **state)
-            for each in generations
-        ]
+        generations = _dated(prompts, generations, repeat, sitting, machine)
         if repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
         new = _keep(settings, run, generations, run.done[repeat], sitting)
     except OtherTokensError:
         raise
     except Exception as error:
+        if answered := getattr(error, "answered", ()):  # by a server, beside what was not
+            kept = _dated(prompts, answered, repeat, sitting, machine)
+            _keep(settings, run, kept, run.done[repeat], sitting)
         run.fail(error)
         _release_memory(settings.device)
     else:
         run.done[repeat].update({each.prompt_id: each for each in new})
         run.unpaired -= {(repeat, each.prompt_id) for each in new}
     progress.finish(len(batch), new)
+
+
+def _dated(
+    prompts: Prompts,
+    generations: Sequence[Generation],
+    repeat: int,
+    sitting: Sitting,
+    machine: Machine,
+) -> list[Generation]:
+    """Generations with what only the job knows of them: when, on what, of which kind."""
+    state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
+    kinds = prompts.categories
+    return [replace(each, category=kinds.get(each.prompt_id, ""), **state) for each in generations]
 
 
 def _keep(

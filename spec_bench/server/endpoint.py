@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spec_bench.server.stream import BadStreamError, Served, StreamReader
@@ -77,8 +77,11 @@ class Server:
         *,
         temperature: float = 0.0,
         top_p: float = 1.0,
+        top_k: int = 0,
         seed: int | None = None,
         ignore_eos: bool = False,
+        stop_ids: Sequence[int] = (),
+        begun: Callable[[], None] = lambda: None,
     ) -> Served:
         """One answer, streamed, after as many attempts as are allowed.
 
@@ -87,8 +90,11 @@ class Server:
             max_tokens: at which it ends.
             temperature: 0 for greedy.
             top_p: mass that is sampled from.
+            top_k: most probable tokens that are sampled from; 0: all.
             seed: of the server's sampling.
             ignore_eos: go on past the end token.
+            stop_ids: tokens that end the answer, beside the model's own.
+            begun: called when its first token has come, once an attempt.
 
         Raises:
             RefusedError: the server refuses the request.
@@ -107,6 +113,8 @@ class Server:
             "return_token_ids": True,
             "stream_options": {"include_usage": True},
             **({} if seed is None else {"seed": seed}),
+            **({"top_k": top_k} if top_k else {}),
+            **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
         }
         wait_s, problem = self.wait_s, ""
         for attempt in range(self.attempts):
@@ -114,7 +122,7 @@ class Server:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
             try:
-                return self._ask(payload)
+                return replace(self._ask(payload, begun), attempts=attempt + 1)
             except _LaterError as later:
                 problem, wait_s = str(later), max(wait_s, later.wait_s)
             except BadStreamError as error:
@@ -123,11 +131,26 @@ class Server:
                 problem = _in_words(type(error).__name__)
         raise ServerError(f"{self.url}: {problem}, after {_times(self.attempts)}")
 
+    def read(self, name: str) -> str | None:
+        """What the server says at an address beside its base; None where it says nothing.
+
+        Args:
+            name: such as ``metrics``.
+        """
+        import httpx
+
+        root = self.url.rstrip("/").removesuffix("/v1")
+        try:
+            reply = self._client.get(f"{root}/{name}")
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return None
+        return str(reply.text) if reply.status_code == 200 else None
+
     def close(self) -> None:
         """Gives the connections back."""
         self._client.close()
 
-    def _ask(self, payload: Mapping[str, Any]) -> Served:
+    def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
         reader, start = StreamReader(), time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
@@ -140,8 +163,11 @@ class Server:
                 shown = " ".join(said.split())[:_SHOWN]
                 raise RefusedError(f"{self.url}: status {status}: {shown}")
             for line in _lines(parts):
+                waiting = not reader.begun
                 reader.take(line, time.perf_counter() - start)
-        return reader.served()
+                if waiting and reader.begun:
+                    begun()
+        return replace(reader.served(), sent_s=start)
 
     def _within(self, parts: Iterator[bytes], start: float) -> Iterator[bytes]:
         """The parts of a reply as long as there is time for it.

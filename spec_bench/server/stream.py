@@ -42,12 +42,16 @@ class Served:
         finish: why it ended, ``stop`` or ``length``.
         usage: the server's own count of tokens, if it sent one.
         metrics: its own numbers of this request, if it sent any.
+        sent_s: by ``time.perf_counter``, when the request was sent.
+        attempts: requests that it took.
     """
 
     chunks: tuple[Chunk, ...]
     finish: str
     usage: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    sent_s: float = 0.0
+    attempts: int = 1
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -69,6 +73,11 @@ class StreamReader:
         self._usage: Mapping[str, Any] = {}
         self._metrics: Mapping[str, Any] = {}
         self._done = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token has come."""
+        return bool(self._chunks)
 
     def take(self, line: bytes, seconds: float) -> None:
         """Reads a line without its end; comments, other fields and empty lines say nothing.

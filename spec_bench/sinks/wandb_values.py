@@ -21,7 +21,7 @@ def prompt_lines(generations: Sequence[Generation]) -> list[dict[str, Any]]:
         calls, emitted = calls + len(accepted), emitted + sum(accepted) + len(accepted)
         line: dict[str, Any] = {
             "prompt/block_efficiency_so_far": emitted / calls if calls else None,
-            "prompt/token_rate": _ratio(len(generation.tokens), generation.decode_s),
+            "prompt/token_rate": _ratio(generation.decoded, generation.decode_s),
             "prompt/delivered_tokens": len(generation.tokens),
             "prompt/target_calls": len(accepted),
             "prompt/accepted_mean": _ratio(sum(accepted), len(accepted)),

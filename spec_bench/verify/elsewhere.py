@@ -30,3 +30,12 @@ class Transformers(OtherEngine):
 
     library = "transformers"
     policies = ("root", "chain", "guessed")
+
+
+@rule("server", mark="unaudited")
+@dataclass(frozen=True)
+class Served(OtherEngine):
+    """Whatever a server decodes by, which it cannot be told here (``spec_bench.server``)."""
+
+    library = "server"
+    policies = ("root",)

@@ -29,6 +29,11 @@ class Completions:
         bodies: of the requests so far.
         keys: their ``Authorization`` headers.
         url: the base address.
+        delays: seconds before each event of an answer; none after the last of them.
+        told: what is sent as ``metrics`` with an answer's steps.
+        counters: what ``GET /metrics`` says.
+        room: tokens of an answer, at most, whatever was asked for.
+        most: requests that were under way together, at most.
     """
 
     answer: Callable[[dict[str, Any]], Steps]
@@ -38,9 +43,27 @@ class Completions:
     keys: list[str | None] = field(default_factory=list)
     url: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
+    delays: Sequence[float] = ()
+    told: Callable[[Steps], dict[str, Any]] = lambda _: {"steps": 1}
+    counters: Callable[[], str] = lambda: ""
+    room: int = 2**31
+    most: int = 0
+    _now: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """What was asked, in order."""
+        return [body["prompt"] for body in self.bodies]
+
+    def count(self, step: int) -> None:
+        """A request begins, or ends."""
+        with self._lock:
+            self._now += step
+            self.most = max(self.most, self._now)
 
 
-def events(steps: Steps, limit: int) -> list[bytes]:
+def events(steps: Steps, limit: int, told: dict[str, Any]) -> list[bytes]:
     """The stream of an answer."""
     count = sum(map(len, steps))
     found = []
@@ -49,7 +72,7 @@ def events(steps: Steps, limit: int) -> list[bytes]:
         finish = ("length" if count >= limit else "stop") if last else None
         choice = {"index": 0, "text": "x", "token_ids": list(step), "finish_reason": finish}
         found.append({"choices": [choice]})
-    found.append({"choices": [], "usage": {"completion_tokens": count}, "metrics": {"steps": 1}})
+    found.append({"choices": [], "usage": {"completion_tokens": count}, "metrics": told})
     return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
 
 
@@ -79,7 +102,20 @@ def serving(completions: Completions) -> Iterator[Completions]:
     """Serves until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = {"/metrics": completions.counters(), "/version": '{"version": "1.2"}'}
+            self.send_response(200 if self.path in said else 404)
+            self.end_headers()
+            self.wfile.write(said.get(self.path, "").encode())
+
         def do_POST(self) -> None:
+            completions.count(1)
+            try:
+                self.answer()
+            finally:
+                completions.count(-1)
+
+        def answer(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             completions.bodies.append(body)
             completions.keys.append(self.headers["Authorization"])
@@ -94,9 +130,12 @@ def serving(completions: Completions) -> Iterator[Completions]:
                 return
             self.send_response(200)
             self.end_headers()
-            stream = events(completions.answer(body), body["max_tokens"])
+            steps = completions.answer(body)
+            limit = min(body["max_tokens"], completions.room)
+            stream = events(steps, limit, completions.told(steps))
             with suppress(OSError):
-                for part in parts_of(fault, stream):
+                for place, part in enumerate(parts_of(fault, stream)):
+                    time.sleep(dict(enumerate(completions.delays)).get(place, 0.0))
                     self.wfile.write(part)
                     self.wfile.flush()
                     if fault == "stall":

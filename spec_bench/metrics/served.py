@@ -1,0 +1,87 @@
+"""What a server's user sees: waiting, gaps, whole answers; what the stream says of its calls.
+
+Of answers that came over a connection; all other cells have none of these numbers. Percentiles are
+over all requests, repeats included. Gaps are between chunks, which are calls; seconds per token are
+a request's own, first chunk left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from spec_bench.metrics.metric import CellRecords, Sums, metric
+from spec_bench.records import Delivery, Generation
+
+_PERCENTS = (50, 90, 99)
+
+
+def first_s(each: Generation, came: Delivery) -> list[float]:
+    """From the request to its first chunk: waiting and the prompt's pass."""
+    return [came.seconds[0]]
+
+
+def per_token_s(each: Generation, came: Delivery) -> list[float]:
+    """Seconds per token after the first chunk; none of an answer that was one chunk."""
+    return [(came.seconds[-1] - came.seconds[0]) / each.decoded] if each.decoded else []
+
+
+def gaps_s(each: Generation, came: Delivery) -> list[float]:
+    """Between chunks that follow each other."""
+    return [after - before for before, after in pairwise(came.seconds)]
+
+
+def whole_s(each: Generation, came: Delivery) -> list[float]:
+    """From the request to its last chunk."""
+    return [came.seconds[-1]]
+
+
+_SEEN: dict[str, Callable[[Generation, Delivery], list[float]]] = {
+    "ttft_s": first_s,
+    "inter_token_s": per_token_s,
+    "chunk_gap_s": gaps_s,
+    "latency_s": whole_s,
+}
+
+
+def percentile(
+    windows: Sequence[Generation],
+    seen: Callable[[Generation, Delivery], list[float]],
+    percent: float,
+) -> float | None:
+    """A percentile of what was seen of all requests, linear between neighbours; None of nothing."""
+    values = [value for each in windows if each.delivery for value in seen(each, each.delivery)]
+    return float(np.percentile(values, percent)) if values else None
+
+
+def _declare(name: str, percent: int) -> None:
+    seen = _SEEN[name]
+
+    @metric(f"{name}_p{percent}", of_cell=True)
+    def _(cell: CellRecords) -> float | None:
+        return percentile(cell.windows, seen, percent)
+
+
+for _name in _SEEN:
+    for _percent in _PERCENTS:
+        _declare(_name, _percent)
+
+
+@metric("block_efficiency_stream")
+def by_chunks(generations: Sequence[Generation]) -> float | None:
+    """Tokens after the first chunk over chunks after the first."""
+    came = [each.delivery for each in generations if each.delivery]
+    tokens = tuple(float(sum(each.tokens[1:])) for each in came)
+    return Sums(tokens, tuple(float(len(each.tokens) - 1) for each in came)).value
+
+
+@metric("block_efficiency_source")
+def source(generations: Sequence[Generation]) -> str | None:
+    """Where the target calls are known from, with how many prompts where that differs."""
+    counts = Counter(each.delivery.counted for each in generations if each.delivery)
+    if len(counts) < 2:
+        return next(iter(counts), None)
+    return ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))

@@ -1,0 +1,243 @@
+"""A server as a decoder: requests under way together, each an answer with its times and calls.
+
+What decodes, and how, is the server's. What stands here are the client's clock, its threads (one a
+request under way) and the check that an answer is one. An answer that could not be had is raised
+when those under way beside it have come, and what came is not lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Protocol
+
+from spec_bench import files
+from spec_bench.records import Generation, Lossless, Request
+from spec_bench.server.answer import Answer, held
+from spec_bench.server.counters import Counters, counts_between, generated, parse
+from spec_bench.server.counts import Counts, counts_of_request
+from spec_bench.server.endpoint import Server, ServerError
+from spec_bench.server.shares import shares
+
+Progress = Callable[[int, int], None]
+_SEEDS = 2**31
+_LATE = 20  # looks at counters that have not heard of an answer yet
+_LOOK_S = 0.05
+
+
+class Meter(Protocol):
+    """What measures energy around the decoding of one batch."""
+
+    def begin(self) -> None:
+        """Decoding starts now."""
+        ...
+
+    def end(self) -> None:
+        """Decoding is over."""
+        ...
+
+
+class UnansweredError(ServerError):
+    """Some answers could not be had.
+
+    Attributes:
+        answered: the others of the batch.
+    """
+
+    def __init__(self, error: Exception, answered: Sequence[Generation]) -> None:
+        super().__init__(str(error))
+        self.answered = list(answered)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a server is asked.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: most probable tokens that are sampled from; 0: all.
+        top_p: mass that is sampled from.
+        vocabulary: tokens that the target has.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    vocabulary: int
+
+
+@dataclass
+class ServedDecoder:
+    """Decodes by a server.
+
+    Attributes:
+        server: where.
+        asking: how.
+        rows: requests that are under way together.
+        counted: whether its counters are read, where one request is under way at a time.
+        lossless: what is known of its law.
+    """
+
+    server: Server
+    asking: Asking
+    rows: int = 1
+    counted: bool = True
+    lossless: Lossless = "unaudited"
+    target: None = field(default=None, init=False)
+    drafts: tuple[()] = field(default=(), init=False)
+    draft_calls: None = field(default=None, init=False)
+    speed_ratio: None = field(default=None, init=False)
+
+    def preflight(self, requests: Sequence[Request]) -> None:
+        """Checks that prompts can be asked.
+
+        Raises:
+            ValueError: naming the prompt that cannot.
+        """
+        for request in requests:
+            if not request.prompt_ids:
+                raise ValueError(
+                    f"prompt {request.prompt_id!r} is empty; at least one token needed"
+                )
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        seed: int,
+        progress: Progress | None = None,
+        meter: Meter | None = None,
+    ) -> list[Generation]:
+        """Asks for all answers, up to ``rows`` at a time; the next one where one has come.
+
+        Args:
+            requests: any number.
+            seed: with a request's id it fixes the seed that the server is told.
+            progress: called with (target calls, tokens) of each answer.
+            meter: begun when the requests that are sent first have their first chunks.
+
+        Raises:
+            UnansweredError: some answer could not be had. With a meter no other is kept: the window
+                that they share was none.
+        """
+        batch = _Batch(self, requests, seed)
+        begun = False
+        for done in batch.events():
+            if done is not None and progress:
+                progress(len(done.steps), done.decoded)
+            if meter and not begun and batch.prefilled:
+                meter.begin()
+                begun = True
+        if meter and begun:
+            meter.end()
+        generations = batch.generations()
+        if batch.error is not None:
+            raise UnansweredError(batch.error, () if meter else generations) from batch.error
+        return generations
+
+    def answer(self, request: Request, seed: int, begun: Callable[[], None]) -> Answer:
+        """One answer, its calls counted.
+
+        Raises:
+            ServerError: there is none, or it is none of this request.
+        """
+        before = self._counters()
+        asking = self.asking
+        served = self.server.complete(
+            request.prompt_ids,
+            request.max_new_tokens,
+            temperature=asking.temperature,
+            top_p=asking.top_p,
+            top_k=asking.top_k,
+            seed=int(files.digest([seed, request.prompt_id]), 16) % _SEEDS,
+            ignore_eos=not request.stop_ids,
+            stop_ids=request.stop_ids,
+            begun=begun,
+        )
+        chunks = held(request, served, self.server.url, asking.vocabulary)
+        told = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
+        return Answer(request, served, chunks, [counts for counts in told if counts])
+
+    def _counters(self) -> Counters:
+        """The server's counters now; none where they would be of several requests."""
+        if not self.counted or self.rows > 1:
+            return {}
+        said = self.server.read("metrics")
+        found = parse(said) if said else {}
+        self.counted = bool(found)
+        return found
+
+    def _counts(self, before: Counters, tokens: int) -> Counts | None:
+        """What an answer added to the counters, which may hear of it a little late."""
+        if not before:
+            return None
+        for _ in range(_LATE):
+            after = self._counters()
+            if (generated(before, after) or 0) >= tokens:
+                return counts_between(before, after, tokens)
+            self.server.sleep(_LOOK_S)
+        return None
+
+
+class _Batch:
+    """Requests under way, each in a thread that does not outlive the process."""
+
+    def __init__(self, decoder: ServedDecoder, requests: Sequence[Request], seed: int) -> None:
+        self.error: Exception | None = None
+        self._decoder, self._seed = decoder, seed
+        self._waiting = deque(enumerate(requests))
+        self._said: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
+        self._answers: dict[int, Answer] = {}
+        self._first = set(range(min(decoder.rows, len(requests))))
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the requests that were sent first have their first chunks."""
+        return not self._first
+
+    def events(self) -> Iterator[Generation | None]:
+        """An answer as each comes, or None where a first chunk has or an answer has not."""
+        running = 0
+        while self._waiting and running < self._decoder.rows:
+            running += self._send()
+        while running:
+            index, said = self._said.get()
+            self._first.discard(index)
+            if said is None:
+                yield None
+                continue
+            running -= 1
+            if isinstance(said, Answer):
+                self._answers[index] = said
+                yield said.generation()
+            else:
+                self.error = self.error or said
+                self._waiting.clear()  # the cell is given up: what is under way is waited for
+                yield None
+            running += self._send()
+
+    def _send(self) -> int:
+        """Sends the next request, if there is one; how many were sent."""
+        if not self._waiting:
+            return 0
+        index, request = self._waiting.popleft()
+        threading.Thread(target=self._ask, args=(index, request), daemon=True).start()
+        return 1
+
+    def _ask(self, index: int, request: Request) -> None:
+        """In a thread: one answer."""
+        try:
+            begun = lambda: self._said.put((index, None))  # noqa: E731
+            self._said.put((index, self._decoder.answer(request, self._seed, begun)))
+        except Exception as error:
+            self._said.put((index, error))
+
+    def generations(self) -> list[Generation]:
+        """What came, in the order asked, with shares of the seconds."""
+        order = sorted(self._answers)
+        parts = shares([self._answers[index].span for index in order])
+        return [
+            self._answers[index].generation(*part) for index, part in zip(order, parts, strict=True)
+        ]

@@ -1,0 +1,45 @@
+"""Which server decodes, which one plainly beside it, and how patiently they are asked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from spec_bench.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
+
+Address = Annotated[
+    Text,
+    Pattern(r"https?://[^\s/?#]+[^\s?#]*"),
+    Says("a base address such as http://127.0.0.1:8000/v1"),
+]
+
+
+@settings
+class ServerSettings:
+    """What ``server`` in ``conf/config.yaml`` holds; the key comes from the environment.
+
+    Attributes:
+        url: base address of the completions endpoint; None: nothing is served.
+        model: its name there; None: the pair's target, as the pair names it.
+        decoder: what the server decodes by, in the user's word: the row's name.
+        baseline_url: of a server that decodes plainly; None: of the same one.
+        baseline_model: the plain one's name; None: the same one's.
+        timeout_s: without a byte, after which a request is given up.
+        answer_s: for a whole answer.
+        attempts: requests for one answer, at most.
+        wait_s: before the second of them; doubles with each, 60 at most.
+    """
+
+    url: Address | None = None
+    model: Text | None = None
+    decoder: Text = "served"
+    baseline_url: Address | None = None
+    baseline_model: Text | None = None
+    timeout_s: Annotated[Number, Gt(0)] = 60.0
+    answer_s: Annotated[Number, Gt(0)] = 600.0
+    attempts: Annotated[Whole, Ge(1)] = 3
+    wait_s: Annotated[Number, Ge(0)] = 1.0
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether a plain decoder is served, too."""
+        return self.baseline_url is not None or self.baseline_model is not None
