@@ -177,7 +177,8 @@ def _reasons(
         ("repeats", _unlike_the_first(records)),
     ]
     unmetered = bool(settings.served) and metering.meter.name == "none"
-    said += served_reasons(records.windows, unmetered)
+    retold = settings.served is not None and settings.served.tokens == "text"
+    said += served_reasons(records.windows, unmetered, retold)
     found = [Reason(column, text) for column, text in said if text]
     return found if unmetered else [*found, *energy_reasons(metering, records.windows)]
 

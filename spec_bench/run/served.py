@@ -60,7 +60,8 @@ def run_served(settings: JobSettings) -> list[CellResult]:
             against = timings_of(baseline) if baseline else {}
             active = with_baseline(settings, baseline, pending, against, prompts.requests)
             describe(settings, pending)
-            servers = _prepare(settings, active, prompts.requests, tokens)
+            asking = _asking(settings, tokenizer, tokens)
+            servers = _prepare(settings, active, prompts.requests, asking)
             for server in servers:
                 locks.callback(server.close)
             decode_in_turn(settings, active, baseline, against, prompts, metering, machine)
@@ -70,13 +71,23 @@ def run_served(settings: JobSettings) -> list[CellResult]:
     return [result for result in results if result is not None]
 
 
+def _asking(settings: JobSettings, tokenizer: Any, tokens: int) -> Asking:
+    """What every request says."""
+    sampling = settings.sampling
+    asking = Asking(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
+    if settings.served is None or settings.served.tokens == "ids":
+        return asking
+    return replace(
+        asking, tokenise=lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
+
+
 def _prepare(
-    settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[Request], tokens: int
+    settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[Request], asking: Asking
 ) -> list[Server]:
     """Each cell's decoder over its server, warmed up; one that does not answer has failed."""
     assert settings.served is not None
-    sampling, servers = settings.sampling, []
-    asking = Asking(sampling.temperature, sampling.top_k, sampling.top_p, tokens)
+    servers = []
     for run in runs:
         server = client(settings.served, run.cell)
         decoder: Any = ServedDecoder(server, asking, settings.batch_size)  # of no models

@@ -74,6 +74,8 @@ def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
 def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> Cell:
     """A server's cell; the place that it is asked at is part of its run id."""
     place = {"url": url, "model": model or asked.pair.target}
+    if asked.server.tokens != "ids":
+        place["tokens"] = asked.server.tokens
     return Cell({**asked.decoder, "name": name, "server": place}, "-", drafts=0, library=SERVER)
 
 
@@ -87,6 +89,7 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         cell.decoder["server"]["url"],
         cell.decoder["server"]["model"],
         os.environ.get(KEY, "").strip(),
+        ids=settings.tokens == "ids",
         timeout_s=settings.timeout_s,
         answer_s=settings.answer_s,
         attempts=settings.attempts,

@@ -28,12 +28,15 @@ def served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
     return {name: None for name in header() if name.startswith(stems)}
 
 
-def served_reasons(windows: Sequence[Generation], unmetered: bool) -> list[tuple[str, str]]:
+def served_reasons(
+    windows: Sequence[Generation], unmetered: bool, retold: bool
+) -> list[tuple[str, str]]:
     """Why they are empty, and what to mind about others.
 
     Args:
         windows: every answer.
         unmetered: whether there was no meter.
+        retold: whether answers came as text.
     """
     came = [each.delivery for each in windows if each.delivery]
     if not came:
@@ -41,6 +44,7 @@ def served_reasons(windows: Sequence[Generation], unmetered: bool) -> list[tuple
     again = sum(each.attempts > 1 for each in came)
     unknown = "" if _proposed(windows) else "nobody says how many tokens were proposed to a call"
     return [
+        ("delivered_tokens", "of the answers' text, tokenised again" if retold else ""),
         ("host_overhead", "what a server's seconds go to is not seen from outside"),
         ("perplexity", "the target is not loaded here"),
         ("acceptance_rate", unknown),

@@ -21,6 +21,7 @@ from spec_bench.server.counters import Counters, counts_between, generated, pars
 from spec_bench.server.counts import Counts, counts_of_request
 from spec_bench.server.endpoint import Server, ServerError
 from spec_bench.server.shares import shares
+from spec_bench.server.texts import in_tokens
 
 Progress = Callable[[int, int], None]
 _SEEDS = 2**31
@@ -61,12 +62,14 @@ class Asking:
         top_k: most probable tokens that are sampled from; 0: all.
         top_p: mass that is sampled from.
         vocabulary: tokens that the target has.
+        tokenise: the target's tokenizer, of a server that streams text alone.
     """
 
     temperature: float
     top_k: int
     top_p: float
     vocabulary: int
+    tokenise: Callable[[str], Sequence[int]] | None = None
 
 
 @dataclass
@@ -156,6 +159,8 @@ class ServedDecoder:
             stop_ids=request.stop_ids,
             begun=begun,
         )
+        if asking.tokenise:
+            served = in_tokens(served, asking.tokenise, request.stop_ids)
         chunks = held(request, served, self.server.url, asking.vocabulary)
         told = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
         return Answer(request, served, chunks, [counts for counts in told if counts])

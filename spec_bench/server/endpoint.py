@@ -36,6 +36,7 @@ class Server:
         url: base address, such as ``http://127.0.0.1:8000/v1``.
         model: its name there.
         key: sent as bearer token; "" sends none.
+        ids: whether answers are asked for with token ids; else they are text alone.
         timeout_s: without a byte, after which a request is given up.
         answer_s: for a whole answer.
         attempts: requests for one answer, at most.
@@ -46,6 +47,7 @@ class Server:
     url: str
     model: str
     key: str = field(default="", repr=False)
+    ids: bool = True
     timeout_s: float = 60.0
     answer_s: float = 600.0
     attempts: int = 3
@@ -108,10 +110,10 @@ class Server:
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": top_p,
-            "ignore_eos": ignore_eos,
             "stream": True,
-            "return_token_ids": True,
             "stream_options": {"include_usage": True},
+            **({"return_token_ids": True} if self.ids else {}),
+            **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"top_k": top_k} if top_k else {}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
@@ -151,7 +153,7 @@ class Server:
         self._client.close()
 
     def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
-        reader, start = StreamReader(), time.perf_counter()
+        reader, start = StreamReader(self.ids), time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
             if status == 429 or status >= 500:

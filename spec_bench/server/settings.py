@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from spec_bench.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
 
@@ -23,6 +23,8 @@ class ServerSettings:
         decoder: what the server decodes by, in the user's word: the row's name.
         baseline_url: of a server that decodes plainly; None: of the same one.
         baseline_model: the plain one's name; None: the same one's.
+        tokens: ``ids`` where answers are streamed with token ids; ``text`` where they are not, so
+            that the text is tokenised again.
         timeout_s: without a byte, after which a request is given up.
         answer_s: for a whole answer.
         attempts: requests for one answer, at most.
@@ -34,6 +36,7 @@ class ServerSettings:
     decoder: Text = "served"
     baseline_url: Address | None = None
     baseline_model: Text | None = None
+    tokens: Literal["ids", "text"] = "ids"
     timeout_s: Annotated[Number, Gt(0)] = 60.0
     answer_s: Annotated[Number, Gt(0)] = 600.0
     attempts: Annotated[Whole, Ge(1)] = 3

@@ -27,10 +27,12 @@ class Chunk:
     Attributes:
         seconds: after the request was sent.
         tokens: their ids; the end token is among them.
+        text: what they say, of a server that is not asked for ids.
     """
 
     seconds: float
     tokens: tuple[int, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,14 @@ class Served:
 
 
 class StreamReader:
-    """Takes the lines of a reply as they come."""
+    """Takes the lines of a reply as they come.
 
-    def __init__(self) -> None:
+    Args:
+        ids: whether chunks have token ids; else their text is all there is.
+    """
+
+    def __init__(self, ids: bool = True) -> None:
+        self._ids = ids
         self._chunks: list[Chunk] = []
         self._finish: str | None = None
         self._usage: Mapping[str, Any] = {}
@@ -109,14 +116,18 @@ class StreamReader:
     def _choice(self, choice: Any, seconds: float) -> None:
         if not isinstance(choice, dict):
             raise BadStreamError("a choice that is no object")
-        ids = choice.get("token_ids")
-        if ids is None and choice.get("text"):
+        ids, text = choice.get("token_ids"), choice.get("text")
+        self._finish = choice.get("finish_reason") or self._finish
+        if not self._ids:
+            if isinstance(text, str) and text:
+                self._chunks.append(Chunk(seconds, (), text))
+            return
+        if ids is None and text:
             raise BadStreamError("text without token ids: the server ignores return_token_ids")
         if not _are_ids(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:
             self._chunks.append(Chunk(seconds, tuple(ids)))
-        self._finish = choice.get("finish_reason") or self._finish
 
     def served(self) -> Served:
         """The answer, once the connection has ended.

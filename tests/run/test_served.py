@@ -218,6 +218,16 @@ def test_greedy_or_warm_the_request_says_so_with_a_seed_of_the_prompts_own(
     assert len(set(again)) == 4
 
 
+def test_a_server_without_token_ids_is_read_by_its_text(run_job: RunJob, tmp_path: Path) -> None:
+    with served(text=lambda step: " the" * len(step)) as server:
+        run_job(*on(server.url, "server.tokens=text", "prompts=1", "warmup=0"))
+    row = row_of(tmp_path)
+    assert (row["status"], row["block_efficiency_source"]) == ("complete", "stream")
+    assert int(row["delivered_tokens"]) >= 5
+    assert "delivered_tokens: of the answers' text" in row["reason"]
+    assert "return_token_ids" not in server.bodies[0]
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

@@ -29,6 +29,7 @@ class Completions:
         bodies: of the requests so far.
         keys: their ``Authorization`` headers.
         url: the base address.
+        text: what a token says, where answers have no token ids.
         delays: seconds before each event of an answer; none after the last of them.
         told: what is sent as ``metrics`` with an answer's steps.
         counters: what ``GET /metrics`` says.
@@ -43,6 +44,7 @@ class Completions:
     keys: list[str | None] = field(default_factory=list)
     url: str = ""
     ended: threading.Event = field(default_factory=threading.Event)
+    text: Callable[[Sequence[int]], str] | None = None
     delays: Sequence[float] = ()
     told: Callable[[Steps], dict[str, Any]] = lambda _: {"steps": 1}
     counters: Callable[[], str] = lambda: ""
@@ -73,6 +75,19 @@ def events(steps: Steps, limit: int, told: dict[str, Any]) -> list[bytes]:
         choice = {"index": 0, "text": "x", "token_ids": list(step), "finish_reason": finish}
         found.append({"choices": [choice]})
     found.append({"choices": [], "usage": {"completion_tokens": count}, "metrics": told})
+    return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
+
+
+def texts(steps: Steps, limit: int, said: Callable[[Sequence[int]], str]) -> list[bytes]:
+    """The stream of a server that knows no token ids."""
+    count = sum(map(len, steps))
+    finish = "length" if count >= limit else "stop"
+    ends = [*[None] * (len(steps) - 1), finish]
+    found: list[dict[str, Any]] = [
+        {"choices": [{"text": said(step), "finish_reason": end}]}
+        for step, end in zip(steps, ends, strict=True)
+    ]
+    found.append({"choices": [], "usage": {"completion_tokens": count}})
     return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
 
 
@@ -133,6 +148,8 @@ def serving(completions: Completions) -> Iterator[Completions]:
             steps = completions.answer(body)
             limit = min(body["max_tokens"], completions.room)
             stream = events(steps, limit, completions.told(steps))
+            if completions.text:
+                stream = texts(steps, limit, completions.text)
             with suppress(OSError):
                 for place, part in enumerate(parts_of(fault, stream)):
                     time.sleep(dict(enumerate(completions.delays)).get(place, 0.0))
