@@ -102,20 +102,20 @@ BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 	{decoder: redrafter, spec: 8x5, tree_attention: false}
 
 # One task and its answers cut: 34 rules and trees are compared at each temperature.
-BEYOND := task=dolly generation.max_new_tokens=48
+BEYOND := task=dolly prompts=16 generation.max_new_tokens=48
 
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
 	$(RUN) rsd=exp1 experiment=embedded
-	$(RUN) rsd=exp2 experiment=embedded
-	$(RUN) mcsd=acceptance experiment=embedded pair=embedded,embedded_plain
+	$(RUN) rsd=exp2 experiment=embedded prompts=20
+	$(RUN) mcsd=acceptance experiment=embedded pair=embedded,embedded_plain prompts=12
 	$(RUN) mcsd=ablation experiment=embedded
-	$(RUN) mcsd=search_monotone experiment=embedded prompts=12 confirm.prompts=50
-	$(RUN) mcsd=search experiment=embedded prompts=5 confirm.prompts=50
-	$(RUN) dsbd=fronts experiment=embedded prompts=100
-	$(RUN) dsbd=one_cache experiment=embedded prompts=100
+	$(RUN) mcsd=search_monotone experiment=embedded prompts=8 confirm.prompts=40
+	$(RUN) mcsd=search experiment=embedded prompts=2 confirm.prompts=40
+	$(RUN) dsbd=fronts experiment=embedded prompts=60
+	$(RUN) dsbd=one_cache experiment=embedded prompts=60
 	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED) \
 		'cells=[$(DECODING)]'
 	$(RUN) redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32

@@ -10,12 +10,14 @@ import torch
 from spec_bench.audit.greedy import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.records import Request
 from tests.families import (
     ARCHITECTURES,
     BEYOND,
     DYNAMIC,
     PAPERS,
+    VOCAB,
     decoder_settings,
     random_requests,
     tiny_pair,
@@ -78,7 +80,14 @@ OTHERS = [case for case in OTHERS if case not in CASES]
     [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
 )
 def test_greedy_output_equals_generate(architecture: str, name: str, batch: int) -> None:
-    target, draft = tiny_pair(architecture)
+    check(tiny_pair(architecture), architecture, name, batch)
+
+
+def check(
+    pair: tuple[HuggingFaceModel, HuggingFaceModel], architecture: str, name: str, batch: int
+) -> None:
+    """Holds a decoder's greedy answers against those of ``generate``."""
+    target, draft = pair
     greedy = SamplingSettings(temperature=0)
     decoder = build_decoder(decoder_settings(name), target, [draft], greedy, rows=batch)
     differences = differences_from_generate(decoder, architecture, batch)
@@ -86,6 +95,38 @@ def test_greedy_output_equals_generate(architecture: str, name: str, batch: int)
     # other, and such a thing is rare.
     assert all(difference.near_tie for difference in differences), differences
     assert len(differences) <= 1
+
+
+@functools.cache
+def static_pair(architecture: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
+    """The same models, run over fixed buffers."""
+    target, draft = (
+        HuggingFaceModel(model.module, VOCAB, model.device, "static")
+        for model in tiny_pair(architecture)
+    )
+    return target, draft
+
+
+FAST_STATIC = [("llama", "rsd_s", 4), ("opt", "sd", 1)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "batch"),
+    [
+        pytest.param(*case, marks=[] if case in FAST_STATIC else pytest.mark.slow)
+        for case in (*CASES, *OTHERS)
+    ],
+)
+def test_greedy_output_equals_generate_through_static_passes(
+    architecture: str, name: str, batch: int
+) -> None:
+    pair = static_pair(architecture)
+    passes = pair[0].static
+    assert passes is not None
+    before = passes.counts.static
+    check(pair, architecture, name, batch)
+    assert passes.counts.static > before
+    assert not passes.refusals
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
