@@ -39,8 +39,8 @@ def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own() -> None:
 
 
 def test_a_drafter_that_there_is_not_is_refused() -> None:
+    wanted = [{"decoder": "sd", "drafter": "falcon"}]
     with pytest.raises(ValueError, match=naming("drafter.kind", "falcon")):
-        wanted = [{"decoder": "sd", "drafter": "falcon"}]
         build_cells({}, None, wanted, LOAD, SamplingSettings())
 
 
