@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from spec_bench import columns
 from spec_bench.files import read_csv, results_file
-from spec_bench.records import parse_reasons, written_reasons
+from spec_bench.reasons import parse_reasons, written_reasons
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")

@@ -10,41 +10,25 @@ loads pyarrow only where a file is read or written.
 from __future__ import annotations
 
 import json
-import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import groupby
-from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from spec_bench import files
-from spec_bench.lines import read as read_generations
-from spec_bench.packed_fields import (
-    AGAIN,
-    FIELDS,
-    LISTED,
-    OPTIONAL,
-    PARTS,
-    SCORE,
-    SERVED,
-    STEP,
-    Field,
-)
+from spec_bench.packed_fields import AGAIN, FIELDS, LISTED, OPTIONAL, PARTS, SCORE, SERVED, STEP
+from spec_bench.packed_schema import kind_of, leaf_of, schema_of, score_of, scores_in
 from spec_bench.records import Delivery, Generation, StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
 VERSION = 1
 UNKNOWN_TOKEN = -1
 _META = b"spec_bench"
-_FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError)
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
-Read = TypeVar("Read")
 Scored = float | Sequence[float]
 """A number, of which the score is the mean, or numbers that make the score by their sums."""
 Scores = Mapping[str, Mapping[str, Scored]]
@@ -109,10 +93,10 @@ class Packed:
         """What the answers of a cell scored."""
         own = self.own(run_id)
         prompts, found = own["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
-        for column in _scores_in(own):
+        for column in scores_in(own):
             values = zip(prompts, own[column].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
-                found[_NAMED.sub("", column)] = known
+                found[score_of(column)] = known
         return found
 
 
@@ -137,7 +121,7 @@ def pack(
     found = {_column_of(name, own): own for name, own in (scores or {}).items()}
     lines = [_line(run_id, each, found) for each in done]
     lines += [_line(f"{run_id}{AGAIN}", each, {}) for each in retimed]
-    schema = _schema(found)
+    schema = schema_of(found)
     columns = [
         pa.array([line.get(name) for line in lines], schema.field(name).type)
         for name in schema.names
@@ -146,104 +130,12 @@ def pack(
     return Packed(pa.table(columns, schema=schema), {run_id: kept} if kept else {})
 
 
-def pack_run(run: Path) -> Packed | None:
-    """The records of a cell's folder; None where the cell is not here.
-
-    Scores or starts that cannot be used are said and left out; a rerun sets them aside.
-
-    Args:
-        run: ``<results>/runs/<run_id>``.
-    """
-    starts = _or_none(read_starts, run / files.PROVENANCE)
-    done = read_lines(run / files.GENERATIONS)
-    if not starts and not done:
-        return None
-    scores = _or_none(read_scores, run / files.SCORES)
-    return pack(run.name, done, starts[-1] if starts else None, scores, read_retimed(run))
-
-
-def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
-    try:
-        return read(path)
-    except ValueError as error:
-        log.warning("%s", error)
-        return None
-
-
-def read_lines(path: Path) -> list[Generation]:
-    """A cell's own lines in their order, which another process may be adding to.
-
-    Args:
-        path: its ``generations.jsonl``; none where there is none yet.
-
-    Returns:
-        One a repeat and prompt, of several the last; what is no whole line is left out, and said
-        where it is not a kill's.
-    """
-    found = read_generations(path)
-    if found.faults:
-        log.warning("%s: %s", path, found.faults[0])
-    return list(found.generations)
-
-
-def read_retimed(run: Path) -> list[Generation]:
-    """What later sittings timed again of a baseline, in the order of their files.
-
-    Args:
-        run: the baseline's folder.
-    """
-    return [each for path in files.retimed_files(run) for each in read_lines(path)]
-
-
-def read_scores(path: Path) -> Scores:
-    """What a cell's ``scores.json`` says; nothing where there is none.
-
-    Raises:
-        ValueError: the file cannot be used; the message names it and says why.
-    """
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(path.read_bytes())
-        values = [value for own in found.values() for value in own.values()]
-        numbers = [n for each in values for n in (each if isinstance(each, list) else [each])]
-        if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
-            raise ValueError("a score is no number")
-    except _FAULTS as error:
-        raise ValueError(f"{str(path)!r} has no scores: {_said(error)}") from error
-    return dict(found)
-
-
-def read_starts(path: Path) -> list[dict[str, Any]]:
-    """What a cell's ``provenance.json`` says, an entry a start; none where there is no file.
-
-    Raises:
-        ValueError: the file cannot be used; the message names it and says why.
-    """
-    if not path.exists():
-        return []
-    try:
-        starts = json.loads(path.read_bytes())
-        if not isinstance(starts, list) or not starts:
-            raise ValueError("no list of starts")
-        if not all(isinstance(each, dict) and each for each in starts):
-            raise ValueError("a start is no mapping")
-    except _FAULTS as error:
-        raise ValueError(f"{str(path)!r} tells no starts: {_said(error)}") from error
-    return starts
-
-
-def _said(error: BaseException) -> str:
-    """An error in one short line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def joined(parts: Iterable[Packed]) -> Packed:
     """The lines of several, one after the other."""
     import pyarrow as pa
 
     every = list(parts)
-    tables = [_schema().empty_table(), *(part.lines for part in every)]
+    tables = [schema_of().empty_table(), *(part.lines for part in every)]
     lines = pa.concat_tables(tables, promote_options="default")
     return Packed(lines, {k: v for part in every for k, v in part.origins.items()})
 
@@ -256,10 +148,10 @@ def write(path: Path, packed: Packed) -> None:
     # A score that no line has, as where its cells are no longer here, is no column.
     had = [
         column
-        for column in _scores_in(packed.lines)
+        for column in scores_in(packed.lines)
         if packed.lines[column].null_count < len(packed.lines)
     ]
-    schema = _schema(had)
+    schema = schema_of(had)
     for name in OPTIONAL:
         if not any(packed.lines[name].to_pylist()):
             schema = schema.remove(schema.get_field_index(name))
@@ -273,7 +165,7 @@ def write(path: Path, packed: Packed) -> None:
             schema,
             compression="zstd",
             compression_level=9,
-            use_dictionary=[_leaf(schema, name) for name in schema.names if name not in numbers],
+            use_dictionary=[leaf_of(schema, name) for name in schema.names if name not in numbers],
             # The bytes of a number are alike by their place in it, which is how they are stored.
             use_byte_stream_split=numbers,
             write_statistics=False,
@@ -299,7 +191,7 @@ def read(path: Path) -> Packed:
         if meta["version"] != VERSION:
             raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
         lines = _completed(file.read(use_threads=False))
-        schema = _schema(_scores_in(lines))
+        schema = schema_of(scores_in(lines))
         lines = lines.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [""])[0]
@@ -320,7 +212,7 @@ def _completed(lines: pa.Table) -> pa.Table:
         needed = each.name.startswith(STEP) or each.name.endswith("_id")
         if each.name not in lines.column_names and not needed:
             value = None if each.name in LISTED else nothing[each.holds]
-            lines = lines.append_column(each.name, pa.array([value] * len(lines), _kind(each)))
+            lines = lines.append_column(each.name, pa.array([value] * len(lines), kind_of(each)))
     return lines
 
 
@@ -368,45 +260,7 @@ def _generation(line: Mapping[str, Any]) -> Generation:
     return Generation(**own)
 
 
-_NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
-
-
 def _column_of(score: str, own: Mapping[str, Scored]) -> str:
     """The column of a score: of one number a prompt, or of several."""
     several = any(isinstance(value, Sequence) for value in own.values())
     return f"{PARTS if several else SCORE}{score}"
-
-
-def _scores_in(lines: pa.Table) -> list[str]:
-    """The columns of scores."""
-    return [name for name in lines.column_names if _NAMED.match(name)]
-
-
-def _schema(scores: Iterable[str] = ()) -> pa.Schema:
-    """The columns with their types, then those of scores, one number before several."""
-    import pyarrow as pa
-
-    found = [pa.field(each.name, _kind(each)) for each in FIELDS]
-    parts = pa.list_(pa.field("element", pa.float64()))
-    for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
-        found.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
-    return pa.schema(found)
-
-
-def _kind(field: Field) -> pa.DataType:
-    """A column's type."""
-    import pyarrow as pa
-
-    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
-    lists = field.name.startswith(STEP) + field.name.endswith("widths") + (field.name in LISTED)
-    for _ in range(lists):
-        kind = pa.list_(pa.field("element", kind))
-    return kind
-
-
-def _leaf(schema: pa.Schema, name: str) -> str:
-    """A column's place in the file's own nesting."""
-    kind, path = schema.field(name).type, name
-    while hasattr(kind, "value_type"):
-        kind, path = kind.value_type, f"{path}.list.element"
-    return path

@@ -23,6 +23,9 @@ GROUND = {
     "columns",
     "names",
     "packed",
+    "packed_schema",
+    "cell_files",
+    "reasons",
     "packed_fields",
     "files",
     "spec",
@@ -72,7 +75,7 @@ ONLY_IN: dict[str, set[str]] = {
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
     "httpx": {"judge", "server"},
-    "pyarrow": {"packed"},
+    "pyarrow": {"packed", "packed_schema"},
 }
 NEVER_TORCH = {*GROUND, "validation", "tasks", "metrics", "sinks", "judge", "report", "server"}
 FILES = sorted(PACKAGE.rglob("*.py"))

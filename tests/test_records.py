@@ -8,7 +8,8 @@ from dataclasses import fields, replace
 import pytest
 
 from spec_bench import columns
-from spec_bench.records import CellFacts, CellResult, Reason, parse_reasons, written_reasons
+from spec_bench.reasons import Reason, parse_reasons, written_reasons
+from spec_bench.records import CellFacts, CellResult
 from spec_bench.sinks.rows import facts_of, labels_of, restored, row_of, stored
 from tests.cells import facts, result
 

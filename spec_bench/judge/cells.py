@@ -14,14 +14,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files, packed
+from spec_bench import cell_files, files, packed
 from spec_bench.judge.cache import Judgements
 from spec_bench.judge.conversation import Conversation, read_conversations
 from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
 from spec_bench.judge.scores import SCORE, Columns, score_columns, score_parts
 from spec_bench.judge.settings import JudgeSettings
-from spec_bench.records import CellResult, Reason, parse_reasons, written_reasons
+from spec_bench.reasons import Reason, parse_reasons, written_reasons
+from spec_bench.records import CellResult
 
 log = logging.getLogger(__name__)
 FILE = "judge.json"
@@ -110,7 +111,7 @@ def _judge(folder: Path, grader: Grader, settings: JudgeSettings) -> Judged:
 
 def _first_prompts(folder: Path, conversations: Sequence[Conversation]) -> list[str]:
     """The id of each question's first prompt among the cell's records."""
-    asked = {each.prompt_id for each in packed.read_lines(folder / files.GENERATIONS)}
+    asked = {each.prompt_id for each in cell_files.read_lines(folder / files.GENERATIONS)}
     several = (f"{each.question_id}/0" for each in conversations)
     return [
         first if first in asked else each.question_id
@@ -127,11 +128,11 @@ def _without(why: str, settings: JudgeSettings) -> Judged:
 def _write(folder: Path, judged: Judged) -> Judged:
     """Writes what was judged; an earlier judgement's scores go."""
     path = folder / files.SCORES
-    before = packed.read_scores(path)
+    before = cell_files.read_scores(path)
     others = {name: own for name, own in before.items() if not name.startswith(SCORE)}
     if before != (scores := {**others, **judged.scores}):
         files.write_json(path, scores)
-        if (own := packed.pack_run(folder)) is not None:
+        if (own := cell_files.pack_run(folder)) is not None:
             packed.write(folder / files.RECORDS, own)
     files.write_json(folder / FILE, asdict(judged))
     return judged

@@ -13,7 +13,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files, packed
+from spec_bench import cell_files, files, packed
 from spec_bench.packed import Packed, Scores
 from spec_bench.records import Generation
 
@@ -33,7 +33,7 @@ def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """
     path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
     if path.is_file():
-        found = packed.read_lines(path)
+        found = cell_files.read_lines(path)
     else:
         kept = _kept(results)
         found = kept.generations(run_id) if kept else []
@@ -52,7 +52,7 @@ def retimed_of(results: Path, run_id: str) -> list[Generation]:
     """
     run = files.run_folder(files.results_of(results), run_id)
     if (run / files.GENERATIONS).is_file():
-        return packed.read_retimed(run)
+        return cell_files.read_retimed(run)
     kept = _kept(results)
     return kept.retimed(run_id) if kept else []
 
@@ -61,7 +61,7 @@ def scores_of(results: Path, run_id: str) -> Scores:
     """What each answer of a cell scored: a number, or the numbers that a score is made of."""
     folder = files.run_folder(files.results_of(results), run_id)
     if (folder / files.GENERATIONS).is_file():
-        return packed.read_scores(folder / files.SCORES)
+        return cell_files.read_scores(folder / files.SCORES)
     kept = _kept(results)
     return kept.scores(run_id) if kept else {}
 
@@ -70,7 +70,7 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
     """Where a cell was measured, as ``measure.provenance`` tells it; None where nobody knows."""
     path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     if path.is_file():
-        return packed.read_starts(path)[-1]
+        return cell_files.read_starts(path)[-1]
     kept = _kept(results)
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
 

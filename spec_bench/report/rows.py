@@ -16,7 +16,8 @@ import pandas as pd
 
 from spec_bench import files
 from spec_bench.columns import Column, apart_in, columns_in, scores_in
-from spec_bench.records import ENGINE, parse_reasons
+from spec_bench.reasons import parse_reasons
+from spec_bench.records import ENGINE
 from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]

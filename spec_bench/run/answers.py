@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from spec_bench import files, packed
+from spec_bench import cell_files, files
 from spec_bench.records import Generation
 
 _TURN = re.compile(r"(.+)/(\d+)")
@@ -66,7 +66,7 @@ def write_answers(table: Path, folder: Path) -> list[Path]:
     names = [_name(row) for row in rows]
     for row, name in zip(rows, names, strict=True):
         run = files.run_folder(files.results_of(table), row["run_id"])
-        found = packed.read_lines(run / files.GENERATIONS)
+        found = cell_files.read_lines(run / files.GENERATIONS)
         if not found:
             raise ValueError(
                 f"no generations of {name} in {str(run)!r}: texts are kept there alone"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec_bench import disk, files
-from spec_bench.records import Reason, Request
+from spec_bench.reasons import Reason
+from spec_bench.records import Request
 from spec_bench.run.cells import Cell
 from spec_bench.run.identity import job_id
 from spec_bench.run.passes import PassTally

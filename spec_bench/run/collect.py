@@ -21,7 +21,8 @@ from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.robust import stall_note
-from spec_bench.records import CellFacts, CellResult, Generation, Reason
+from spec_bench.reasons import Reason
+from spec_bench.records import CellFacts, CellResult, Generation
 from spec_bench.run.bounds import bound_columns
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE

@@ -20,7 +20,8 @@ import torch
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import Visit, bounds_of, levels_bounded, watch, why_no_bound
-from spec_bench.records import Generation, Reason, Request
+from spec_bench.reasons import Reason
+from spec_bench.records import Generation, Request
 from spec_bench.run.cell_run import CellRun
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.prompts import Prompts

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from spec_bench import columns, files, lines, packed
+from spec_bench import cell_files, columns, files, lines, packed
 from spec_bench.judge.cells import FILE as JUDGED
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
@@ -163,7 +163,7 @@ def _mend_scores(folder: Path) -> None:
     """Without what the answers scored the result is made again, from the same answers."""
     path = folder / files.SCORES
     try:
-        packed.read_scores(path)
+        cell_files.read_scores(path)
     except ValueError as error:
         _aside(path, str(error))
         if (result := folder / files.RESULT).exists():
@@ -202,8 +202,8 @@ def _mend_records(folder: Path, found: Lines) -> Packed | None:
     except (ValueError, OSError) as error:
         _aside(path, _said(error))
         return None
-    scores = packed.read_scores(folder / files.SCORES)
-    own = packed.pack(folder.name, found.generations, None, scores, packed.read_retimed(folder))
+    scores = cell_files.read_scores(folder / files.SCORES)
+    own = packed.pack(folder.name, found.generations, None, scores, cell_files.read_retimed(folder))
     if (folder / files.RESULT).exists() and not kept.lines.equals(own.lines):
         if kept.own(folder.name).equals(own.own(folder.name)):  # was killed before it packed anew
             packed.write(path, replace(own, origins=kept.origins))
@@ -216,7 +216,7 @@ def _mend_starts(folder: Path, kept: Packed | None) -> None:
     """Where a cell was measured stands in its packed records too."""
     path = folder / files.PROVENANCE
     try:
-        packed.read_starts(path)
+        cell_files.read_starts(path)
     except ValueError as error:
         _aside(path, str(error))
         if kept is not None and (origin := kept.origins.get(folder.name)):

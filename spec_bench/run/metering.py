@@ -17,7 +17,8 @@ from typing import Protocol
 from spec_bench.engine import processes
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
 from spec_bench.measure.energy.auto import AutoMeter
-from spec_bench.records import Generation, Reason, Request
+from spec_bench.reasons import Reason
+from spec_bench.records import Generation, Request
 from spec_bench.run.settings import JobSettings
 
 Progress = Callable[[int, int], None]

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import yaml
 
-from spec_bench import disk, files, lines, packed
+from spec_bench import cell_files, disk, files, lines, packed
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
 from spec_bench.packed import Packed
@@ -70,7 +70,7 @@ class CellStore:
         """Writes the resolved settings and the provenance; each start of the cell adds one."""
         text = yaml.safe_dump(dict(settings), sort_keys=False)
         files.write_text(self.folder / files.CONFIG, text)
-        starts = packed.read_starts(self.folder / files.PROVENANCE)
+        starts = cell_files.read_starts(self.folder / files.PROVENANCE)
         files.write_json(self.folder / files.PROVENANCE, [*starts, provenance])
 
     def append(self, generations: Iterable[Generation]) -> None:
@@ -90,7 +90,7 @@ class CellStore:
 
     def load_retimed(self) -> list[Generation]:
         """What later sittings timed again; lines that cannot be used are left out."""
-        return packed.read_retimed(self.folder)
+        return cell_files.read_retimed(self.folder)
 
     def load(self) -> dict[str, Generation]:
         """The generations on disk by prompt id, of the first repeat."""
@@ -139,7 +139,7 @@ class CellStore:
 
     def pack(self) -> None:
         """Writes the cell's records as an experiment keeps them, later timings included."""
-        if (own := packed.pack_run(self.folder)) is not None:
+        if (own := cell_files.pack_run(self.folder)) is not None:
             packed.write(self.folder / files.RECORDS, own)
 
     def records(self) -> Packed | None:
@@ -149,10 +149,10 @@ class CellStore:
         """
         path = self.folder / files.RECORDS
         try:
-            return packed.read(path) if path.exists() else packed.pack_run(self.folder)
+            return packed.read(path) if path.exists() else cell_files.pack_run(self.folder)
         except ValueError as error:
             log.warning("%s; packed again", error)
-            return packed.pack_run(self.folder)
+            return cell_files.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
         """The cell's result, complete or failed; None where it was not finished.

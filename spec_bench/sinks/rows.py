@@ -11,7 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from spec_bench import columns
-from spec_bench.records import CellFacts, CellResult, parse_reasons
+from spec_bench.reasons import parse_reasons
+from spec_bench.records import CellFacts, CellResult
 
 Row = dict[str, Any]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from spec_bench import columns
-from spec_bench.records import ENGINE, parse_reasons
+from spec_bench.reasons import parse_reasons
+from spec_bench.records import ENGINE
 from spec_bench.report.command_line import main
 from spec_bench.report.rows import archived, read_results, without_past_times
 from tests.report.rows import EMBEDDED, frame, row, write

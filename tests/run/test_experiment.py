@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench import packed
+from spec_bench import cell_files, packed
 from spec_bench.files import read_csv
 from spec_bench.records import CellResult, Generation, StepRecord
 from spec_bench.run import experiment
@@ -113,9 +113,9 @@ def test_a_jobs_end_reads_no_generations_but_its_own(
     for number in range(3):
         end(tmp_path, number, f"cell{number}")
     read: list[str] = []
-    lines = packed.read_lines
+    lines = cell_files.read_lines
     monkeypatch.setattr(
-        packed, "read_lines", lambda path: read.append(path.parent.name) or lines(path)
+        cell_files, "read_lines", lambda path: read.append(path.parent.name) or lines(path)
     )
     end(tmp_path, 3, "cell3")
     assert read == ["cell3"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench import columns, files, lines, packed
+from spec_bench import cell_files, columns, files, lines
 from spec_bench.records import Generation, StepRecord
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.identity import job_id
@@ -196,7 +196,7 @@ def test_a_bad_line_goes_and_the_others_stay(
 ) -> None:
     path = store.folder / files.GENERATIONS
     bad = damage(path, second(change))
-    assert [each.prompt_id for each in packed.read_lines(path)] == ["0", "2"]
+    assert [each.prompt_id for each in cell_files.read_lines(path)] == ["0", "2"]
     done, said = mended(store, caplog)
     assert (done, aside(path)) == (["0", "2"], bad)
     assert "line 2" in said[0] and str(path) in said[0] and "\n" not in said[0]
