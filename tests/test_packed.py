@@ -8,8 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench import packed
-from spec_bench.packed import FIELDS, UNKNOWN_TOKEN
+from spec_bench import packed, packed_schema
+from spec_bench.packed import UNKNOWN_TOKEN
+from spec_bench.packed_fields import FIELDS
 from spec_bench.records import Delivery, Generation, StepRecord
 from tests.said import naming
 
@@ -126,7 +127,7 @@ def test_a_file_from_before_there_was_a_field_is_read_without_it(
 ) -> None:
     new = ("repeat", "energy_note", "load_average")
     with monkeypatch.context() as before:
-        before.setattr(packed, "FIELDS", [each for each in FIELDS if each.name not in new])
+        before.setattr(packed_schema, "FIELDS", [each for each in FIELDS if each.name not in new])
         packed.write(tmp_path / "r", packed.pack("a", [replace(METERED, repeat=0)], None))
     (found,) = packed.read(tmp_path / "r").generations("a")
     assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))

@@ -14,7 +14,8 @@ from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.base import Heads, heads_class
+from spec_bench.draft.base import heads_class
+from spec_bench.draft.network import Heads
 from spec_bench.records import Request
 
 FALSE_ALARM_RATE = 1e-6

@@ -21,7 +21,8 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
 from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.decode.kinds import goes_with, verifies
-from spec_bench.draft.base import Drafter, Heads, drafter
+from spec_bench.draft.base import Drafter, drafter
+from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.fields import shown

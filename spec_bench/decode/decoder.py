@@ -20,7 +20,8 @@ from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Row, check_lawful
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Heads
+from spec_bench.draft.base import Drafter, Drafting, Equipment
+from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer

@@ -24,8 +24,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, Heads, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head, EagleHead
+from spec_bench.draft.network import Heads
 from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.stopwatch import ForwardTimer

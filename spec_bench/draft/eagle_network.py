@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
-from spec_bench.draft.base import HeadPlan, Heads
 from spec_bench.draft.eagle_block import Attend, Block, RMSNorm, Turn
 from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
+from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.engine.cache import LayerLayout, SlotCache
 from spec_bench.engine.rotary import frequencies
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spec_bench import files
-from spec_bench.draft.base import Heads, head_kinds, heads_class
+from spec_bench.draft.base import head_kinds, heads_class
+from spec_bench.draft.network import Heads
 
 AnyHeads = TypeVar("AnyHeads", bound=Heads)
 

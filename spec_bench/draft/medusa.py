@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, HeadPlan, Heads, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.heads import filled
 from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
+from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.draft.residual import ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
 

@@ -1,24 +1,20 @@
 """How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
 
-Execution accuracy of SQL is in ``execution``, modules of ``evaluate`` in ``module_metric``.
+What a score is stands in ``score``, short answers in ``squad``, SQL in ``execution``, modules of
+``evaluate`` in ``module_metric``.
 
 Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
 the papers print them (sacrebleu's own scale is 0..100).
 
-A score turns each prompt into a few numbers whose sums over prompts determine the score, so that
-the interval comes from resampling prompts and BLEU stays a corpus score in every resample.
+BLEU stays a corpus score in every resample of the prompts.
 """
 
 from __future__ import annotations
 
-import re
-import string
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,26 +22,11 @@ from numpy.typing import NDArray
 from spec_bench.metrics.bootstrap import Statistic, percentile_interval
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
+from spec_bench.metrics.score import MeanScore, OneColumn, References, Score, check_given
+from spec_bench.metrics.squad import ExactMatch, TokenF1
 from spec_bench.registry import Registry
-
-References = Sequence[Sequence[str]]
-UNANSWERABLE = "unanswerable"
-
-
-class Score(Protocol):
-    """What ``SCORES`` holds. Modules of ``evaluate`` are in ``module_metric.py``."""
-
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Scores predictions against the references of the same prompt (several allowed)."""
-
-    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score and what belongs to it, under the names of their columns."""
-
-    def signature(self, references: References) -> str:
-        """Implementation, version and settings, for the record."""
 
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
@@ -58,22 +39,8 @@ SCORES: Registry[type[Score]] = Registry("score", "spec_bench.metrics", _declare
 """Quality scores by the name of their first column: a task names those it is scored by."""
 
 
-class _OneColumn(ABC):
-    """A score that is one number."""
-
-    name: str
-
-    @abstractmethod
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Scores predictions against the references of the same prompt."""
-
-    def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score under its name."""
-        return {self.name: self.score(predictions, references)}
-
-
 @SCORES("bleu")
-class Bleu(_OneColumn):
+class Bleu(OneColumn):
     """Corpus BLEU by sacrebleu with its default settings (13a, case kept, exp smoothing)."""
 
     name = "bleu"
@@ -84,7 +51,7 @@ class Bleu(_OneColumn):
         Raises:
             ValueError: unequal lengths, or a prompt without a reference.
         """
-        _check(predictions, references, "bleu", may_be_empty=False)
+        check_given(predictions, references, "bleu", may_be_empty=False)
         from sacrebleu.metrics.bleu import BLEU
 
         # effective_order concerns only the sentence's own score, which is not used: its counts are.
@@ -120,31 +87,8 @@ class Bleu(_OneColumn):
         return f"sacrebleu {scorer.get_signature()}"
 
 
-class _MeanMetric(_OneColumn):
-    """A score that is the mean over prompts of the best match among the references."""
-
-    empty_references = False
-
-    @abstractmethod
-    def match(self, prediction: str, gold: str) -> float:
-        """How well a prediction matches one reference, 0..1."""
-
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Mean over prompts, 0..1.
-
-        Raises:
-            ValueError: unequal lengths, or a prompt without a reference where one is needed.
-        """
-        _check(predictions, references, self.name, self.empty_references)
-        best = [
-            max(self.match(prediction, gold) for gold in (golds or [""]))
-            for prediction, golds in zip(predictions, references, strict=True)
-        ]
-        return mean_interval(best)
-
-
 @SCORES("rouge2")
-class Rouge2(_MeanMetric):
+class Rouge2(MeanScore):
     """ROUGE-2 F1 by rouge-score, without stemming."""
 
     name = "rouge2"
@@ -163,60 +107,8 @@ class Rouge2(_MeanMetric):
         return f"rouge-score rouge2 F1|stemmer:no|version:{version('rouge-score')}"
 
 
-class _AnswerMetric(_MeanMetric):
-    """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
-
-    Gold answers of which normalisation leaves nothing do not count; a question left without one is
-    unanswerable, and its right answer is none: an empty text, or the word that our prompts teach.
-    """
-
-    empty_references = True
-
-    def score(self, predictions: Sequence[str], references: References) -> Interval:
-        """Mean over prompts of the best match, 0..1.
-
-        Raises:
-            ValueError: unequal lengths.
-        """
-        _check(predictions, references, self.name, may_be_empty=True)
-        golds = [[gold for gold in golds if normalise(gold)] for golds in references]
-        return super().score(predictions, golds)
-
-
-@SCORES("exact_match")
-class ExactMatch(_AnswerMetric):
-    """Equality after SQuAD normalisation."""
-
-    name = "exact_match"
-
-    def match(self, prediction: str, gold: str) -> float:
-        """1 or 0."""
-        return float(_answer(prediction, gold) == normalise(gold))
-
-    def signature(self, references: References) -> str:
-        """The rules in short."""
-        return f"exact_match squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
-
-
-@SCORES("f1")
-class TokenF1(_AnswerMetric):
-    """F1 of the words after SQuAD normalisation."""
-
-    name = "f1"
-
-    def match(self, prediction: str, gold: str) -> float:
-        """F1 of the bags of words; 1 or 0 where either side has no words."""
-        ours, theirs = _answer(prediction, gold).split(), normalise(gold).split()
-        if not ours or not theirs:
-            return float(ours == theirs)
-        common = sum((Counter(ours) & Counter(theirs)).values())
-        return 2.0 * common / (len(ours) + len(theirs))
-
-    def signature(self, references: References) -> str:
-        """The rules in short."""
-        return f"f1 squad_v2 normalisation|unanswerable:'' or '{UNANSWERABLE}'"
-
-
+SCORES("exact_match")(ExactMatch)
+SCORES("f1")(TokenF1)
 SCORES.add("execution_accuracy", ExecutionAccuracy, ExecutionAccuracy.__module__)
 
 
@@ -279,29 +171,3 @@ def score_of_sums(name: str, numbers: int) -> Statistic | None:
     if made is None:
         raise ValueError(f"score {name}: nobody says how it is made of {numbers} numbers a prompt")
     return cast("Statistic", made)
-
-
-def normalise(text: str) -> str:
-    """Lower case, no punctuation, articles or extra blanks (SQuAD, arXiv:1606.05250, 6.1)."""
-    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
-
-
-def _answer(prediction: str, gold: str) -> str:
-    """The normalised prediction; where there is no answer the word that says so is made empty."""
-    plain = normalise(prediction)
-    return "" if plain == UNANSWERABLE and not gold else plain
-
-
-def _check(
-    predictions: Sequence[str], references: References, name: str, may_be_empty: bool
-) -> None:
-    if len(predictions) != len(references):
-        raise ValueError(
-            f"{name}: {len(predictions)} predictions but references for {len(references)} prompts"
-        )
-    for index, golds in enumerate(references):
-        if isinstance(golds, str):
-            raise ValueError(f"{name}: references of prompt {index} must be a list, got a string")
-        if not golds and not may_be_empty:
-            raise ValueError(f"{name}: prompt {index} has no reference")

@@ -6,7 +6,6 @@ says why, nothing was loaded or decoded), 130 interrupted; a rerun resumes.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import hydra
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -40,7 +38,7 @@ from spec_bench.run.compose import (
 )
 from spec_bench.run.config import RunSettings, check_settings
 from spec_bench.run.confirm import confirming, planned_confirmation
-from spec_bench.run.experiment import Experiment, JobNote, Tables
+from spec_bench.run.experiment import Experiment, Tables
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
@@ -48,17 +46,18 @@ from spec_bench.run.launch import (
     enter_folder,
     lost_worker,
     offer_devices,
+    place_in_sweep,
     register_resolvers,
 )
+from spec_bench.run.outcome import feed, note_of
 from spec_bench.run.pair import placed, with_own_name
 from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
 from spec_bench.run.rates import known_rates
 from spec_bench.run.settings import JobSettings, build_settings, device_of
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.console import print_table
-from spec_bench.sinks.rows import labels_of
 from spec_bench.sinks.settings import build_sinks
-from spec_bench.sinks.sink import LoggedCell, Sink
+from spec_bench.sinks.sink import Sink
 
 log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -263,18 +262,14 @@ def _configs() -> tuple[DecoderLoader, list[Path]]:
 
 def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence[Sink]) -> None:
     """CSV always; table and sinks as configured."""
-    labels = labels_of(settings.facts(settings.cells[0]))
-    cells = tuple(result.run_id for result in results)
-    note = JobNote(_number(), json.dumps(labels, sort_keys=True), cells, settings.stage)
     # The jobs of a sweep that run in the user's process are all over before ``main`` is.
-    more = _in_main and _in_a_sweep() and not sinks
-    rows = _tables.add(Experiment(settings.results, settings.name), note, more)
+    more = _in_main and place_in_sweep() is not None and not sinks
+    number = place_in_sweep() or 0
+    rows = _tables.add(
+        Experiment(settings.results, settings.name), note_of(settings, results, number), more
+    )
     if sinks:
-        place = settings.pair.name, settings.task.name
-        own = [row for row in rows if (row["pair"], row["task"]) == place]
-        logged = [_logged(settings.results, result) for result in results]
-        for each in sinks:
-            each.take(logged, own)
+        feed(sinks, settings, results, rows)
     if settings.sink.table:  # last: there may be nobody who reads it
         print_table(results)
         print(f"results: {files.results_file(settings.results, settings.name)}")
@@ -290,23 +285,6 @@ def _finish_tables() -> None:
             raise
         print(f"spec_bench: {refused}; the same command resumes", file=sys.stderr)
         _statuses.append(1)
-
-
-def _logged(results: Path, result: CellResult) -> LoggedCell:
-    """A cell's row, resolved settings and records, as its folder holds them."""
-    store = CellStore(results, result.run_id)
-    config = yaml.safe_load((store.folder / files.CONFIG).read_text(encoding="utf-8"))
-    return LoggedCell(result, dict(config), tuple(store.load().values()), store.folder)
-
-
-def _in_a_sweep() -> bool:
-    """Whether Hydra runs the job as one of several."""
-    return HydraConfig.initialized() and not OmegaConf.is_missing(HydraConfig.get().job, "num")
-
-
-def _number() -> int:
-    """The job's place in its sweep; 0 where it is the only one."""
-    return int(HydraConfig.get().job.num) if _in_a_sweep() else 0
 
 
 def _config_folders() -> list[Path]:

@@ -3,23 +3,18 @@
 The launchers' presets ask by OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that
 the largest job of a sweep needs, or the argument where jobs need none; ``${workers_here:}`` is how
 many jobs this machine runs at once. A process that a launcher started goes to the user's folder,
-claims GPUs that no other worker uses, by locks on small files, which the system releases however
-the process ends, and tells its failure to the user's process. The basic launcher runs jobs in the
-user's process and nothing of that concerns it. Imports no torch: devices are chosen before CUDA
-starts.
+claims GPUs that no other worker uses, and tells its failure to the user's process. The basic
+launcher runs jobs in the user's process and nothing of that concerns it. Imports no torch, as
+``devices`` does not.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
@@ -27,17 +22,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
 from spec_bench.run.model_files import BYTES
 from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes, placed, with_own_name
 from spec_bench.validation import check
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, where a launcher overwrites the above
 # Of a GPU's memory, what weights may fill; the rest is for caches, the drafts and the passes.
 WEIGHTS_SHARE = 0.85
-_POLL_S = 0.5
 _ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a job needs
-_QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
 def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
@@ -54,127 +46,6 @@ def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
     if gpu_memory_gib <= 0:
         raise ValueError(f"engine.gpu_memory_gib must be above 0, got {gpu_memory_gib!r}")
     return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
-
-
-def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs this process may use: those the environment names, else all of the machine."""
-    named = environment.get(OFFERED, environment.get(VISIBLE) or None)
-    if named is None:
-        return _ask("index")
-    return [name.strip() for name in named.split(",") if name.strip()]
-
-
-def gpu_memory_gib() -> float | None:
-    """The smallest memory of this machine's GPUs, in GiB; None where there is none."""
-    return min((float(mib) / 1024 for mib in _ask("memory.total")), default=None)
-
-
-class Claim:
-    """GPUs that no other process claims, until this process ends.
-
-    Args:
-        folder: where the lock files lie; None: one folder a machine and user.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.devices: tuple[str, ...] = ()
-        self._folder = folder or Path(tempfile.gettempdir()) / f"spec_bench-{os.getuid()}"
-        self._locks: list[TextIO] = []
-
-    def take(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
-        """Claims the first free devices; a second call with the same count changes nothing.
-
-        Args:
-            devices: to choose from, as CUDA_VISIBLE_DEVICES names them.
-            count: how many.
-            wait: wait for devices that others hold, or give up.
-
-        Returns:
-            The devices, all of them or none.
-
-        Raises:
-            ValueError: there are not so many, or, without waiting, not so many free ones.
-        """
-        if len(self.devices) == count:
-            return self.devices
-        if self.devices:
-            raise ValueError(
-                f"a worker that holds {len(self.devices)} GPUs got a job that needs {count}: sweep "
-                "over pairs of one size, or use submitit_slurm"
-            )
-        if count > len(devices):
-            raise ValueError(f"the job needs {count} GPUs, {len(devices)} are visible")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        names = identities(devices)
-        while not self._try(devices, count, names):
-            if not wait:
-                raise ValueError(
-                    f"no {count} of {len(devices)} GPUs are free: other jobs hold them, or "
-                    "hydra.launcher.n_jobs is more than there are GPUs for"
-                )
-            time.sleep(_POLL_S)
-        return self.devices
-
-    def release(self) -> None:
-        """Gives the devices back before the process ends."""
-        for lock in self._locks:
-            lock.close()
-        self._locks, self.devices = [], ()
-
-    def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
-        """One look; the choice as a whole is locked, so that no two workers hold half each."""
-        with (self._folder / "choice.lock").open("w") as choice:
-            fcntl.flock(choice, fcntl.LOCK_EX)
-            held: dict[str, TextIO] = {}
-            for device in devices:
-                path = self._folder / f"gpu-{names[device]}.lock"
-                if len(held) < count and (lock := _lock(path)):
-                    held[device] = lock
-            if len(held) < count:
-                for lock in held.values():
-                    lock.close()
-                return False
-            self._locks, self.devices = list(held.values()), tuple(held)
-            return True
-
-
-def identities(devices: Sequence[str]) -> dict[str, str]:
-    """What tells each device from all others, whatever it is called: its UUID where known.
-
-    Args:
-        devices: indices, UUIDs or their beginnings, as CUDA_VISIBLE_DEVICES has them.
-    """
-    lines = [line.partition(",") for line in _ask("index,uuid")]
-    uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
-
-    def of(name: str) -> str:
-        if name in uuids:
-            return uuids[name]
-        found = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
-        return found[0] if len(found) == 1 else name
-
-    return {device: of(device) for device in devices}
-
-
-def _lock(path: Path) -> TextIO | None:
-    """The locked file; None where another process has it."""
-    stream = path.open("w")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.close()
-        return None
-    return stream
-
-
-def _ask(field: str) -> list[str]:
-    """One value a GPU from the driver's own program; none where there is no driver."""
-    command = [*_QUERY, f"--query-gpu={field}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def register_resolvers() -> None:
@@ -271,6 +142,13 @@ def offer_devices() -> None:
     """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them."""
     if VISIBLE in os.environ:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
+
+
+def place_in_sweep() -> int | None:
+    """The job's number in the sweep that Hydra runs it in; None where it is the only one."""
+    if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
+        return None
+    return int(HydraConfig.get().job.num)
 
 
 def enter_folder() -> None:

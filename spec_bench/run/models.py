@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from spec_bench.draft.base import Heads
 from spec_bench.draft.eagle_check import misreading
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
+from spec_bench.draft.network import Heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds

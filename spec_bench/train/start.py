@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from spec_bench.draft.base import HeadPlan, heads_class
+from spec_bench.draft.base import heads_class
 from spec_bench.draft.eagle_network import EagleHead
+from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.settings import HeadSettings

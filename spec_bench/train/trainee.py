@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spec_bench.draft.base import Heads
+from spec_bench.draft.network import Heads
 from spec_bench.train.dialogues import IGNORED
 
 

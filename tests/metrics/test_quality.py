@@ -3,7 +3,8 @@
 import pytest
 import sacrebleu
 
-from spec_bench.metrics.quality import SCORES, normalise
+from spec_bench.metrics.quality import SCORES
+from spec_bench.metrics.squad import normalise
 from tests.said import naming
 
 SENTENCES = [

@@ -14,17 +14,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from spec_bench.configs import conf_dir
-from spec_bench.run import launch
+from spec_bench.run import devices
 from spec_bench.run.compose import register
-from spec_bench.run.launch import (
-    OFFERED,
-    VISIBLE,
-    Claim,
-    gpus_needed,
-    gpus_of_job,
-    register_resolvers,
-    visible_devices,
-)
+from spec_bench.run.devices import OFFERED, VISIBLE, Claim, visible_devices
+from spec_bench.run.launch import gpus_needed, gpus_of_job, register_resolvers
 from spec_bench.run.metering import ordinals
 from spec_bench.run.pair import EngineSettings, PairSettings
 from tests import warm
@@ -163,7 +156,7 @@ def test_a_launchers_preset_asks_for_what_the_sweeps_largest_job_needs(
 
 
 def test_an_index_and_a_uuid_of_one_gpu_are_one_lock(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(launch, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
+    monkeypatch.setattr(devices, "_ask", lambda field: ["0, GPU-aa11", "1, GPU-bb22"])
     one, two = Claim(tmp_path), Claim(tmp_path)
     assert one.take(["1", "0"], 1, wait=False) == ("1",)
     with pytest.raises(ValueError, match="are free"):

@@ -14,8 +14,9 @@ from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.draft.base import Drafting, HeadPlan
+from spec_bench.draft.base import Drafting
 from spec_bench.draft.eagle_network import Eagle3Head
+from spec_bench.draft.network import HeadPlan
 from spec_bench.records import Request
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.hidden import Computed, everywhere

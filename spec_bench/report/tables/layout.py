@@ -8,13 +8,13 @@ come from; a place is a line, a value across and a column.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from spec_bench import columns, names
 from spec_bench.published import FILE, KEYS, Row, printed_tree
 from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Column, Lines, Table, find_table, load_paper, recipe_cells
+from spec_bench.report.paper import Column, Table, find_table, load_paper, recipe_cells
 from spec_bench.report.tables.grid import (
     Cell,
     Grid,
@@ -24,25 +24,9 @@ from spec_bench.report.tables.grid import (
     mark_tuned,
     tree_text,
 )
+from spec_bench.report.tables.table_lines import TableLine, table_lines, values_of
 
 UNNAMED = "paper's"  # a target that the table does not name
-_OF_PAIR = ("target", "draft", "task")
-_OWN = Lines()
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line before it has cells.
-
-    Attributes:
-        row: a printed number of it, whose keys are the line's.
-        own: what is special about it.
-        extra: the paper has no such line.
-    """
-
-    row: Row
-    own: Lines
-    extra: bool = False
 
 
 @functools.cache
@@ -88,7 +72,7 @@ class _Layout:
         self.drafts = {row["target"]: row["draft"] for row in reversed(numbers) if row["draft"]}
         self.printed: dict[tuple[str, ...], Row] = {}
         for row in numbers:
-            at = (*_values(row, self.places), row["metric"])
+            at = (*values_of(row, self.places), row["metric"])
             self.printed.setdefault((*at, row["spec"]), row)
             self.printed.setdefault((*at, ""), row)
         self.metrics = {(row["task"], row["metric"]) for row in numbers}
@@ -101,7 +85,8 @@ class _Layout:
         across = self._across()
         heads = tuple(column for value in across for column in self._columns(value))
         lines = []
-        for line in self._lines():
+        moved = str(self.asked) if self.is_other and self.table.other_pair == "lines" else None
+        for line in table_lines(self.table, self.numbers, self.keys, moved):
             cells = [self._cell(line, value, column) for value in across for column in self.shown]
             labels = tuple(self._label(line, source) for source in self.table.heads.values())
             block = "/".join(self._label(line, source) for source in self.table.block)
@@ -115,49 +100,13 @@ class _Layout:
             notes=self.table.notes,
         )
 
-    def _lines(self) -> list[_Line]:
-        """The printed lines in their order, another pair's, and those that the paper has not."""
-        found = [_Line(row, self._own(row)) for row in _first_of_each(self.numbers, self.keys)]
-        if self.is_other and self.table.other_pair == "lines":
-            moved = [{**row, "target": str(self.asked), "draft": ""} for row in self.numbers]
-            found += [_Line(row, self._own(row)) for row in _first_of_each(moved, self.keys)]
-        if not self.table.extra:
-            return found
-        groups: dict[tuple[str, ...], list[_Line]] = {}
-        for line in found:
-            key = _values(line.row, [key for key in self.keys if key in _OF_PAIR])
-            groups.setdefault(key, []).append(line)
-        return [line for group in groups.values() for line in self._with_extra(group)]
-
-    def _with_extra(self, group: list[_Line]) -> list[_Line]:
-        """A pair's lines with those that the paper does not have, each at its place."""
-        found = list(group)
-        for own in self.table.extra:
-            row = {**group[0].row, "decoder": own.decoder, "method": own.method, "spec": own.spec}
-            usual = self._own(row)
-            own = replace(own, labels={**usual.labels, **own.labels}, spec=own.spec or usual.spec)
-            if own.temperature is None:
-                own = replace(own, temperature=usual.temperature)
-            row["temperature"] = "" if own.temperature is None else f"{own.temperature:g}"
-            row["tree_attention"] = own.tree_attention or row["tree_attention"]
-            places = [i for i, line in enumerate(found) if line.row["decoder"] == own.after]
-            found.insert(places[-1] + 1 if places else len(found), _Line(row, own, extra=True))
-        return found
-
-    def _own(self, row: Row) -> Lines:
-        """What the table says of a line."""
-        for own in self.table.lines:
-            if own.decoder in ("", row["decoder"]) and own.method == row["method"]:
-                return own
-        return _OWN
-
-    def _cell(self, line: _Line, value: str, column: Column) -> Cell:
+    def _cell(self, line: TableLine, value: str, column: Column) -> Cell:
         """One place."""
         row = dict(line.row)
         if self.table.across:
             row[self.table.across] = value
         metric = self._metric(column, row["task"])
-        place = (*_values(row, self.places), metric, column.spec)
+        place = (*values_of(row, self.places), metric, column.spec)
         number = None if line.extra else self.printed.get(place)
         row = number or row
         wanted = self._wanted(line, row, column.spec)
@@ -174,7 +123,7 @@ class _Layout:
             state=column.empty if wanted else "",
         )
 
-    def _wanted(self, line: _Line, row: Row, spec: str) -> Wanted | None:
+    def _wanted(self, line: TableLine, row: Row, spec: str) -> Wanted | None:
         """The measured cell that belongs in a place; None where no pair is wanted there."""
         pair = self._pair(row)
         if pair is None or self.asked not in (None, pair):
@@ -243,7 +192,7 @@ class _Layout:
         own = (metric for metric in column.metrics if (task, metric) in self.metrics)
         return next(own, column.metrics[0])
 
-    def _label(self, line: _Line, source: str) -> str:
+    def _label(self, line: TableLine, source: str) -> str:
         """What a line has under a heading."""
         text = line.row.get(source, "")
         if source in line.own.labels:
@@ -292,15 +241,3 @@ def _baseline(wanted: Wanted, over: Mapping[str, str | float]) -> Wanted:
     """The cell that a ratio is over."""
     decoder, temperature = str(over["decoder"]), float(over["temperature"])
     return Wanted(wanted.pair, wanted.task, decoder, "-", temperature)
-
-
-def _values(row: Row, keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(row[key] for key in keys)
-
-
-def _first_of_each(rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
-    """The first row of each line, in order."""
-    found: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        found.setdefault(_values(row, keys), row)
-    return list(found.values())

@@ -1,0 +1,108 @@
+"""What draft heads are: a small network on the target's hidden states, its files, its training.
+
+Knows nothing about who drafts with it (``base``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+
+class Heads(nn.Module, ABC):
+    """A small network on the target's last hidden state, and everything that is known of it.
+
+    Attributes:
+        kind: of the drafter that uses it.
+        shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
+        starts_as_target: whether its last layer can start as the target's.
+        bytes_per_slot: bytes that one token takes in a cache of its own; 0 where it has none.
+    """
+
+    kind: ClassVar[str]
+    starts_as_target: ClassVar[bool] = False
+    bytes_per_slot: int = 0
+    shape: Any
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of its own; the target's embeddings, which it may read, are not."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def allocate(self, rows: int, slots: int) -> Any:
+        """A cache of its own for ``rows`` sequences of up to ``slots`` tokens."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
+        """Logits of guess 1, 2, ..., K in training, each [N, V].
+
+        Args:
+            x: [N, D] the target's last hidden states.
+            embedded: [N, K, D] the target's embeddings of the right tokens t + 1..t + K.
+        """
+
+    @classmethod
+    @abstractmethod
+    def fresh(cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]) -> Heads:
+        """Heads that have learned nothing yet.
+
+        Args:
+            plan: what is asked for.
+            hidden: the target's width.
+            vocab: tokens.
+            output: gives the target's last layer, [V, D] float32.
+        """
+
+    @classmethod
+    @abstractmethod
+    def smallest(cls, hidden: int, vocab: int) -> Heads:
+        """The smallest heads that draft two tokens: what the audit puts on a Markov chain."""
+
+    @classmethod
+    @abstractmethod
+    def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
+        """The file of weights in a folder that holds heads of this kind, else None."""
+
+    @classmethod
+    @abstractmethod
+    def of_weights(cls, weights: dict[str, Tensor], config: Mapping[str, Any]) -> Heads:
+        """Heads with these weights, as a public checkpoint has them.
+
+        Raises:
+            ValueError: weights and config do not fit.
+        """
+
+    @abstractmethod
+    def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+        """Name of the weights' file, the weights, and ``config.json``."""
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """Which fresh heads a training asks for; meanings stand in ``conf/head``.
+
+    Attributes:
+        guesses: K, tokens guessed.
+        blocks: residual blocks.
+        recurrent: whether a recurrent head has a learned state.
+        inner: width of the residual blocks; None: the head's own.
+        init: ``target`` starts the last layers as the target's.
+        target: the target's config, for heads with blocks like its own.
+        ids: the target's tokens that the heads know; None: all.
+        fc_norm: whether EAGLE-3 norms each hidden state before it fuses them.
+    """
+
+    guesses: int
+    blocks: int
+    recurrent: bool = True
+    inner: int | None = None
+    init: str = "random"
+    target: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[int, ...] | None = None
+    fc_norm: bool = False

@@ -1,0 +1,142 @@
+"""A machine's GPUs: which this process may use, and a claim on some that no other process has.
+
+A claim is locks on small files, which the system releases however the process ends. Imports no
+torch: devices are chosen before CUDA starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, where a launcher overwrites the above
+_POLL_S = 0.5
+_QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
+
+
+def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs this process may use: those the environment names, else all of the machine."""
+    named = environment.get(OFFERED, environment.get(VISIBLE) or None)
+    if named is None:
+        return _ask("index")
+    return [name.strip() for name in named.split(",") if name.strip()]
+
+
+def gpu_memory_gib() -> float | None:
+    """The smallest memory of this machine's GPUs, in GiB; None where there is none."""
+    return min((float(mib) / 1024 for mib in _ask("memory.total")), default=None)
+
+
+class Claim:
+    """GPUs that no other process claims, until this process ends.
+
+    Args:
+        folder: where the lock files lie; None: one folder a machine and user.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.devices: tuple[str, ...] = ()
+        self._folder = folder or Path(tempfile.gettempdir()) / f"spec_bench-{os.getuid()}"
+        self._locks: list[TextIO] = []
+
+    def take(self, devices: Sequence[str], count: int, wait: bool) -> tuple[str, ...]:
+        """Claims the first free devices; a second call with the same count changes nothing.
+
+        Args:
+            devices: to choose from, as CUDA_VISIBLE_DEVICES names them.
+            count: how many.
+            wait: wait for devices that others hold, or give up.
+
+        Returns:
+            The devices, all of them or none.
+
+        Raises:
+            ValueError: there are not so many, or, without waiting, not so many free ones.
+        """
+        if len(self.devices) == count:
+            return self.devices
+        if self.devices:
+            raise ValueError(
+                f"a worker that holds {len(self.devices)} GPUs got a job that needs {count}: sweep "
+                "over pairs of one size, or use submitit_slurm"
+            )
+        if count > len(devices):
+            raise ValueError(f"the job needs {count} GPUs, {len(devices)} are visible")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        names = identities(devices)
+        while not self._try(devices, count, names):
+            if not wait:
+                raise ValueError(
+                    f"no {count} of {len(devices)} GPUs are free: other jobs hold them, or "
+                    "hydra.launcher.n_jobs is more than there are GPUs for"
+                )
+            time.sleep(_POLL_S)
+        return self.devices
+
+    def release(self) -> None:
+        """Gives the devices back before the process ends."""
+        for lock in self._locks:
+            lock.close()
+        self._locks, self.devices = [], ()
+
+    def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
+        """One look; the choice as a whole is locked, so that no two workers hold half each."""
+        with (self._folder / "choice.lock").open("w") as choice:
+            fcntl.flock(choice, fcntl.LOCK_EX)
+            held: dict[str, TextIO] = {}
+            for device in devices:
+                path = self._folder / f"gpu-{names[device]}.lock"
+                if len(held) < count and (lock := _lock(path)):
+                    held[device] = lock
+            if len(held) < count:
+                for lock in held.values():
+                    lock.close()
+                return False
+            self._locks, self.devices = list(held.values()), tuple(held)
+            return True
+
+
+def identities(devices: Sequence[str]) -> dict[str, str]:
+    """What tells each device from all others, whatever it is called: its UUID where known.
+
+    Args:
+        devices: indices, UUIDs or their beginnings, as CUDA_VISIBLE_DEVICES has them.
+    """
+    lines = [line.partition(",") for line in _ask("index,uuid")]
+    uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
+
+    def of(name: str) -> str:
+        if name in uuids:
+            return uuids[name]
+        found = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
+        return found[0] if len(found) == 1 else name
+
+    return {device: of(device) for device in devices}
+
+
+def _lock(path: Path) -> TextIO | None:
+    """The locked file; None where another process has it."""
+    stream = path.open("w")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        return None
+    return stream
+
+
+def _ask(field: str) -> list[str]:
+    """One value a GPU from the driver's own program; none where there is no driver."""
+    command = [*_QUERY, f"--query-gpu={field}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
