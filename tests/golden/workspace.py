@@ -58,6 +58,8 @@ def run(module: str, *arguments: str) -> Said:
     out, err = io.StringIO(), io.StringIO()
     argv, columns = sys.argv, os.environ.get("COLUMNS")
     full_error = os.environ.pop("HYDRA_FULL_ERROR", None)
+    # Another test may have imported it; runpy warns of a module that is there already.
+    imported = sys.modules.pop(f"{module}.__main__", None)
     sys.argv = [module, *arguments]
     os.environ["COLUMNS"] = _WIDE
     status = 0
@@ -68,6 +70,8 @@ def run(module: str, *arguments: str) -> Said:
         status = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
     finally:
         sys.argv = argv
+        if imported is not None:
+            sys.modules[f"{module}.__main__"] = imported
         _restore("COLUMNS", columns)
         _restore("HYDRA_FULL_ERROR", full_error)
     return Said(status, out.getvalue(), err.getvalue())
