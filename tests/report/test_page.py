@@ -245,10 +245,16 @@ def test_a_page_of_small_models_says_so_first(page: str, tmp_path: Path) -> None
     assert 'class="tiles"' in rest
 
 
-def test_the_pages_colours_are_those_of_the_figures(page: str) -> None:
-    for name, decoder in names.DECODERS.items():
-        assert f"--{name}: {decoder.colour.light};" in page
-        assert f"--{name}: {decoder.colour.dark};" in page
+def test_a_pages_colours_are_those_of_the_figures_and_of_its_own_decoders_only(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "rsd-exp1", row("sd", "2", speedup=1.2), row("theirs", "2", speedup=1.1))
+    page = page_of(tmp_path)
+    for name in ("sd", "theirs"):
+        assert f"--{name}: {names.decoder(name).colour.light};" in page
+        assert f"--{name}: {names.decoder(name).colour.dark};" in page
+        assert f".dot.{name} {{ background: var(--{name}); }}" in page
+    assert "--rsd_s:" not in page
 
 
 def test_the_index_has_every_experiment_with_its_page_and_a_picture(index: str) -> None:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import jinja2
 
 from spec_bench import names
 
+_DOT = re.compile(r'class="dot ([\w-]+)"')
+
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.PackageLoader("spec_bench.report.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["decoders"] = _decoders
+    return found
+
+
+def _decoders(content: str) -> dict[str, names.Decoder]:
+    """The decoders whose dots stand in a page: the style sheet has their colours and no others."""
+    return {name: names.decoder(name) for name in sorted(set(_DOT.findall(content)))}
 
 
 def render(template: str, **values: Any) -> str:
@@ -28,9 +38,9 @@ def render(template: str, **values: Any) -> str:
         template: the file's name.
         values: what it names.
     """
-    return _environment().get_template(template).render(decoders=names.DECODERS, **values)
+    return _environment().get_template(template).render(**values)
 
 
 def style() -> str:
-    """The pages' style sheet, its colours those of the figures."""
-    return render("style.css.j2")
+    """The pages' style sheet, without any decoder's colour."""
+    return render("style.css.j2", decoders={})
