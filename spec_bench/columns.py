@@ -88,6 +88,7 @@ def _read() -> list[Column]:
 
 
 COLUMNS: list[Column] = _read()
+_ENDLESS = 1e7
 
 
 @cache
@@ -116,6 +117,14 @@ def register(column: Column) -> Column:
     if column.name not in taken:
         COLUMNS.append(column)
     return column
+
+
+def bound(value: float, digits: int) -> str:
+    """An interval's end, or half of one, in print.
+
+    Of a few prompts nothing may be known of a number: such an end has more digits than a line.
+    """
+    return f"{value:.{digits}f}" if abs(value) < _ENDLESS else f"{value:.0e}"
 
 
 def column(name: str) -> Column:

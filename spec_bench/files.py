@@ -28,6 +28,7 @@ RUNS = "runs"
 RESULTS = "results.csv"
 ARCHIVE = "archive.csv"
 RECORDS = "records.parquet"
+TEXT_COLUMNS = ("run_id", "repeat", "prompt_id", "text")  # of answers, for the long format
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"

@@ -113,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("name", help="an experiment, or a results.csv")
     for name, (kind, usual) in _OUTPUTS.items():
         made[name].add_argument("--output", type=Path, metavar=kind, help=f"default: {usual}")
+    made["export"].add_argument(
+        "--texts",
+        type=Path,
+        metavar="FILE",
+        help="the texts.csv of spec_bench answers, as a column",
+    )
     _add_answers(made["answers"])
 
     for name in COMMANDS.keys() - {"results"}:

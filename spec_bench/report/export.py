@@ -8,7 +8,7 @@ and those that left it by an accepted child, so that their sums make the accepta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ _SERVED = {
     "attempts": "requests that the answer took",
 }
 _SCORE = "score_{}"
+_TEXT = "the answer, special tokens left out"
+_MAKES_TEXTS = "python -m spec_bench answers FILE --texts writes one"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,31 @@ def export(table: Path) -> Export:
     return Export(lines, dictionary(names), tuple(without))
 
 
+def with_texts(found: Export, path: Path) -> Export:
+    """The lines with their answers' texts in a last column, empty where the file has none.
+
+    Args:
+        found: the long format.
+        path: what ``python -m spec_bench answers FILE --texts`` writes.
+
+    Raises:
+        ValueError: there is no such file, or it has no line of any of these cells.
+    """
+    if not path.is_file():
+        raise ValueError(f"no file {str(path)!r}; {_MAKES_TEXTS}")
+    *key, text = files.TEXT_COLUMNS
+    texts = {
+        tuple(line[name] for name in key): line[text]
+        for line in files.read_csv(path, files.TEXT_COLUMNS)
+    }
+    places = found.lines[key].astype(str).itertuples(index=False, name=None)
+    own = [texts.get(place) for place in places]
+    if not any(each is not None for each in own):
+        raise ValueError(f"{str(path)!r} has no line of these cells; {_MAKES_TEXTS}")
+    lines = found.lines.assign(**{text: own})
+    return replace(found, lines=lines, dictionary=dictionary([str(name) for name in lines]))
+
+
 def write(found: Export, folder: Path) -> list[Path]:
     """``long.parquet``, ``long.csv`` and ``dictionary.csv``; equal rows give equal bytes."""
     paths = [folder / name for name in ("long.parquet", "long.csv", "dictionary.csv")]
@@ -102,6 +129,8 @@ def dictionary(names: Sequence[str]) -> pd.DataFrame:
             unit, text = packed[name].unit, packed[name].definition
         elif f"{stem}_{{}}" in _BY_DEPTH:
             unit, text = "", _BY_DEPTH[f"{stem}_{{}}"].format(depth)
+        elif name == files.TEXT_COLUMNS[-1]:
+            unit, text = "", _TEXT
         elif name.startswith(_SCORE.format("")):
             unit, text = "", f"{name.removeprefix(_SCORE.format(''))} of this answer alone"
         else:

@@ -161,11 +161,13 @@ def run_sweep(options: Namespace) -> None:
 
 def run_export(options: Namespace) -> None:
     """A results file in long format, with a dictionary of its columns."""
-    from spec_bench.report.export import export, write
+    from spec_bench.report.export import export, with_texts, write
     from spec_bench.report.page.gather import results_file
 
     file = results_file(options.name, options.results)
     found = export(file)
+    if options.texts is not None:
+        found = with_texts(found, options.texts)
     for path in write(found, options.output or file.parent / "export"):
         print(path)
     if found.without:

@@ -5,6 +5,9 @@ A file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, a line per q
 and ``accept_lengths`` (tokens per target call, all turns in a row), as in Spec-Bench (Xia et al.,
 arXiv:2401.07851). Beside these ``prefill_time`` and ``decode_time``, which its scripts pass over
 and ``python -m spec_bench.report answers`` reads. Token ids, and so texts, are in the runs alone.
+
+With ``--texts`` also ``texts.csv``, a line per cell, repeat and prompt, which
+``python -m spec_bench.report export NAME --texts FILE`` takes as a column.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from spec_bench import cell_files, files
 from spec_bench.records import Generation
 
 _TURN = re.compile(r"(.+)/(\d+)")
+TEXTS = "texts.csv"
 Text = Callable[[Sequence[int]], str]
 
 
@@ -37,12 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="default: answers beside the table"
     )
+    parser.add_argument("--texts", action="store_true", help="write texts.csv, too")
     options = parser.parse_args(list(arguments))
+    folder = options.output or options.table.parent / "answers"
     try:
-        for path in write_answers(
-            options.table, options.output or options.table.parent / "answers"
-        ):
+        for path in write_answers(options.table, folder):
             print(path)
+        if options.texts:
+            print(write_texts(options.table, folder / TEXTS))
     except ValueError as error:
         print(f"spec_bench answers: {error}", file=sys.stderr)
         return 2
@@ -59,29 +65,61 @@ def write_answers(table: Path, folder: Path) -> list[Path]:
     Raises:
         ValueError: there is no such file, or the cells' runs are not here.
     """
-    if not table.is_file():
-        raise ValueError(f"no results file {str(table)!r}")
-    rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
     written: list[Path] = []
+    rows = _complete(table)
     names = [_name(row) for row in rows]
     for row, name in zip(rows, names, strict=True):
-        run = files.run_folder(files.results_of(table), row["run_id"])
-        found = cell_files.read_lines(run / files.GENERATIONS)
-        if not found:
-            raise ValueError(
-                f"no generations of {name} in {str(run)!r}: texts are kept there alone"
-            )
+        found, text = _answers_of(table, row)
         unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
-        text = _text_of(run)
         for repeat in sorted({each.repeat for each in found}):
             own = [each for each in found if each.repeat == repeat]
             path = folder / f"run_{repeat + 1}" / f"{unique}.jsonl"
             model = f"{row['pair']}-{name}"
             files.write_text(path, "".join(_lines(own, model, text)))
             written.append(path)
-    if not written:
-        raise ValueError(f"no complete cell in {str(table)!r}")
     return written
+
+
+def write_texts(table: Path, path: Path) -> Path:
+    """A line per cell that has numbers, repeat and prompt, with the answer's text.
+
+    Args:
+        table: a results file.
+        path: the CSV to write.
+
+    Raises:
+        ValueError: as ``write_answers``.
+    """
+    lines = [
+        {name: getattr(each, name) for name in ("repeat", "prompt_id")}
+        | {"run_id": row["run_id"], "text": text(each.tokens)}
+        for row in _complete(table)
+        for found, text in (_answers_of(table, row),)
+        for each in found
+    ]
+    files.write_csv(path, lines, files.TEXT_COLUMNS)
+    return path
+
+
+def _complete(table: Path) -> list[dict[str, str]]:
+    """The rows of cells that have numbers."""
+    if not table.is_file():
+        raise ValueError(f"no results file {str(table)!r}")
+    rows = [row for row in files.read_csv(table, ["run_id"]) if row["status"] == "complete"]
+    if not rows:
+        raise ValueError(f"no complete cell in {str(table)!r}")
+    return rows
+
+
+def _answers_of(table: Path, row: Mapping[str, str]) -> tuple[list[Generation], Text]:
+    """A cell's generations, and what makes texts of their tokens."""
+    run = files.run_folder(files.results_of(table), row["run_id"])
+    found = cell_files.read_lines(run / files.GENERATIONS)
+    if not found:
+        raise ValueError(
+            f"no generations of {_name(row)} in {str(run)!r}: texts are kept there alone"
+        )
+    return found, _text_of(run)
 
 
 def _name(row: Mapping[str, str]) -> str:

@@ -71,6 +71,23 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def test_texts_are_a_column_of_the_export(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert write_ours([str(ours), "--texts"]) == 0
+    texts = ours.parent / "answers" / "texts.csv"
+    assert main(["export", str(ours), "--texts", str(texts)]) == 0
+    exported = files.read_csv(ours.parent / "export" / "long.csv")
+    of_sd = {each["prompt_id"]: each["text"] for each in exported if each["run_id"] == "sd"}
+    answers = {line["question_id"]: line["choices"][0] for line in lines(written(ours)[1])}
+    assert of_sd["0/1"] == answers[0]["turns"][1]
+    assert of_sd["2"] == answers[2]["turns"][0] != ""
+    assert list(exported[0])[-1] == "text"
+    for wrong in (tmp_path / "none.csv", ours):
+        assert main(["export", str(ours), "--texts", str(wrong)]) == 2
+        assert str(wrong) in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
     base, other = written(ours)
     results = ours.parents[1]

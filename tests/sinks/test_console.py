@@ -40,6 +40,11 @@ def test_our_scores_have_short_titles() -> None:
     assert words[7:] == ["spider", "sd", "3", "1.50", "0.50", "±0.10", "0.75", "0.90", "±0.10"]
 
 
+def test_an_interval_of_which_nothing_is_known_takes_no_more_room_than_another() -> None:
+    words = printed(perplexity=2.8, perplexity_low=1.0, perplexity_high=4e30)
+    assert words[-2:] == ["2.80", "±2e+30"]
+
+
 def test_a_modules_scores_are_columns_and_other_numbers_are_not() -> None:
     words = printed(
         token_rate_end_to_end=99.0,
