@@ -171,7 +171,10 @@ def check_writable(folder: Path) -> None:
     Raises:
         ValueError: nothing can be written there; the message names the folder and says why.
     """
-    here = next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
+    upwards = (folder, *folder.resolve().parents)
+    if taken := [each for each in upwards if each.exists() and not each.is_dir()]:
+        raise ValueError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is a file")
+    here = next(each for each in upwards if each.is_dir())
     try:
         with NamedTemporaryFile(dir=here, prefix=".") as probe:
             probe.write(bytes(4096))

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from spec_bench import files
 from spec_bench.report import subcommands
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
@@ -50,11 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "results")
     options = _parser().parse_args(given)
     try:
+        _check_output(options)
         options.run(options)
     except ValueError as error:
         print(f"spec_bench.report: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    """Whether what was asked for can be written where it was asked for.
+
+    Raises:
+        ValueError: it cannot; the message names the place.
+    """
+    output: Path | None = getattr(options, "output", None)
+    if output is None:
+        return
+    if options.kind == "FILE" and output.is_dir():
+        raise ValueError(f"--output must be a file, {str(output)!r} is a folder")
+    files.check_writable(output.parent if options.kind == "FILE" else output)
 
 
 # Where each command's files go, and what is there unless told.
@@ -113,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument("name", help="an experiment, or a results.csv")
     for name, (kind, usual) in _OUTPUTS.items():
         made[name].add_argument("--output", type=Path, metavar=kind, help=f"default: {usual}")
+        made[name].set_defaults(kind=kind)
     made["export"].add_argument(
         "--texts",
         type=Path,

@@ -107,3 +107,17 @@ def test_a_results_file_that_is_none_is_one_line_with_the_place(
         assert main(command) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and str(file) in said and named in said
+
+
+@pytest.mark.parametrize("output", ["taken/below", "taken/below/further"])
+def test_an_output_that_cannot_be_written_is_one_line_before_anything_is_drawn(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("mine")
+    for asked in (("figure", "rsd/7"), ("table", "rsd/7")):
+        assert run(*asked, "--output", str(tmp_path / output)) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "taken' is a file" in line
+    assert run("table", "rsd/7", "--output", str(tmp_path)) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert (tmp_path / "taken").read_text() == "mine"
