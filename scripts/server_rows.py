@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import spec_bench
-from spec_bench import files, packed
+from spec_bench import cell_files, files
 from spec_bench.records import Generation
 from spec_bench.server.counters import Counters, parse
 from spec_bench.server.endpoint import Server
@@ -132,7 +132,7 @@ def _line(
 
 def _records(plan: Plan, run_id: str) -> dict[str, Generation]:
     path = files.run_folder(plan.results, run_id) / files.GENERATIONS
-    return {each.prompt_id: each for each in packed.read_lines(path)}
+    return {each.prompt_id: each for each in cell_files.read_lines(path)}
 
 
 def _with_ends(row: Mapping[str, Any], name: str) -> str:
