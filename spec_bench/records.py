@@ -20,7 +20,6 @@ Vocabulary, used everywhere in the project:
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from spec_bench.reasons import Reason, written_reasons
@@ -52,22 +51,6 @@ class Request:
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     stop_ids: tuple[int, ...] = ()
-
-
-class SqlReference(str):
-    """A reference answer in SQL, a text like any other, that knows what it is asked of.
-
-    Attributes:
-        database: the SQLite file.
-    """
-
-    database: Path
-
-    def __new__(cls, sql: str, database: Path) -> SqlReference:
-        """The text with its database."""
-        reference = super().__new__(cls, sql)
-        reference.database = database
-        return reference
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ GROUND = {
     "packed_schema",
     "cell_files",
     "reasons",
+    "sql_reference",
     "packed_fields",
     "files",
     "spec",

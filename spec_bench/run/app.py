@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench import disk, files, signals
-from spec_bench.configs import conf_dir, conf_dirs, experiments_dir
+from spec_bench.configs import conf_dir, experiments_dir
 from spec_bench.engine import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.metrics import check_references, check_score
@@ -42,8 +42,8 @@ from spec_bench.run.experiment import Experiment, Tables
 from spec_bench.run.launch import (
     JobError,
     claim_gpus,
-    config_folders,
     enter_folder,
+    folders_here,
     lost_worker,
     offer_devices,
     place_in_sweep,
@@ -133,7 +133,7 @@ def _job(config: DictConfig) -> int:
             _planned.extend(plan(asked))
             return 0
         if not _in_main:
-            claim_gpus(with_own_name(asked.pair, _config_folders()), asked.engine)
+            claim_gpus(with_own_name(asked.pair, folders_here()), asked.engine)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         results = run(asked)
@@ -235,7 +235,7 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     settings = build_settings(here, *_configs()).pinned(fetch=False)
     settings = replace(settings, device=device_of(engine))
     measured, published = known_rates(settings.results, experiments_dir())
-    pair = with_own_name(asked.pair, _config_folders())
+    pair = with_own_name(asked.pair, folders_here())
     known = (pair, engine, measured, published)
     planned = plan_job(settings, *known)
     if any(cell.state in ("missing", "partial") for cell in planned):
@@ -256,7 +256,7 @@ def _asked(config: DictConfig) -> RunSettings:
 
 def _configs() -> tuple[DecoderLoader, list[Path]]:
     """Where decoders are read from, and pairs."""
-    folders = _config_folders()
+    folders = folders_here()
     return partial(load_decoder, folders), folders
 
 
@@ -285,13 +285,6 @@ def _finish_tables() -> None:
             raise
         print(f"spec_bench: {refused}; the same command resumes", file=sys.stderr)
         _statuses.append(1)
-
-
-def _config_folders() -> list[Path]:
-    """The folders that configs are read from."""
-    if not HydraConfig.initialized():
-        return conf_dirs()
-    return config_folders(HydraConfig.get())
 
 
 def _complain(error: Exception) -> int:

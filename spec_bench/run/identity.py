@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spec_bench.files import digest
-from spec_bench.records import SqlReference
+from spec_bench.sql_reference import SqlReference
 from spec_bench.tasks import Example
 from spec_bench.tasks.schema import databases_digest
 

@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from spec_bench.configs import conf_dirs
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
 from spec_bench.run.model_files import BYTES
 from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes, placed, with_own_name
@@ -83,6 +84,13 @@ def config_folders(hydra: Any) -> list[Path]:
     """The folders Hydra composes from, a user's ``--config-dir`` included."""
     sources = hydra.runtime.config_sources
     return [Path(source.path) for source in sources if source.schema == "file"]
+
+
+def folders_here() -> list[Path]:
+    """The folders that configs are read from, in a job of Hydra's or outside of one."""
+    if not HydraConfig.initialized():
+        return conf_dirs()
+    return config_folders(HydraConfig.get())
 
 
 def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:

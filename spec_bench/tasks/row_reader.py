@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spec_bench.records import SqlReference
+from spec_bench.sql_reference import SqlReference
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.messages import Turns, read_references, read_turns
 from spec_bench.tasks.room import cut
