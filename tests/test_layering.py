@@ -26,6 +26,7 @@ GROUND = {
     "packed_schema",
     "cell_files",
     "reasons",
+    "arguments",
     "sql_reference",
     "packed_fields",
     "files",

@@ -10,7 +10,6 @@ two i.i.d. candidates, a linear program. No model and no sampling.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from spec_bench import signals
+from spec_bench.arguments import Parser
 from spec_bench.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
 from spec_bench.verify.verdict import NodeRule
@@ -145,7 +145,7 @@ def grid(points: int = POINTS) -> list[dict[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the grid as CSV."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m spec_bench.audit.bernoulli", description="RSD's Figure 1, exactly"
     )
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the CSV; default: %(default)s")

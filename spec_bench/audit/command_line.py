@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from spec_bench.arguments import Parser
 from spec_bench.audit.beam_decoders import (
     BEAM_SETTINGS,
     beam_chi_square,
@@ -158,7 +159,7 @@ def audit_pair(
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the audit; returns 0 if everything passed."""
-    parser = argparse.ArgumentParser(prog="python -m spec_bench.audit", description=__doc__)
+    parser = Parser(prog="python -m spec_bench.audit", description=__doc__)
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
     parser.add_argument("--prompts", help="text file, one prompt a line")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spec_bench import files, packed
+from spec_bench.arguments import Parser
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
 from spec_bench.judge.settings import JudgeSettings, judge_settings
@@ -96,7 +97,7 @@ def _renew_records(table: Path, folders: Sequence[Path]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     defaults = JudgeSettings()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m spec_bench.judge",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -24,9 +24,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from spec_bench import files
+from spec_bench.arguments import Parser
 from spec_bench.report import subcommands
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
@@ -84,23 +84,16 @@ _OUTPUTS = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Answers a wrong request with one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; --help tells more\n")
-
-
 def _parser() -> argparse.ArgumentParser:
     summary, _, rest = str(__doc__).replace("``", "").partition("\n")
-    parser = _Parser(
+    parser = Parser(
         prog="python -m spec_bench.report",
         description=summary,
         epilog=rest,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parsers = parser.add_subparsers(
-        required=True, title="commands", metavar="COMMAND", parser_class=_Parser
+        required=True, title="commands", metavar="COMMAND", parser_class=Parser
     )
     made = {}
     for name, (run, text) in COMMANDS.items():

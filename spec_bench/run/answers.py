@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from spec_bench import cell_files, files
+from spec_bench.arguments import Parser
 from spec_bench.records import Generation
 
 _TURN = re.compile(r"(.+)/(\d+)")
@@ -32,7 +33,7 @@ Text = Callable[[Sequence[int]], str]
 
 def main(arguments: Sequence[str]) -> int:
     """Writes the files; 2 and one line where the request cannot be right."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m spec_bench answers",
         description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from spec_bench.arguments import Parser
 from spec_bench.files import write_text
 from spec_bench.report.comparison.build import ALPHA, MARGIN, compare
 from spec_bench.report.comparison.written import markdown, page
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m spec_bench compare",
         description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,

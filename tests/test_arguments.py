@@ -1,0 +1,34 @@
+"""A wrong option is one line, whichever command has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spec_bench.audit.command_line import main as audit
+from spec_bench.judge.command_line import main as judge
+from spec_bench.report.comparison.command import main as compare
+from spec_bench.run.answers import main as answers
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "words"),
+    [
+        (audit, ["--target", "folder"], ("spec_bench.audit: ", "--draft")),
+        (judge, ["table.csv"], ("spec_bench.judge: ", "--model")),
+        (compare, ["one"], ("spec_bench compare: ", "required")),
+        (answers, [], ("spec_bench answers: ", "FILE")),
+    ],
+)
+def test_a_wrong_request_is_one_line_without_the_usage(
+    command: Callable[[list[str]], int],
+    given: list[str],
+    words: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        command(given)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(words[0]) and words[1] in line
