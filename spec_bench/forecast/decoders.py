@@ -42,7 +42,7 @@ def why_not(config: DecoderConfig) -> str | None:
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "only one draft language model is foreseen"
     if not isinstance(config.tree, Chain | Branching):
-        return f"trees of policy {config.tree.name!r} do not have equal widths on each level"
+        return f"what {config.tree.name!r} draws elsewhere decides which nodes are on the text"
     if isinstance(config.verifier, Traversal):
         return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
     if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":

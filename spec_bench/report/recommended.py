@@ -54,7 +54,8 @@ def _line(each: Mapping[str, Any]) -> dict[str, Any]:
     measured = each["measured"] or {}
     told = [each["block_efficiency"], measured.get("block_efficiency")]
     told += [each["speedup"], measured.get("speedup")]
-    how = "forecast" if each["forecast"] else "counted"
+    how = "forecast" if each["forecast"] else f"counted: {each['why_counted']}"
+    how += "" if each["timed"] else "; not timed itself"
     return {**each, "how": how, "numbers": [_shown(numbers) for numbers in told]}
 
 

@@ -1,10 +1,10 @@
 """``python -m spec_bench recommend``: which decoder for this pair, task and machine.
 
 Plain decoding is run once and its text looked through by target and draft; from that the block
-efficiency of every decoder that can be forecast follows without running it. What an iteration costs
-on this machine is timed, decoders in turn, and decoders that cannot be forecast are timed and
-counted by running them on the same few prompts. The best few are then measured, in turn with plain
-decoding, on prompts that nothing has seen.
+efficiency of every decoder that can be forecast follows without running it. Decoders that cannot
+are counted by running them on the same few prompts, and named with the reason. What an iteration
+costs on this machine is timed, decoders in turn, of those that may win. The best few are then
+measured, in turn with plain decoding, on prompts that nothing has seen.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spec_bench.run.identity import run_id
 from spec_bench.run.screening import Candidate, Screening
 from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
+from spec_bench.run.timing import NEAR
 
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
-WORTH_A_TRY = 0.85  # of the best forecast speed-up: what was counted is measured from there on
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def recommend(settings: JobSettings) -> Recommendation:
         raise ValueError(f"plain decoding failed: {plain.reason}")
     store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
     candidates = Screening(settings, dict(store.load())).candidates()
-    known = [each for each in candidates if each.forecast][: confirm.best]
-    least = WORTH_A_TRY * max((each.speedup.value for each in known), default=0.0)
-    tried = [e for e in candidates if not e.forecast and e.speedup.value >= least][:2]
+    known = [each for each in candidates if each.forecast and each.timed][: confirm.best]
+    least = NEAR * max((each.speedup.value for each in known), default=0.0)
+    tried = [e for e in candidates if e.why_counted and e.timed and e.speedup.value >= least][:2]
     second = replace(
         settings,
         cells=(baseline, *(each.cell for each in (*known, *tried))),
@@ -124,7 +124,7 @@ def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench: {one_line(error)}", file=sys.stderr)
         return 2, None
-    print("\n".join([*table_of(answer), "", *answer_of(answer, overrides)]))
+    print("\n".join([*table_of(answer), *counted_of(answer), "", *answer_of(answer, overrides)]))
     stem = f"recommend-{settings.pair.name}-{settings.task.name}.json"
     kept = files.results_file(settings.results, settings.name).with_name(stem)
     files.write_json(kept, stated(settings, answer, overrides))
@@ -145,7 +145,8 @@ def stated(
         known = {"block_efficiency": each.block_efficiency, "speedup": each.speedup}
         ours = {name: [i.value, i.low, i.high] for name, i in known.items()}
         line = {"decoder": each.cell.name, "spec": each.cell.spec, "forecast": each.forecast}
-        lines.append({**line, **ours, "measured": measured})
+        told = {"why_counted": each.why_counted, "timed": each.timed}
+        lines.append({**line, **told, **ours, "measured": measured})
     return {
         "pair": settings.pair.name,
         "task": settings.task.name,
@@ -169,13 +170,25 @@ def table_of(answer: Recommendation) -> list[str]:
         cell, known, faster = each.cell, each.block_efficiency, each.speedup
         efficiency = f"{known.value:.2f}{_ends(known.low, known.high)}"
         efficiency += " forecast" if each.forecast else " counted"
-        speed = f"{faster.value:.2f}{_ends(faster.low, faster.high)}"
+        speed = f"{faster.value:.2f}{_ends(faster.low, faster.high)}{'' if each.timed else '*'}"
         row = rows.get((cell.name, cell.spec))
         measured = (
             "" if row is None else f"{_shown(row, 'block_efficiency')}; {_shown(row, 'speedup')}"
         )
         lines.append(f"{cell.title:<22}{efficiency:>28}{speed:>20}  {measured}".rstrip())
     return lines
+
+
+def counted_of(answer: Recommendation) -> list[str]:
+    """Which decoders were run because they cannot be forecast, by reason; what was not timed."""
+    reasons: dict[str, list[str]] = {}
+    for each in answer.candidates:
+        if each.why_counted:
+            reasons.setdefault(each.why_counted, []).append(each.cell.title)
+    lines = [f"{', '.join(own)}: counted, not forecast: {why}" for why, own in reasons.items()]
+    if not all(each.timed for each in answer.candidates):
+        lines.append("* not timed itself: too far behind by the seconds that its size should take")
+    return ["", *lines] if lines else []
 
 
 def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from spec_bench.records import CellResult
 from spec_bench.report.recommended import write_page
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.recommend import best_of, main
-from spec_bench.run.screening import faster
+from spec_bench.run.timing import faster
 from tests.cells import facts
 
 
@@ -46,12 +46,14 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     for decoder, how in (("sd 2", "forecast"), ("block 2", "forecast"), ("rsd_s 2x2", "counted")):
         (line,) = (each for each in said.splitlines() if each.startswith(f"{decoder} "))
         assert how in line
+    (told,) = (each for each in said.splitlines() if "counted, not forecast: " in each)
+    assert told.startswith("rsd_s 2x2: ") and "stochastic_beam" in told
     best, faster, command = said.splitlines()[-3:]
     spec = "" if best == "plain decoding" else f" spec={best.partition(' ')[2]}"
     assert faster.startswith("speed-up ")
     assert command.startswith("python -m spec_bench task=xsum") and command.endswith(spec)
     page = write_page(found).read_text()
-    assert page.count("<img ") == 2 and best in page and "rsd_s" in page
+    assert page.count("<img ") == 2 and best in page and "counted: what" in page
 
 
 def test_noise_of_tokens_and_of_seconds_widens_a_forecast_speedup() -> None:
