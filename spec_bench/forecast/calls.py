@@ -55,6 +55,34 @@ def at_least_by_block(ratio: Tensor, depth: int) -> Tensor:
     return torch.stack(found) if found else ratio.new_zeros((0, length))
 
 
+def drafted_on(sure: Tensor, depth: int, confidence: float, path: float | None) -> Tensor:
+    """Whether a chain that stops behind a doubtful token still drafts on each level.
+
+    Levels above are passed, so that what was drafted there is the text.
+
+    Args:
+        sure: [T] the draft's probability of the text's token, at temperature 1.
+        depth: L.
+        confidence: a token with less stops the chain behind it.
+        path: so does a token with which the product since the root is less; None: never.
+
+    Returns:
+        [L, T]: entry (i, t) 1 where a chain from position t on drafts token i, else 0.
+    """
+    length = len(sure)
+    found, going, product = [], torch.ones_like(sure), torch.ones_like(sure)
+    for level in range(depth):
+        found.append(going)
+        own = torch.zeros_like(sure)
+        if level < length:
+            own[: length - level] = sure[level:]
+        product = product * own
+        going = going * (own >= confidence)
+        if path is not None:
+            going = going * (product >= path)
+    return torch.stack(found) if found else sure.new_zeros((0, length))
+
+
 def expected_calls(at_least: Tensor) -> float:
     """Target calls for the whole text.
 

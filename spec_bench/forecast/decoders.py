@@ -9,10 +9,16 @@ from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
-from spec_bench.forecast.calls import at_least_by_block, at_least_by_level, expected_calls
+from spec_bench.forecast.calls import (
+    at_least_by_block,
+    at_least_by_level,
+    drafted_on,
+    expected_calls,
+)
 from spec_bench.forecast.passing import Sets, drawn, passing, ranked_passing
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.chain import Chain
+from spec_bench.tree.dynamic_chain import DynamicChain
 from spec_bench.tree.sizes import Branching
 from spec_bench.tree.top_and_sample import TopAndSample
 from spec_bench.verify.base import NodeVerifier
@@ -30,21 +36,28 @@ class Text:
         tokens: [T].
         p: [T, V] the target's law at each position, after warping.
         q: [T, V] the draft's.
+        sure: [T] the draft's probability of what was said, at temperature 1.
     """
 
     tokens: Tensor
     p: Tensor
     q: Tensor
+    sure: Tensor
 
 
 def why_not(config: DecoderConfig) -> str | None:
     """Why a decoder cannot be forecast; None where it can."""
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "only one draft language model is foreseen"
-    if not isinstance(config.tree, Chain | Branching):
+    chain = isinstance(config.tree, Chain | DynamicChain)
+    if not chain and not isinstance(config.tree, Branching):
         return f"what {config.tree.name!r} draws elsewhere decides which nodes are on the text"
     if isinstance(config.verifier, Traversal):
-        return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
+        return (
+            None
+            if isinstance(config.tree, Chain | DynamicChain)
+            else "traversal weighs whole trees"
+        )
     if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":
         return f"rule {config.verifier.name!r} is no exact node rule"
     return None
@@ -91,7 +104,7 @@ def calls_for(
     if isinstance(config.verifier, Traversal):
         at = text.tokens.unsqueeze(1)
         ratio = (text.q.gather(1, at).double() / text.p.gather(1, at).double()).squeeze(1)
-        return expected_calls(at_least_by_block(ratio, depth))
+        return expected_calls(_stopped(config, text, at_least_by_block(ratio, depth)))
     assert isinstance(config.verifier, NodeVerifier) and isinstance(config.tree, GrownTree)
     judge, widths = config.verifier.judge(depth), widths_of(config)
     siblings = config.tree.siblings(settings)
@@ -108,4 +121,15 @@ def calls_for(
             found = sets or drawn(siblings, samples, generator, among)
             levels.append(passing(judge, text.p, text.q, text.tokens, width, found))
         known[key] = levels[-1]
-    return expected_calls(at_least_by_level(torch.stack(levels)))
+    return expected_calls(_stopped(config, text, at_least_by_level(torch.stack(levels))))
+
+
+def _stopped(config: DecoderConfig, text: Text, at_least: Tensor) -> Tensor:
+    """P(accepted >= i | text) [L, T], of a chain that stops only where it still drafts.
+
+    Where it stops follows from tokens that were passed, which are the text's own.
+    """
+    tree = config.tree
+    if not isinstance(tree, DynamicChain):
+        return at_least
+    return at_least * drafted_on(text.sure, tree.depth, tree.confidence, tree.path)

@@ -19,7 +19,7 @@ def laws_of(
     prompt: Sequence[int],
     said: Sequence[int],
     settings: SamplingSettings,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One teacher-forced pass of each model.
 
     Args:
@@ -30,11 +30,14 @@ def laws_of(
         settings: sampling settings; the draft's own temperature applies.
 
     Returns:
-        The target's and the draft's laws, [T, V] each, on the CPU.
+        The target's and the draft's laws, [T, V] each, and the draft's probability of each token
+        said at temperature 1, nothing truncated, [T]; on the CPU.
     """
     ids = [*prompt, *said]
     p, q = (_logits(model, ids, len(said)) for model in (target, draft))
-    return probs(p, settings).cpu(), probs(q, settings.for_draft()).cpu()
+    at = torch.tensor(said, device=q.device).unsqueeze(1)
+    sure = q.to(settings.dtype).softmax(dim=-1).gather(1, at).squeeze(1)
+    return probs(p, settings).cpu(), probs(q, settings.for_draft()).cpu(), sure.cpu()
 
 
 def _logits(model: LanguageModel, ids: Sequence[int], count: int) -> Tensor:

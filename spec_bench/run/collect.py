@@ -26,7 +26,7 @@ from spec_bench.records import CellFacts, CellResult, Generation
 from spec_bench.run.bounds import bound_columns
 from spec_bench.run.cell_run import CellRun, job_of
 from spec_bench.run.cells import BASELINE
-from spec_bench.run.gaps import columns_of, reasons_of
+from spec_bench.run.gaps import columns_of, rates_left_out, reasons_of
 from spec_bench.run.metering import Metering, energy_columns, energy_reasons
 from spec_bench.run.pairing import Timings, paired
 from spec_bench.run.prompts import Prompts, prompt_ids
@@ -123,8 +123,9 @@ def _complete(
         facts,
         "partial" if untimed else "complete",
         decoder.lossless,
-        (*_reasons(settings, records, prompts, metering), *reasons_of(run)),
+        (*_reasons(settings, records, prompts, metering), *reasons_of(run, decoder)),
         found.row
+        | rates_left_out(decoder)
         | _beside(settings, run, decoder, prompts)
         | _bound(facts, decoder, records, prompts)
         | served_columns(records.windows)

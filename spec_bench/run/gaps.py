@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from spec_bench.decode.config import read_decoder
+from spec_bench.columns import ENDS
+from spec_bench.decode.config import AnyDecoder, read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import Visit, bounds_of, levels_bounded, watch, why_no_bound
 from spec_bench.reasons import Reason
@@ -30,6 +31,8 @@ from spec_bench.tree.base import GrownTree
 
 log = logging.getLogger(__name__)
 COLUMN = "acceptance_bound"
+RATE = "acceptance_rate"
+_VARY = "trees have another form in every call, where a path ends is no rejection"
 _NUMBERS = 2**20  # most nodes of a level times tokens of the vocabulary
 _STEP = 0.5
 
@@ -87,9 +90,25 @@ def columns_of(nodes: Sequence[Node]) -> dict[str, Any]:
     }
 
 
-def reasons_of(run: CellRun) -> list[Reason]:
-    """Why a cell has no bound."""
-    return [Reason(COLUMN, run.no_nodes)] if run.no_nodes else []
+def rates_left_out(decoder: AnyDecoder) -> dict[str, Any]:
+    """The acceptance rates as empty cells, of a decoder whose records do not tell them.
+
+    A record says how deep a call's tree was and how much of it was accepted. In a tree that the
+    draft shapes anew a path may end above the deepest level: to come there is no rejection, and
+    whether it happened is not recorded.
+    """
+    names = (RATE, *(f"{RATE}{end}" for end in ENDS), f"{RATE}_by_depth")
+    return dict.fromkeys(names) if _vary(decoder) else {}
+
+
+def reasons_of(run: CellRun, decoder: AnyDecoder) -> list[Reason]:
+    """Why a cell has no bound, or no acceptance rate."""
+    found = [Reason(RATE, _VARY)] if _vary(decoder) else []
+    return [*found, Reason(COLUMN, run.no_nodes)] if run.no_nodes else found
+
+
+def _vary(decoder: AnyDecoder) -> bool:
+    return isinstance(decoder, Decoder) and decoder.policy.varies
 
 
 def _mean(values: Sequence[float]) -> float | None:

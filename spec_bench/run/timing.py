@@ -54,11 +54,15 @@ class Stopwatch:
 
 
 def size_of(config: DecoderConfig) -> Size | None:
-    """What an iteration's seconds depend on; None where another thing than a draft model drafts."""
+    """What an iteration's seconds depend on; None where no draft model drafts, or
+    trees vary.
+    """
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return None
     tree = config.tree
-    return Size(tree.shape.depth, tree.node_count) if isinstance(tree, GrownTree) else None
+    if not isinstance(tree, GrownTree) or tree.varies:
+        return None
+    return Size(tree.shape.depth, tree.node_count)
 
 
 def probe(sizes: dict[int, Size], watch: Stopwatch, decoders: dict[int, Any]) -> None:

@@ -98,10 +98,13 @@ class GrownTree(Policy):
         merge_copies: whether nodes with equal prefixes count as one node when the tree is walked
             (K independent paths), or each node stands for itself.
         fixed_parents: whether a node's parent follows from the shape alone.
+        varies: whether trees have another form in every call: where a path ends is no rejection,
+            and a batch's trees are as deep as its deepest.
     """
 
     merge_copies: bool = False
     fixed_parents: bool = False
+    varies: bool = False
 
     @property
     @abstractmethod

@@ -61,6 +61,8 @@ class DynamicTree(GrownTree):
     depth: Count
     total: Count
 
+    varies = True
+
     def __post_init__(self) -> None:
         within_bounds("width", 1 + self.width * (1 + self.width * (self.depth - 1)))
 

@@ -42,6 +42,7 @@ class DynamicChain(GrownTree):
     path: Share | None = None
 
     takes = "the most draft tokens such as 8"
+    varies = True
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:

@@ -33,6 +33,7 @@ class GuessOrDraft(Chain):
 
     takes = "the most draft tokens such as 6"
     fixed_parents = False
+    varies = True
     drafters = ("lookup_or_model",)
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:

@@ -33,6 +33,7 @@ class Guessed(Rectangle):
 
     takes = "WxL: at most W guesses a level on L levels, such as 1x10"
     drafters = ("lookup",)
+    varies = True
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"

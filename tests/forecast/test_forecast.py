@@ -15,7 +15,12 @@ from spec_bench.audit.markov import MarkovModel
 from spec_bench.core.tree import Siblings
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.decode.config import DecoderConfig, read_decoder
-from spec_bench.forecast.calls import at_least_by_block, at_least_by_level, expected_calls
+from spec_bench.forecast.calls import (
+    at_least_by_block,
+    at_least_by_level,
+    drafted_on,
+    expected_calls,
+)
 from spec_bench.forecast.decoders import Known, Text, calls_for, why_not
 from spec_bench.forecast.passing import Children, drawn, passing
 from spec_bench.records import Request
@@ -78,7 +83,8 @@ def forecast(config: DecoderConfig, vocab: int, length: int) -> float:
     total = 0.0
     for tokens, chance in target.law(PROMPT, length, WARM).items():
         laws = [teacher_forced(model, tokens) for model in (target, draft)]
-        text = Text(torch.tensor(tokens), *laws)
+        at = torch.tensor(tokens).unsqueeze(1)
+        text = Text(torch.tensor(tokens), *laws, laws[1].gather(1, at).squeeze(1))
         total += chance * calls_for(config, text, WARM, torch.Generator(), sets=sets)
     return total
 
@@ -112,6 +118,23 @@ def test_the_forecast_is_the_mean_of_the_decoder_itself(
     wanted = enumerated(config, vocab, length)
     assert 1 < wanted < length
     assert forecast(config, vocab, length) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "confidence", "path"),
+    [("recursive_rejection", 0.5, None), ("traversal", 0.0, 0.5)],
+)
+def test_a_chain_that_stops_is_forecast_by_where_it_stops_on_the_text(
+    verifier: str, confidence: float, path: float | None
+) -> None:
+    chain = {"policy": "dynamic_chain", "depth": 2, "confidence": confidence, "path": path}
+    settings = {**decoder_settings("sd_dynamic", "2"), "tree": chain}
+    config = read_decoder({**settings, "verifier": {"rule": verifier}}, WARM)
+    wanted = enumerated(config, 2, 3)
+    assert forecast(config, 2, 3) == pytest.approx(wanted, abs=1e-12)
+    on = {**chain, "confidence": 0.0, "path": None}
+    never = read_decoder({**settings, "tree": on, "verifier": {"rule": verifier}}, WARM)
+    assert wanted - forecast(never, 2, 3) > 1e-3  # it does stop
 
 
 def test_the_product_of_mean_chances_would_be_off() -> None:
@@ -149,7 +172,7 @@ def test_levels_have_draws_of_their_own_and_decoders_share_them() -> None:
     """A product of estimates from the same draws would be biased."""
     torch.manual_seed(0)
     laws = [torch.randn(6, 8, dtype=torch.float64).softmax(-1) for _ in range(2)]
-    text, known = Text(torch.arange(6), *laws), Known()
+    text, known = Text(torch.arange(6), *laws, torch.ones(6)), Known()
     generator = torch.Generator().manual_seed(1)
     deep, wide = (read_decoder(decoder_settings("rsd_c", spec), WARM) for spec in ("2-2", "2-3"))
     first = calls_for(deep, text, WARM, generator, 4, known=known)
@@ -169,6 +192,13 @@ def test_calls_by_hand() -> None:
     assert expected_calls(at_least_by_level(torch.tensor([[0.5, 0.9]]))) == 1.5
 
 
+def test_a_chain_drafts_on_behind_what_it_was_sure_of() -> None:
+    sure = torch.tensor([0.9, 0.3, 0.8, 0.7])
+    assert drafted_on(sure, 3, 0.4, None).tolist() == [[1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 1, 0]]
+    assert drafted_on(sure, 3, 0.0, 0.6)[2].tolist() == [0, 0, 0, 0]
+    assert drafted_on(sure, 3, 0.0, 0.5)[2].tolist() == [0, 0, 1, 0]
+
+
 def test_block_keeps_the_least_ratio_so_far() -> None:
     ratio = torch.tensor([2.0, 0.25, 4.0])
     assert at_least_by_block(ratio, 3)[:, 0].tolist() == [1.0, 0.5, 0.5]
@@ -177,8 +207,8 @@ def test_block_keeps_the_least_ratio_so_far() -> None:
 
 def test_what_cannot_be_forecast_says_why() -> None:
     config = read_decoder(decoder_settings("rsd_s", "2x2"), WARM)
-    assert why_not(config) == (
-        "trees of policy 'stochastic_beam' do not have equal widths on each level"
-    )
-    with pytest.raises(ValueError, match="decoder 'rsd_s': trees of policy"):
-        calls_for(config, Text(*torch.zeros(3, 1, 1).unbind()), WARM, torch.Generator())
+    assert "'stochastic_beam'" in (why_not(config) or "")
+    with pytest.raises(ValueError, match="decoder 'rsd_s': what 'stochastic_beam' draws"):
+        calls_for(config, Text(*torch.zeros(4, 1, 1).unbind()), WARM, torch.Generator())
+    for name, spec in (("opt_tree", "2x2@3"), ("dyspec", "2x2@3"), ("spectr", "2x2")):
+        assert why_not(read_decoder(decoder_settings(name, spec), WARM))
