@@ -77,7 +77,7 @@ def why_no_bound(config: DecoderConfig) -> str | None:
         return f"rule {verifier.name!r} does not decide node by node"
     if config.drafts != 1 or config.drafter.kind != "language_model":
         return "the bound is of candidates of one draft model"
-    if not isinstance(tree, Chain | Branching | IidPaths):
+    if not isinstance(tree, Chain | Branching | IidPaths) or tree.varies:
         return f"with tree policy {tree.name!r} the number of a node's children hangs on the draws"
     return None
 

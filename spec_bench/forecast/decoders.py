@@ -49,15 +49,10 @@ def why_not(config: DecoderConfig) -> str | None:
     """Why a decoder cannot be forecast; None where it can."""
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "only one draft language model is foreseen"
-    chain = isinstance(config.tree, Chain | DynamicChain)
-    if not chain and not isinstance(config.tree, Branching):
+    if not isinstance(config.tree, Chain | Branching):
         return f"what {config.tree.name!r} draws elsewhere decides which nodes are on the text"
     if isinstance(config.verifier, Traversal):
-        return (
-            None
-            if isinstance(config.tree, Chain | DynamicChain)
-            else "traversal weighs whole trees"
-        )
+        return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
     if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":
         return f"rule {config.verifier.name!r} is no exact node rule"
     return None

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Siblings, Tree, TreeShape
+from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import Count, Share
-from spec_bench.spec import Spec
-from spec_bench.tree.base import AuditTree, GrownTree, logits_below, policy
-from spec_bench.tree.widths import grow_iid
+from spec_bench.fields import Share
+from spec_bench.tree.base import AuditTree, logits_below, policy
+from spec_bench.tree.chain import Chain
 
 
 @policy("dynamic_chain")
 @dataclass(frozen=True)
-class DynamicChain(GrownTree):
+class DynamicChain(Chain):
     """At most L tokens, each drawn from the draft, until one of them is doubtful.
 
     The token that stopped the chain stays its last: what is drafted may depend on all tokens drawn,
@@ -37,30 +34,12 @@ class DynamicChain(GrownTree):
             ``worth_drafting``.
     """
 
-    depth: Count
     confidence: Share = 0.4
     path: Share | None = None
 
     takes = "the most draft tokens such as 8"
+    fixed_parents = False
     varies = True
-
-    @classmethod
-    def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"depth": spec.numbers[0]} if spec.form == "number" else None
-
-    @property
-    def spec(self) -> str:
-        return str(self.depth)
-
-    @cached_property
-    def shape(self) -> TreeShape:
-        return TreeShape((1,) * self.depth, (1,) * self.depth)
-
-    def siblings(self, settings: SamplingSettings) -> Siblings:
-        return "iid"
-
-    def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        grow_iid(tree, scores, draws, 1)
 
     def plant(
         self,

@@ -65,6 +65,15 @@ def test_looking_at_nodes_changes_no_token_and_says_where_there_is_no_bound(
     assert "acceptance_bound" not in rows["ar"].reason
 
 
+def test_trees_that_vary_have_no_acceptance_rate_and_say_why(run_job: RunJob) -> None:
+    cells = "cells=[sd:2,sd_dynamic:2,opt_tree:2x2@3]"
+    for row in run_job(cells, "prompts=1", "warmup=0", "bound_iterations=0")[1:]:
+        known = row.facts.decoder == "sd"
+        told = [row.metrics[f"acceptance_rate{end}"] for end in ("", "_low", "_by_depth")]
+        assert (told[0] is not None and told[2] is not None) if known else told == [None] * 3
+        assert ("acceptance_rate: trees have another form" in row.reason) != known
+
+
 def test_a_look_that_fails_is_a_reason_and_the_cell_is_complete(
     run_job: RunJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
