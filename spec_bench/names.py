@@ -87,17 +87,11 @@ DECODERS: dict[str, Decoder] = {
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
 }
 # Other decoders' trees and rules with an EAGLE head in place of their draft model look like theirs.
-_ON_EAGLE: tuple[str, ...] = (
-    "sd",
-    "block",
-    "spectr",
-    "optimal",
-    "spectr_traversal",
-    "mcns",
-    "specinfer",
+_ON_EAGLE = (
+    *("sd", "block", "spectr", "optimal", "spectr_traversal", "mcns", "specinfer"),
+    *("specinfer_traversal", "rsd_c", "traversal", "sequoia", "top_and_sample", "dyspec"),
+    "dyspec_traversal",
 )
-_ON_EAGLE += ("specinfer_traversal", "rsd_c", "traversal", "sequoia", "top_and_sample", "dyspec")
-_ON_EAGLE += ("dyspec_traversal",)
 DECODERS |= {
     f"{head}_{name}": replace(DECODERS[name], title=f"{title}, {DECODERS[name].title}")
     for head, title, own in (("eagle", "EAGLE", ("sd",)), ("eagle3", "EAGLE-3", _ON_EAGLE))

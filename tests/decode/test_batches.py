@@ -8,14 +8,21 @@ import torch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.records import Generation, Request
+from tests.decode.test_eagle import decoder_of as eagle_decoder
 from tests.decode.test_heads import decoder_of
-from tests.families import DYNAMIC, decoder_settings, random_requests, tiny_pair
+from tests.families import BEYOND, DYNAMIC, decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", "block", "traversal", *DYNAMIC)
+SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", *BEYOND, *DYNAMIC)
 BEAMS = ("beam_sampling", "dsbd", "beam_search")
 HEADS = ("medusa", "redrafter", "redrafter apart")
+EAGLE = {"eagle": "chain_5", "eagle2": "3x3@6", "eagle3": "3x3@6", "eagle_rsd_s": "2x3"}
+EAGLE |= {"eagle_traversal": "chain_5"}
+SOME_EAGLE = [
+    pytest.param(name, marks=pytest.mark.slow) if spec == "chain_5" else name
+    for name, spec in EAGLE.items()
+]
 REQUESTS = [
     Request(r.prompt_id, r.prompt_ids, 3 + 6 * (index % 4))
     for index, r in enumerate(random_requests(10, 1))
@@ -26,6 +33,9 @@ def answers(name: str, rows: int, queue: int) -> list[Generation]:
     """Decodes in batches of ``queue`` requests, ``rows`` at a time."""
     if name in HEADS:
         decoder = decoder_of(name, WARM, dtype=torch.float64, rows=rows)
+    elif name in EAGLE:
+        tree = decoder_settings(name, EAGLE[name])["tree"]
+        decoder = eagle_decoder(name, WARM, dtype=torch.float64, rows=rows, tree=tree)
     else:
         target, draft = tiny_pair("llama", torch.float64)
         decoder = build_decoder(decoder_settings(name), target, [draft], WARM, rows)
@@ -36,7 +46,7 @@ def answers(name: str, rows: int, queue: int) -> list[Generation]:
     ]
 
 
-@pytest.mark.parametrize("name", [*SINGLE, *BEAMS, *HEADS])
+@pytest.mark.parametrize("name", [*SINGLE, *BEAMS, *HEADS, *SOME_EAGLE])
 def test_a_continuous_batch_decodes_every_prompt_as_alone(name: str) -> None:
     alone = answers(name, 1, 1)
     continuous = answers(name, 3, len(REQUESTS))

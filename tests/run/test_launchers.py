@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.run.test_command_line import main, without_times
-from tests.run.tiny import make_family, make_task, overrides, rows_of
+from tests.run.tiny import eagle_heads, make_family, make_task, overrides, rows_of
 from tests.warm import Command
 
+# A tree that draws, one of another form in every iteration, a rule of whole paths, EAGLE's heads.
+DECODERS = ("rsd_s:2x2", "dyspec:2x2@3", "traversal:2-1", "eagle2:2x2@3", "eagle_rsd_s:2x2")
 LAUNCHERS = {
     "workers": ("hydra/launcher=workers", "hydra.launcher.n_jobs=2"),
     "processes": ("hydra/launcher=processes",),
@@ -48,7 +50,8 @@ def long_family(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep(family: Path, results: Path, *more: str) -> list[str]:
-    return ["-m", *overrides(family, results, "seed=0,1", "spec=2x2", "warmup=0"), *more]
+    tree = [] if any(each.startswith("cells=") for each in more) else ["spec=2x2"]
+    return ["-m", *overrides(family, results, "seed=0,1", "warmup=0", *tree), *more]
 
 
 def start(arguments: list[str], folder: Path) -> Command:
@@ -94,16 +97,14 @@ def wait_for(look: Callable[[], int | None], process: Command) -> int:
 def test_a_sweep_through_a_launcher_gives_the_rows_of_the_basic_one(
     name: str, family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(monkeypatch, *sweep(family, tmp_path / "basic", "prompts=2")) == 0
+    few = ("prompts=2", f"cells=[{','.join(DECODERS)}]", *eagle_heads(family))
+    assert main(monkeypatch, *sweep(family, tmp_path / "basic", *few)) == 0
     # Relative folders mean the user's folder in every worker.
-    status, said = finish(
-        start(sweep(family, Path("results"), "prompts=2", *LAUNCHERS[name]), tmp_path)
-    )
+    status, said = finish(start(sweep(family, Path("results"), *few, *LAUNCHERS[name]), tmp_path))
     assert status == 0, said
     ours, theirs = rows_of(tmp_path / "results"), rows_of(tmp_path / "basic")
     assert [(row["decoder"], row["seed"]) for row in ours] == [
-        *(("ar", "0"), ("rsd_s", "0")),
-        *(("ar", "1"), ("rsd_s", "1")),
+        (decoder.partition(":")[0], seed) for seed in "01" for decoder in ("ar", *DECODERS)
     ]
     assert without_times(ours) == without_times(theirs)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from spec_bench.draft.heads import save_heads
 from spec_bench.files import read_csv
 from spec_bench.records import CellResult
 from spec_bench.run.store import CellStore
+from tests.heads import eagle3_head, eagle_head
 
 RunJob = Callable[..., list[CellResult]]
 TEXTS = [
@@ -50,6 +53,10 @@ def make_family(folder: Path) -> None:
         )
         LlamaForCausalLM(config).save_pretrained(folder / name)
         fast.save_pretrained(folder / name)
+    save_heads(eagle_head(32, len(fast)), folder / "eagle")
+    third = eagle3_head(32, len(fast))
+    third.shape = replace(third.shape, layer_ids=(0, 1, 1))  # of a target of two blocks
+    save_heads(third, folder / "eagle3")
 
 
 def make_task(folder: Path, rows: int = 4) -> Path:
@@ -78,6 +85,11 @@ def overrides(folder: Path, results: Path, *more: str) -> list[str]:
         "engine.threads=1",
         *more,
     ]
+
+
+def eagle_heads(folder: Path) -> list[str]:
+    """The tiny family's EAGLE heads, for a job."""
+    return [f"pair.heads.{kind}={folder / kind}" for kind in ("eagle", "eagle3")]
 
 
 def tokens_of(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:

@@ -143,14 +143,15 @@ def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_training_killed_by_the_system_goes_on_exactly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["redrafter", "eagle1", "eagle3"])
+def test_a_training_killed_by_the_system_goes_on_exactly(head: str, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
 
     def command(name: str) -> list[str]:
         return [
             *(f"results={tmp_path}", f"name={name}"),
-            *("head=redrafter", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),
+            *(f"head={head}", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),
             *("data.answers.max_new_tokens=24", "optimiser.steps=60", "optimiser.batch=2"),
             *("log_every=2", "validate_every=10", "save_every=5", "sink.progress=false"),
             *("data.validation=0.3", "out_dtype=float32"),
