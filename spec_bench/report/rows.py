@@ -23,6 +23,7 @@ from spec_bench.report.items import Figure
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
+SERVER = "server"  # the device of rows that a server decoded
 _UNSTATED, _FEW_UNSTATED = " not stated", 2
 _TIMED = ("time", "energy")
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
@@ -271,7 +272,7 @@ def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Serie
     found = {}
     for each in apart:
         within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
-        if each.name == "task" or rows[each.name].nunique(dropna=False) < 2:
+        if each.name == "task" or _stated(rows, each).nunique(dropna=False) < 2:
             continue
         if each.apart == "run" or each.name == "pair":
             found[each] = pd.Series(True, rows.index)
@@ -281,6 +282,14 @@ def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Serie
         if several.any():
             found[each] = several
     return found
+
+
+def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
+    """A column's values, without what a server's rows leave open: their device says as much."""
+    values = rows[column.name]
+    if column.name == "device" or "device" not in rows:
+        return values
+    return values[(rows.device != SERVER) | values.notna()]
 
 
 def together(told: Iterable[str]) -> str:

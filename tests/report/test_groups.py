@@ -64,6 +64,18 @@ def test_a_column_that_an_older_file_lacks_has_one_unknown_value_there() -> None
     assert [len(group.rows) for group in found] == [2, 2]
 
 
+def test_what_a_server_leaves_open_is_told_by_its_device() -> None:
+    ours = both(device="cpu", dtype="float32", threads=1, batch_size=1)
+    theirs = both(device="server", batch_size=1)
+    assert titles(*ours, *theirs) == ["xsum, device cpu", "xsum, device server"]
+    other = both(device="cpu", dtype="float32", threads=2, batch_size=1)
+    assert titles(*ours, *theirs, *other) == [
+        "xsum, device cpu, threads 1",
+        "xsum, device server, threads not stated",
+        "xsum, device cpu, threads 2",
+    ]
+
+
 def test_any_column_that_is_marked_so_tells_runs_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Column("precision", "precision", "of numbers", "setting", holds="text", apart="run")
     monkeypatch.setattr(columns, "COLUMNS", [*columns.COLUMNS, mine])
