@@ -130,11 +130,11 @@ def written(
 {options.note}
 
 Ours: `sd:4`, and `prompt_lookup` of n-grams of 2 to 4 tokens. A server's pass over the prompt is no
-target call and brings the first token, ours drafts for that one, too: block efficiencies differ by
-what the first call of an answer brings, and by which earlier n-gram is taken. Tokens cut off an
+target call and brings the first token, ours drafts for that one, too; without the first call of
+each answer the two are alike, but for where in the text the drafts then fall. Tokens cut off an
 answer's last call count in block efficiency (counts tell them, chunks do not), and not in the three
-columns of delivered tokens over calls, which must agree. Counters are of whole runs, one request at
-a time.
+columns of delivered tokens over calls, which must agree. Empty: counters are of whole runs with one
+request at a time, and a plain server sends no counts.
 
 {markdown(TITLES, rows)}
 
