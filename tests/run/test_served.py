@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench import files, packed
+from spec_bench import cell_files, files, packed
 from spec_bench.records import CellResult
 from spec_bench.report.export import export
 from tests.run.tiny import RunJob, rows_of
@@ -194,7 +194,7 @@ def test_the_records_come_back_from_the_packed_file_and_are_exported(
     table = tmp_path / "results" / "default" / files.RESULTS
     kept = packed.read(files.records_file(table)).generations(result.run_id)
     run = tmp_path / "results" / files.RUNS / result.run_id
-    own = packed.read_lines(run / files.GENERATIONS)
+    own = cell_files.read_lines(run / files.GENERATIONS)
     assert [each.delivery for each in kept] == [each.delivery for each in own]
     assert all(each.delivery and each.delivery.tokens == (1, 3, 1) for each in kept)
     lines = export(table).lines
