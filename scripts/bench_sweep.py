@@ -36,7 +36,7 @@ PARTS = (
 )
 # What is timed, each without what it calls of the others.
 TIMED = {
-    "spec_bench.run.app:_settings": SETTINGS,
+    "spec_bench.run.settings:build_settings": SETTINGS,
     "spec_bench.run.prompts:Prompts.build": SETTINGS,
     "spec_bench.run.models:tokenizer_of": LOADING,
     "spec_bench.run.models:models_of": LOADING,
@@ -45,12 +45,12 @@ TIMED = {
     "spec_bench.run.metering:Metering.generate": AROUND,
     "spec_bench.run.collect:collect": METRICS,
     "spec_bench.metrics.bootstrap:studentised_interval": INTERVALS,
-    "spec_bench.run.job:_describe": FILES,
+    "spec_bench.run.job:describe": FILES,
     "spec_bench.run.store:CellStore.append": FILES,
     "spec_bench.run.store:CellStore.load": FILES,
     "spec_bench.run.store:CellStore.result": FILES,
     "spec_bench.run.store:CellStore.finish": FILES,
-    "spec_bench.run.experiment:Experiment.add": FILES,
+    "spec_bench.run.experiment:Tables.add": FILES,
 }
 
 
