@@ -50,7 +50,7 @@ def why_not(config: DecoderConfig) -> str | None:
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "only one draft language model is foreseen"
     if not isinstance(config.tree, Chain | Branching):
-        return f"what {config.tree.name!r} draws elsewhere decides which nodes are on the text"
+        return f"a {config.tree.name!r} tree hangs on more than the text"
     if isinstance(config.verifier, Traversal):
         return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
     if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":

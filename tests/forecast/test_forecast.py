@@ -208,7 +208,7 @@ def test_block_keeps_the_least_ratio_so_far() -> None:
 def test_what_cannot_be_forecast_says_why() -> None:
     config = read_decoder(decoder_settings("rsd_s", "2x2"), WARM)
     assert "'stochastic_beam'" in (why_not(config) or "")
-    with pytest.raises(ValueError, match="decoder 'rsd_s': what 'stochastic_beam' draws"):
+    with pytest.raises(ValueError, match="decoder 'rsd_s': a 'stochastic_beam' tree"):
         calls_for(config, Text(*torch.zeros(4, 1, 1).unbind()), WARM, torch.Generator())
     for name, spec in (("opt_tree", "2x2@3"), ("dyspec", "2x2@3"), ("spectr", "2x2")):
         assert why_not(read_decoder(decoder_settings(name, spec), WARM))
