@@ -20,9 +20,10 @@ def call_directly(model: nn.Module) -> None:
 
     Not for a model that is traced, trained, pickled or moved: backward hooks and hooks of the whole
     process are not looked for. Buffers stay where they are, since rotary embeddings make theirs
-    anew; so do all weights of a model that accelerate moves to and fro.
+    anew; so do all weights where someone put a ``forward`` of his own on a module: accelerate and
+    tensor parallelism exchange weights around it.
     """
-    moved = any(hasattr(module, "_hf_hook") for module in model.modules())
+    moved = any("forward" in vars(module) for module in model.modules())
     for module in model.modules():
         vars(module).update(module._modules)
         if not moved:

@@ -76,11 +76,19 @@ def test_what_is_put_in_a_parts_place_later_is_used() -> None:
     assert model(torch.tensor([3.0, 4.0])).tolist() == [4.0, 5.0]
 
 
-def test_weights_that_are_moved_to_and_fro_are_looked_for_at_every_pass() -> None:
-    """accelerate keeps them elsewhere and writes the table of a module's weights for its pass."""
+def test_weights_that_are_exchanged_around_a_pass_are_looked_for_at_every_pass() -> None:
+    """As accelerate and tensor parallelism do: a forward on the module, other weights in it."""
     model = small()
-    model[0]._hf_hook = object()
+    last = model[2]
+    own = last.forward
+
+    def exchanged(inputs: torch.Tensor) -> torch.Tensor:
+        kept = dict(last._parameters)
+        last._parameters.update(weight=torch.zeros(2, 4), bias=torch.full((2,), 7.0))
+        made = own(inputs)
+        last._parameters.update(kept)
+        return made
+
+    last.forward = exchanged
     call_directly(model)
-    model[2]._parameters["bias"] = nn.Parameter(torch.full((2,), 7.0))
-    model[2]._parameters["weight"] = nn.Parameter(torch.zeros(2, 4))
     assert model(torch.randn(1, 3)).tolist() == [[7.0, 7.0]]

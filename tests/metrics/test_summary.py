@@ -33,7 +33,8 @@ def test_every_registered_metric_fills_its_columns_and_no_other():
 
 def test_published_numbers_have_intervals():
     for each in columns.of_kind("efficiency", "score"):
-        assert each.interval or each.holds == "text", each.name
+        again = each.name.endswith("_stream")  # from another source, to hold the first against
+        assert each.interval or each.holds == "text" or again, each.name
 
 
 def test_columns_hold_the_numbers_of_the_definitions():
