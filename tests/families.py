@@ -39,6 +39,8 @@ BEYOND = ("block", "traversal", "optimal", "top_and_sample")  # rules of no pape
 # trees of another form in every iteration
 DYNAMIC = ("opt_tree", "dyspec", "sd_dynamic", "traversal_paths", "lookup_or_draft")
 DECODERS = (*PAPERS, *BEYOND, *DYNAMIC)
+ELSEWHERE = ("served", "hf_generate", "hf_assisted", "hf_prompt_lookup")  # not on our engine
+OURS = sorted({path.stem for path in (CONF / "decoder").glob("*.yaml")} - {*ELSEWHERE})
 
 
 def tiny_model(architecture: str) -> PreTrainedModel:

@@ -8,16 +8,15 @@ import torch
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import HuggingFaceModel
-from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import DEVICE, SimCuda
 
-NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
 # One of each kind of drafter and of walk, at the batch size and law where most can go wrong.
 FAST = {("rsd_s", 4, 1.0), ("dsbd", 4, 1.0), ("medusa", 4, 0.3), ("ar", 1, 0.0)}
 CASES = [
     pytest.param(name, rows, law, marks=[] if (name, rows, law) in FAST else pytest.mark.slow)
-    for name in NAMES
+    for name in OURS
     for rows in (1, 4)
     for law in (0.0, 0.3, 1.0)
 ]

@@ -12,16 +12,15 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.engine.static_pass import CHECKS, Buffers, Kind, StaticPass, slot_steps
-from tests.families import CONF, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda
 
-NAMES = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
 WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
 FAST = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
 CASES = [
     pytest.param(name, rows, marks=[] if (name, rows) in FAST else pytest.mark.slow)
-    for name in NAMES
+    for name in OURS
     for rows in (1, 3)
 ]
 
