@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -110,6 +111,12 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
+def asked() -> str:
+    """The command that makes the page."""
+    given = sys.argv[1:]
+    return " ".join(["python scripts/bench_rounds.py", *given]) if given else "make bench"
+
+
 def page(speed: list[list[str]], hosts: list[list[str]], prompts: int, new: int, count: int) -> str:
     """What stands in the file."""
     about = (
@@ -119,7 +126,7 @@ def page(speed: list[list[str]], hosts: list[list[str]], prompts: int, new: int,
     )
     return (
         "# Speed against transformers on a CPU\n\n"
-        f"`make bench`: the embedded pair, greedy, both sides in turn. {about} "
+        f"`{asked()}`: the embedded pair, greedy, both sides in turn. {about} "
         "Ratio: their seconds over ours, prefill included; above 1 ours is faster.\n\n"
         f"{markdown(HEAD, speed)}\n"
         "Share of decoding outside forward passes, `engine.compile=none`, temperature 0.3:\n\n"
