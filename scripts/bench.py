@@ -26,7 +26,8 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.model import COMPILE, HuggingFaceModel
+from spec_bench.engine.capture import COMPILE
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.weights import lay_by_columns
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records import Generation, Request

@@ -15,7 +15,7 @@ from bench import opt_pair
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 
 CONTEXT = 64
 

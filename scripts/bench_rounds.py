@@ -22,7 +22,7 @@ from bench import GREEDY, ours, plain_embedded_pair, theirs
 from embedded_pair import ROOT, SPECS, decoder, embedded_pair, embedded_requests
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.engine.model import COMPILE
+from spec_bench.engine.capture import COMPILE
 from spec_bench.records import Request
 
 Run = Callable[[Request], list[int]]

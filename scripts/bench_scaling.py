@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.engine.weights import lay_by_columns

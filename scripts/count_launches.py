@@ -29,7 +29,7 @@ from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
-from spec_bench.engine.model import HuggingFaceModel  # noqa: E402
+from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.static_pass import CHECKS  # noqa: E402
 from spec_bench.published import read_published  # noqa: E402
 from spec_bench.records import Request  # noqa: E402

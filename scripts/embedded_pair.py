@@ -14,8 +14,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.records import Request
 
 ROOT = Path(__file__).parent.parent

@@ -29,8 +29,8 @@ from launches_table import described, expectation  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder, read_decoder  # noqa: E402
+from spec_bench.engine.capture import COMPILE  # noqa: E402
 from spec_bench.engine.loading import DTYPES  # noqa: E402
-from spec_bench.engine.model import COMPILE  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.measure.energy import (  # noqa: E402
     EnergyMeter,

@@ -35,8 +35,8 @@ from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.config import AnyDecoder, build_decoder  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
+from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.loading import ModelSpec, load_model  # noqa: E402
-from spec_bench.engine.model import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.engine.stopwatch import synchronise  # noqa: E402
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402

@@ -38,8 +38,9 @@ from random_pair_table import (  # noqa: E402
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
+from spec_bench.engine.capture import COMPILE  # noqa: E402
+from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model  # noqa: E402
-from spec_bench.engine.model import COMPILE, HuggingFaceModel  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.engine.random_weights import random_module  # noqa: E402
 from spec_bench.engine.stopwatch import synchronise  # noqa: E402

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
-from spec_bench.engine.model import COMPILE
+from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.records import Request
 

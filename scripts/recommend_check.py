@@ -28,7 +28,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 
 from spec_bench.configs import conf_dir
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.records import CellResult
 from spec_bench.run.app import run_stage, settings_of

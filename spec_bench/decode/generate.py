@@ -15,7 +15,8 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Answering
 from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
-from spec_bench.engine.model import HuggingFaceModel, LanguageModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.model import LanguageModel
 from spec_bench.records import Generation, Lossless, Request, StepRecord
 
 

@@ -23,7 +23,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records import Request
 
 LIBRARY = "transformers"

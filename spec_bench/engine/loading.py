@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from spec_bench.engine.attention import pack_shared_heads, packs_on
 from spec_bench.engine.checkpoint import read_module, reason_of
+from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.direct_calls import call_directly
-from spec_bench.engine.model import HuggingFaceModel, longest_sequence
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec

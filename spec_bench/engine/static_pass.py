@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from spec_bench.engine.agreement import disagreement
 from spec_bench.engine.cache import SlotCache
+from spec_bench.engine.pass_buffers import Buffers, Kind
 
 log = logging.getLogger(__name__)
 MOST_TOKENS = 256  # of a row; longer passes are a prompt's, which keep a GPU busy by themselves
@@ -33,72 +34,6 @@ _LEAST_SLOTS = 64
 CHECKS = 2  # first answers of a pass that are held against the module's
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 Outputs = tuple[Tensor, ...]
-
-
-class Kind(NamedTuple):
-    """What tells one static pass from another.
-
-    Attributes:
-        rows: R.
-        tokens: T, stand-ins included.
-        slots: S.
-        logits_to_keep: 0 for all T, else the last so many.
-        needs_hidden: which hidden states come out.
-    """
-
-    rows: int
-    tokens: int
-    slots: int
-    logits_to_keep: int
-    needs_hidden: tuple[int, ...]
-
-
-@dataclass
-class Buffers:
-    """A pass's input.
-
-    Attributes:
-        tokens: [R, T].
-        positions: [R, T].
-        slots: [R, T] where each token's keys and values go.
-        visible: [R, T, S] bool.
-        rows: [R, 1] each row's index.
-        scratch: the slot where stand-ins write.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    slots: Tensor
-    visible: Tensor
-    rows: Tensor
-    scratch: int
-
-    @classmethod
-    def standing_in(cls, kind: Kind, scratch: int, device: torch.device) -> Buffers:
-        """Buffers full of stand-ins, which write to the slot ``scratch`` and see every slot."""
-        shape = (kind.rows, kind.tokens)
-        return cls(
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.zeros(shape, dtype=torch.long, device=device),
-            torch.full(shape, scratch, device=device),
-            torch.ones((*shape, kind.slots), dtype=torch.bool, device=device),
-            torch.arange(kind.rows, device=device).unsqueeze(1),
-            scratch,
-        )
-
-    def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
-        """Puts a pass's input last along T, behind the stand-ins, which then see nothing."""
-        count, reach = tokens.shape[1], visible.shape[2]
-        for buffer, values in (
-            (self.tokens, tokens),
-            (self.positions, positions),
-            (self.slots, slots),
-        ):
-            buffer[:, -count:].copy_(values)
-        # A longer input before this one has left its slots where stand-ins are now.
-        self.slots[:, :-count].fill_(self.scratch)
-        self.visible.zero_()
-        self.visible[:, -count:, :reach].copy_(visible)
 
 
 class StaticPass:

@@ -6,7 +6,7 @@ from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine import processes
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.measure.bound import bound_over_measured, moved_bytes
 from spec_bench.measure.expected import known_gpu
 from spec_bench.measure.pass_cost import ModelCost, model_cost

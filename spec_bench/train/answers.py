@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.disk import naming
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.files import write_text
 from spec_bench.validation import Ge, MinLen, Number, Says, Whole, settings
 

@@ -20,8 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench import disk, signals
 from spec_bench.configs import conf_dir
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
-from spec_bench.engine.model import LAST, HuggingFaceModel, Layers
+from spec_bench.engine.model import LAST, Layers
 from spec_bench.files import digest
 from spec_bench.run.compose import CHATTY, register
 from spec_bench.run.models import tokenizer_of

@@ -21,7 +21,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from spec_bench.disk import naming
-from spec_bench.engine.model import LAST, HuggingFaceModel, Layers
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.model import LAST, Layers
 from spec_bench.files import write_json
 from spec_bench.train.dialogues import Dialogue, positions
 

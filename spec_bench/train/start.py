@@ -10,7 +10,7 @@ import torch
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.eagle_network import EagleHead
 from spec_bench.draft.network import HeadPlan
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.settings import HeadSettings
 from spec_bench.train.trainee import Trainee

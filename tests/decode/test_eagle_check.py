@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spec_bench.draft.eagle_check import misreading
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.eagle_shape import EagleShape
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 
 TOKENS, WIDTH, CHANGES = 20, 32, 2  # the block that changes the residual stream, the only one
 RIGHT = (1, 2, 3)

@@ -10,7 +10,7 @@ import torch
 from spec_bench.audit.greedy import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records import Request
 from tests.families import (
     ARCHITECTURES,

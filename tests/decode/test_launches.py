@@ -16,7 +16,7 @@ import pytest
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import DEVICE, SimCuda

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.engine.attention import NAME, pack_shared_heads
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.tree_pass import run_nodes
 from tests.families import ARCHITECTURES, VOCAB, tiny_model, tiny_pair

@@ -9,7 +9,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.agreement import near_tie_gap
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.model import HuggingFaceModel
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.stopwatch import ForwardTimer
 from spec_bench.engine.switches import set_switches

@@ -10,8 +10,9 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.engine.model import HuggingFaceModel
-from spec_bench.engine.static_pass import CHECKS, Buffers, Kind, StaticPass, slot_steps
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.static_pass import CHECKS, StaticPass, slot_steps
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda

@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.engine.model import HuggingFaceModel
 from spec_bench.measure.ceilings import Ceilings, attainment, free_bytes, measure_ceilings
 from spec_bench.measure.pass_cost import (
     Pass,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.engine.static_pass import Buffers
+from spec_bench.engine.pass_buffers import Buffers
 from tests.run.tiny import RunJob, rows_of, tokens_of
 
 CELLS = ("cells=[rsd_s:2x2]", "prompts=2", "warmup=1")

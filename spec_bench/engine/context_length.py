@@ -1,0 +1,23 @@
+"""How long a sequence a model takes, from its config alone."""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig
+
+
+def longest_sequence(config: PretrainedConfig) -> int | None:
+    """The longest sequence that a model takes; None where its config names no limit.
+
+    Rotary embeddings of the kind ``longrope`` turn all keys by other angles beyond the length they
+    were trained for, those in a cache excepted, so such a model is taken up to that length.
+
+    Args:
+        config: of the model that reads text.
+    """
+    named = ("max_position_embeddings", "max_seq_len")
+    limits = [getattr(config, name, None) for name in named]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *rope.values()):
+        if isinstance(one, dict) and one.get("rope_type") == "longrope":
+            limits.append(one.get("original_max_position_embeddings"))
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)

@@ -1,0 +1,247 @@
+"""A transformers causal LM as it is, behind the engine's interface.
+
+It runs through additive masks by kind of layer, explicit position ids and the slot cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from spec_bench.core.transfer import Known, places
+from spec_bench.engine import processes
+from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
+from spec_bench.engine.capture import capture
+from spec_bench.engine.context_length import longest_sequence
+from spec_bench.engine.inner_masks import attention_masks
+from spec_bench.engine.model import ForwardOutput, Layers
+from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.static_pass import MOST_TOKENS, StaticPasses
+from spec_bench.engine.stopwatch import ForwardTimer
+
+
+@dataclass
+class HuggingFaceModel:
+    """A transformers causal LM behind the ``LanguageModel`` interface.
+
+    Args:
+        module: the model, in eval mode.
+        vocab_size: tokens that exist.
+        device: where input goes; outputs are brought back here.
+        compile: how the forward pass is captured, one of ``COMPILE``.
+
+    Raises:
+        ValueError: a model whose layers keep something else than keys and values of each token.
+    """
+
+    module: PreTrainedModel
+    vocab_size: int
+    device: torch.device
+    compile: str = "none"
+
+    def __post_init__(self) -> None:
+        self.parameters = sum(p.numel() for p in self.module.parameters())
+        self.embedded = self.vocab_size
+        config = self.module.config.get_text_config()
+        self.max_positions = longest_sequence(config)
+        self.timer = ForwardTimer(self.device)
+        self.dtype = self.module.dtype
+        self.masks = attention_masks(self.module)
+        self._run = capture(self.module, self.compile)
+        self._layouts = self._layers()
+        self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
+        self.hidden_size: int = config.hidden_size
+        self.blocks: int = config.num_hidden_layers
+        self.static: StaticPasses | None = None
+        here = all(layout.device == self.device for layout in self._layouts)
+        alone = processes.count() < 2  # what processes say to one another is not recorded
+        if self.compile == "static" and here and alone and not self.masks.rows_apart:
+            self.static = StaticPasses(self._over_buffers, self.device)
+
+    @torch.inference_mode()
+    def _layers(self) -> list[LayerLayout]:
+        """Runs one token to learn each layer's key and value shapes, dtype and device.
+
+        Raises:
+            ValueError: if nothing is kept of it.
+        """
+        cache = DynamicCache()
+        token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
+        self.module(input_ids=token, past_key_values=cache, use_cache=True)
+        if not any(layer.is_initialized for layer in cache.layers):
+            raise ValueError("it keeps no keys and values of past tokens")
+        return [
+            LayerLayout(
+                layer.keys.shape[1],
+                layer.keys.shape[3],
+                layer.values.shape[3],
+                layer.keys.dtype,
+                layer.keys.device,
+            )
+            for layer in cache.layers
+        ]
+
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Calls the module itself for a while, whatever was captured of it."""
+        captured, self._run = self._run, self.module
+        static, self.static = self.static, None
+        try:
+            yield
+        finally:
+            self._run, self.static = captured, static
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tensor) -> Tensor:
+        table = self.module.get_input_embeddings()
+        return table(tokens.to(self.device)).to(self.device)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        last = self.module.get_output_embeddings()
+        found: Tensor = last(hidden.to(last.weight.device))
+        return found[..., : self.vocab_size].to(self.device)
+
+    def allocate(self, rows: int, slots: int) -> SlotCache:
+        return SlotCache(self._layouts, rows, slots, scratch=self.static is not None)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        cache: SlotCache,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+        *,
+        logits_to_keep: int = 0,
+        needs_hidden: Layers = (),
+        prefill: bool = False,
+    ) -> ForwardOutput:
+        self.timer.start()
+        reach = visible.shape[2]
+        short = not prefill and rows.start == 0 and tokens.shape[1] <= MOST_TOKENS
+
+        def eager() -> tuple[Tensor, ...]:
+            return self._by_module(
+                cache, rows, starts, tokens, positions, visible, logits_to_keep, needs_hidden
+            )
+
+        if self.static is None or not short:
+            outputs = eager()
+        else:
+            cache.check(max(starts) + tokens.shape[1])
+            kind = self.static.kind(cache, tokens, reach, logits_to_keep, needs_hidden)
+            given = (tokens, positions, slots_of(starts, tokens), visible)
+            outputs = self.static.forward(cache, kind, given, eager)
+        logits = outputs[0]
+        if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
+            logits = logits[..., : self.vocab_size]
+        logits = logits.to(self.device)
+        hidden = outputs[1].to(self.device) if needs_hidden else None
+        self.timer.stop()
+        return ForwardOutput(logits, hidden)
+
+    def _by_module(
+        self,
+        cache: SlotCache,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+        logits_to_keep: int,
+        needs_hidden: Layers,
+    ) -> tuple[Tensor, ...]:
+        """A pass as the module makes it: logits and, if asked for, hidden states."""
+        # Most modules take all rows at once; alone, a row reads no further than it writes.
+        apart = self.masks.rows_apart
+        size = 1 if apart else len(starts)
+        outputs = []
+        for row in range(0, len(starts), size):
+            part = slice(row, row + size)
+            at = slice(rows.start + row, rows.start + row + size)
+            reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
+            plan = WritePlan(at, starts[part], tokens.shape[1], reach)
+            cache.begin(plan, views=self._run is self.module)
+            with self.masks.over(visible[part, :, :reach]) as mask:
+                outputs.append(
+                    self._run(
+                        input_ids=tokens[part],
+                        attention_mask=mask,
+                        position_ids=positions[part],
+                        past_key_values=cache,
+                        use_cache=True,
+                        logits_to_keep=logits_to_keep,
+                        output_hidden_states=bool(needs_hidden),
+                    )
+                )
+        cache.end()
+        logits = _rows([output.logits for output in outputs])
+        if not needs_hidden:
+            return (logits,)
+        return logits, _rows([_chosen(output.hidden_states, needs_hidden) for output in outputs])
+
+    @torch.inference_mode()
+    def _over_buffers(self, cache: SlotCache, kind: Kind, buffers: Buffers) -> tuple[Tensor, ...]:
+        """A pass over buffers; no number in it but the kind's comes from the host."""
+        index = buffers.rows, buffers.slots
+        cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
+        cache.views = None
+        with self.masks.over(buffers.visible) as mask:
+            output = self.module(
+                input_ids=buffers.tokens,
+                attention_mask=mask,
+                position_ids=buffers.positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=kind.logits_to_keep,
+                output_hidden_states=bool(kind.needs_hidden),
+            )
+        if not kind.needs_hidden:
+            return (output.logits,)
+        return output.logits, _chosen(output.hidden_states, kind.needs_hidden)
+
+    @torch.inference_mode()
+    def prepare(self, cache: SlotCache, batch: int) -> None:
+        """Makes ahead of time the static passes that up to ``batch`` growing sequences need."""
+        if self.static is None:
+            return
+
+        def run(kind: Kind, slots: int) -> None:
+            start = slots - kind.tokens
+            tokens = torch.arange(kind.rows * kind.tokens, device=self.device) % self.vocab_size
+            positions = torch.arange(start, slots, device=self.device).expand(kind.rows, -1)
+            visible = torch.arange(slots, device=self.device) <= positions.unsqueeze(-1)
+            self.forward(
+                *(cache, slice(0, kind.rows), [start] * kind.rows),
+                *(tokens.view(kind.rows, -1), positions, visible),
+                logits_to_keep=kind.logits_to_keep,
+                needs_hidden=kind.needs_hidden,
+            )
+
+        self.static.prepare(cache, batch, run)
+        self.timer.take_s()
+
+
+def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
+    """[R, T] where tokens [R, T] go that stand side by side from their row's first slot on."""
+    first = Known.of(starts).on(tokens.device).unsqueeze(1)
+    return first + places(tokens.shape[1], tokens.device)
+
+
+def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:
+    """The hidden states of some places, side by side."""
+    if len(layers) == 1:
+        return states[layers[0]]
+    return torch.cat([states[place].to(states[layers[0]].device) for place in layers], dim=-1)
+
+
+def _rows(parts: list[Tensor]) -> Tensor:
+    """All rows in one tensor; nothing is copied where they came at once."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
