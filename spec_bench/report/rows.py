@@ -7,7 +7,7 @@ behind a row is read by ``report.records``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,6 @@ from spec_bench import files
 from spec_bench.columns import Column, apart_in, columns_in, scores_in
 from spec_bench.reasons import parse_reasons
 from spec_bench.records import ENGINE
-from spec_bench.report.items import Figure
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -33,43 +32,6 @@ _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spe
 def load_rows(root: Path) -> pd.DataFrame:
     """All measured cells below a results folder, as ``read_rows`` gives them."""
     return read_rows(files.results_files(root))
-
-
-def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
-    """The rows that a figure may take; of one without a model, its own file.
-
-    Args:
-        item: the figure. One that no model is needed for names a file of its own.
-        rows: all measured rows.
-        results: the results folder.
-
-    Raises:
-        ValueError: the figure's own file was not made yet; the message has the command.
-    """
-    if item.rows:
-        near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
-        found = [path for paths in near for path in sorted(paths)]
-        if not found:
-            raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
-        return pd.read_csv(found[0])
-    return of_recipes(rows, item.experiments)
-
-
-def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
-    """The rows that a paper's table, figure or claim may take: its own jobs', if there are any.
-
-    Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
-    at the same temperature in another paper's job need not. Where none of its own is there, all
-    rows are taken, wherever they come from.
-
-    Args:
-        rows: measured cells; a column ``experiment`` names the folder each came from.
-        experiments: the folders that its recipes write to; none: all rows are taken.
-    """
-    if "experiment" not in rows:
-        return rows
-    own = rows[rows.experiment.isin(list(experiments))]
-    return rows if own.empty else own
 
 
 def read_rows(paths: Iterable[Path]) -> pd.DataFrame:

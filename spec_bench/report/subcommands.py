@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spec_bench.files import results_files, write_text
 from spec_bench.report.apart import slugs
+from spec_bench.report.own_rows import figure_rows
 from spec_bench.report.paper import (
     find_figure,
     find_table,
@@ -19,7 +20,7 @@ from spec_bench.report.paper import (
     paper_names,
     recipes_by_name,
 )
-from spec_bench.report.rows import figure_rows, load_rows, read_rows
+from spec_bench.report.rows import load_rows, read_rows
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
 from spec_bench.report.tables.grid import Grid

@@ -51,7 +51,8 @@ from spec_bench.run.launch import (
 )
 from spec_bench.run.outcome import feed, note_of
 from spec_bench.run.pair import placed, with_own_name
-from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job, print_plan
+from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job
+from spec_bench.run.plan_table import print_plan
 from spec_bench.run.rates import known_rates
 from spec_bench.run.settings import JobSettings, build_settings, device_of
 from spec_bench.run.store import CellStore

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
+from spec_bench.metrics.bootstrap import Total, percentile_interval, studentised_interval
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
 
@@ -145,6 +145,25 @@ def test_the_derivative_of_the_statistic_is_taken_where_the_resample_lies():
     assert high < student_t.ppf(0.975, 29) < -low
     assert found.low == pytest.approx(x.mean() - student_t.ppf(0.975, 29) * error)
     assert found.high == pytest.approx(x.mean() - low * error, rel=0.05)
+
+
+def test_a_total_has_the_interval_of_the_sum_and_asks_a_term_for_its_own_columns_alone():
+    tokens, seconds = skewed(20, np.random.default_rng(13))
+    columns = np.array([tokens, seconds, 2 * seconds, tokens + 5])
+    asked = []
+
+    def term(sums):
+        asked.append(len(sums))
+        return log_ratio(sums)
+
+    found = studentised_interval(Total(((2, term), (2, term))), columns)
+    plain = studentised_interval(lambda s: log_ratio(s[:2]) + log_ratio(s[2:]), columns)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (plain.value, plain.low, plain.high), rel=1e-6
+    )
+    assert set(asked) == {2}
+    # The value, leaving out, the resamples; and twice, up and down, by each of two columns.
+    assert len(asked) == 2 * (3 + 2 * 2 * 2)
 
 
 def test_pairing_by_prompt_removes_what_both_sides_share():

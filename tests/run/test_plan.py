@@ -10,7 +10,8 @@ import pytest
 from spec_bench.configs import experiments_dir
 from spec_bench.run.model_files import ModelSize, model_size
 from spec_bench.run.pair import EngineSettings, PairSettings
-from spec_bench.run.plan import Memory, PlannedCell, job_memory, plan_arguments, totals
+from spec_bench.run.plan import Memory, PlannedCell, job_memory, plan_arguments
+from spec_bench.run.plan_table import totals
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, published_rows
 from tests.cells import facts
 from tests.run.test_command_line import main

@@ -9,7 +9,8 @@ from spec_bench.measure.energy.devices import job_gpus
 from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import integral_j, largest_gap_s
 from spec_bench.measure.energy.settings import EnergySettings
-from spec_bench.measure.energy.smi import SmiSampler, find_fields, find_gpus
+from spec_bench.measure.energy.smi import SmiSampler
+from spec_bench.measure.energy.smi_query import find_fields, find_gpus
 from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
 
 _WIDE_PERIODS = 5

@@ -14,19 +14,16 @@ import subprocess
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 
 from spec_bench.measure.energy.devices import Gpu
-from spec_bench.measure.energy.settings import POWER_FIELDS
+from spec_bench.measure.energy.smi_query import ANSWER_S, FORMAT, PROGRAM
 from spec_bench.measure.energy.window import UnmeteredError
 
-PROGRAM = "nvidia-smi"
-_ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 3.0  # beyond the period, for a sample that is due
-_FORMAT = "--format=csv,noheader,nounits"
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
@@ -62,63 +59,6 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
     return stamp_s, index, power
 
 
-def query(wanted: Iterable[str]) -> list[list[str]]:
-    """One answer of the program: a list of cells for each GPU.
-
-    Raises:
-        UnmeteredError: it is not there, or it fails; the message is its own first line.
-    """
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise UnmeteredError(f"no {PROGRAM} on PATH")
-    command = [program, f"--query-gpu={','.join(wanted)}", _FORMAT]
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_ANSWER_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
-    if done.returncode:
-        said = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[0]
-        raise UnmeteredError(f"{PROGRAM} failed: {said[:120]}")
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line]
-
-
-def find_gpus() -> list[Gpu]:
-    """All GPUs of the machine.
-
-    Raises:
-        UnmeteredError: as ``query``, or its answer is no list of GPUs.
-    """
-    try:
-        return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
-    except ValueError:
-        raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
-
-
-def find_fields(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """The power fields that the driver knows and that are numbers on all of these GPUs.
-
-    Raises:
-        UnmeteredError: there is none; the message is about ``power.draw``.
-    """
-    found, refused = [], UnmeteredError(f"{PROGRAM} has no power field")
-    for field in POWER_FIELDS:
-        try:
-            cells = {row[0]: row[-1] for row in query(("index", field))}
-            for gpu in gpus:
-                text = cells.get(str(gpu.index), "nothing")
-                if not _is_number(text):
-                    raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {gpu.index}")
-        except UnmeteredError as error:
-            refused = error
-        else:
-            found.append(field)
-    if not found:
-        raise refused
-    return tuple(found)
-
-
 class SmiSampler:
     """Power of some GPUs, from ``start`` to ``stop``.
 
@@ -150,13 +90,13 @@ class SmiSampler:
         command = [
             program,
             f"--query-gpu={','.join(('timestamp', 'index', *self.fields))}",
-            _FORMAT,
+            FORMAT,
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
         self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
         self._reader.start()
-        self.wait_until(0.0, _ANSWER_S)
+        self.wait_until(0.0, ANSWER_S)
 
     def wait_until(self, moment_s: float, patience_s: float | None = None) -> None:
         """Waits until every GPU has a sample at or after a moment.
@@ -290,11 +230,3 @@ def _lines(terminal: FileIO) -> Iterator[str]:
             return
         *whole, rest = (rest + data).split(b"\n")
         yield from (line.decode(errors="replace") for line in whole if line.strip())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench import columns
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
+from spec_bench.metrics.bootstrap import Total, percentile_interval, studentised_interval
 from spec_bench.report.counts import Counts, Records, value_of_sums
 from spec_bench.report.rows import Row
 
@@ -118,11 +118,11 @@ def difference(
     found = [table for table in tables if table is not None]
     if len(found) < len(strata):
         return None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
-    statistic = partial(_mean_difference, contrasts=contrasts, metric=metric, relative=relative)
     # A maximum over cells bends where they cross, so it has no standard error to be measured in.
     # Of scores, which are bounded and often 0, the percentiles are taken in a results file, too.
     picks = any(contrast.picks for contrast in contrasts)
     table = _together(found)
+    statistic = _mean_difference(contrasts, metric, relative, widths=_widths(contrasts, table))
     if picks or metric not in registered:
         interval = percentile_interval(statistic, table.sum(axis=1))  # prompts as blocks
     else:
@@ -170,19 +170,34 @@ def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.concatenate(tables, axis=2)
 
 
+def _widths(contrasts: Sequence[Contrast], table: NDArray[np.float64]) -> list[int]:
+    """How many columns of the table each contrast takes; every cell has as many."""
+    cells = [len(contrast.left) + len(contrast.right) for contrast in contrasts]
+    return [count * (len(table) // sum(cells)) for count in cells]
+
+
 def _mean_difference(
-    sums: NDArray[np.float64], *, contrasts: Sequence[Contrast], metric: str, relative: bool
+    contrasts: Sequence[Contrast], metric: str, relative: bool, widths: Sequence[int]
+) -> Total:
+    """Of sums [counts of every cell, batch]: the contrasts' mean, [batch]."""
+    return Total(
+        tuple(
+            (width, partial(_share, contrast, metric, relative, len(contrasts)))
+            for contrast, width in zip(contrasts, widths, strict=True)
+        )
+    )
+
+
+def _share(
+    contrast: Contrast, metric: str, relative: bool, of: int, sums: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """sums [counts of every cell, batch] -> [batch]."""
-    cells = sum(len(contrast.left) + len(contrast.right) for contrast in contrasts)
-    each, total = iter(np.split(sums, cells)), np.zeros(sums.shape[1])
-    for contrast in contrasts:
-        best = []
-        for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
-            rates = [value_of_sums(next(each), row, metric) for row in side]
-            best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
-        total += best[0] / best[1] - 1 if relative else best[0] - best[1]
-    return total / len(contrasts)
+    """One contrast's part of the mean of so many: sums [counts of its cells, batch] -> [batch]."""
+    each = iter(np.split(sums, len(contrast.left) + len(contrast.right)))
+    best = []
+    for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
+        rates = [value_of_sums(next(each), row, metric) for row in side]
+        best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
+    return (best[0] / best[1] - 1 if relative else best[0] - best[1]) / of
 
 
 def _from_rows(

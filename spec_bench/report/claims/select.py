@@ -12,13 +12,13 @@ import pandas as pd
 from spec_bench.report.claim import Claim, Range, Side
 from spec_bench.report.counts import Records
 from spec_bench.report.heads import grid_of, heads_of
+from spec_bench.report.own_rows import of_recipes
 from spec_bench.report.paper import Axes
 from spec_bench.report.rows import (
     Group,
     Row,
     cell_keys,
     groups_of,
-    of_recipes,
     score_column,
     tree_attention,
 )

@@ -10,9 +10,10 @@ import pandas as pd
 from spec_bench.columns import apart_in
 from spec_bench.report.apart import split
 from spec_bench.report.figures.drawing import Drawing
+from spec_bench.report.own_rows import of_recipes
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Figure, load_paper
-from spec_bench.report.rows import cell_keys, of_recipes, tree_attention
+from spec_bench.report.rows import cell_keys, tree_attention
 
 
 def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:

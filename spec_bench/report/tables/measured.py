@@ -16,8 +16,9 @@ import pandas as pd
 from spec_bench import files
 from spec_bench.report.apart import split
 from spec_bench.report.counts import Records
+from spec_bench.report.own_rows import of_recipes
 from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import Row, load_rows, of_recipes, rows_of
+from spec_bench.report.rows import Row, load_rows, rows_of
 from spec_bench.report.seeds import pooled
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.spec import parse
