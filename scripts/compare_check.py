@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--task", default="xsum")
     parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--slowed", type=float, default=0.15, help="share of its speed")
     parser.add_argument("--minutes", type=float, default=40)
     parser.add_argument("--out", type=Path, default=OUT)

@@ -30,6 +30,8 @@ def run(
     slowed: float = 0.0,
     machine: float = 1.0,
     scored: bool = True,
+    repeats: int = 1,
+    stalled: float = 0.0,
     **facts: Any,
 ) -> Path:
     """A run's table and records: plain decoding and three decoders, timed in turn, with noise.
@@ -40,6 +42,8 @@ def run(
         slowed: by what share ``rsd_s`` lost speed.
         machine: how fast the machine is.
         scored: whether its answers have a score.
+        repeats: how often all is timed.
+        stalled: the share of timings that take five times as long.
         facts: columns of all rows.
     """
     noise, answers = np.random.default_rng(seed), np.random.default_rng(0)
@@ -48,10 +52,12 @@ def run(
     for decoder, speed in {"ar": 1.0, **CELLS}.items():
         rate = 50 * speed * machine * (1 - slowed * (decoder == "rsd_s"))
         own = 1 if decoder == "ar" else 2
-        took = lengths / rate * np.exp(NOISE * noise.standard_normal(PROMPTS))
+        took = lengths / rate * np.exp(NOISE * noise.standard_normal((repeats, PROMPTS)))
+        took *= np.where(stalled > noise.random(took.shape), 5, 1) if stalled else 1
         done = [
-            replace(answer(str(place), int(length), own), decode_s=float(seconds))
-            for place, (length, seconds) in enumerate(zip(lengths, took, strict=True))
+            replace(answer(str(place), int(length), own), decode_s=float(seconds), repeat=number)
+            for number, each in enumerate(took)
+            for place, (length, seconds) in enumerate(zip(lengths, each, strict=True))
         ]
         scores = {"rouge2": {each.prompt_id: len(each.tokens) / 12 for each in done}}
         parts.append(packed.pack(decoder, done, None, scores if scored else None))
@@ -112,6 +118,19 @@ def test_a_loss_of_5_percent_is_found_and_nothing_is_found_where_nothing_changed
         alarms += bool(unchanged.of("regression") or unchanged.of("improvement"))
     assert found >= 9
     assert alarms <= 1
+
+
+def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_make_one_up(
+    tmp_path: Path,
+) -> None:
+    times: dict[str, Any] = {"scored": False, "repeats": 3, "stalled": 0.02}
+    before = run(tmp_path / "before", 0, **times)
+    slower, same = run(tmp_path / "slow", 1, 0.1, **times), run(tmp_path / "same", 2, **times)
+    assert worse(compare(before, slower)) == [("rsd_s", "speedup")]
+    unchanged = compare(before, same)
+    assert not unchanged.of("regression") and not unchanged.of("improvement")
+    [found] = [each.change for each in compare(before, slower).of("regression")]
+    assert found.found is not None and found.found.value == pytest.approx(-0.1, abs=0.03)
 
 
 def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path: Path) -> None:

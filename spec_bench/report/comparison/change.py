@@ -1,12 +1,13 @@
 """How much one cell changed in one number, prompt by prompt, and how sure that is.
 
 A speed-up is that over the run's own plain decoding, timed in turn with the cell: two machines, or
-one machine on two days, differ in that as little as can be.
+one machine on two days, differ in that as little as can be. Where prompts were measured three times
+or more, each counts with the median over its repeats: a stall that hits one of them is no change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log1p
@@ -26,6 +27,7 @@ Array = NDArray[np.float64]
 Runs = Mapping[str, Counts]
 _SPEEDUP, _OTHER_PROMPTS = "speedup", "other prompts"
 _TIMES = "token_rate"
+_ENOUGH = 3  # repeats whose median leaves out one that stalled
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
         return Change(match.name, each, one, other, None, relative, None, why=_OTHER_PROMPTS)
     read = _timed if timed else partial(_counted, name=name)
     first, second = read(match.before, before), read(match.after, after)
+    if timed and first and second:
+        first, second = _medians(first), _medians(second)
     table, why = _table(first, second)
     if table is None:
         return Change(match.name, each, one, other, None, relative, None, why=why)
@@ -160,6 +164,31 @@ def _timed(cell: Cell, records: Records) -> Runs | None:
         if any(found.values()):
             return found
     return None
+
+
+def _medians(runs: Runs) -> Runs:
+    """Runs of ``_timed`` with the repeats of a seed as one, where there are enough of them."""
+    by_seed: dict[str, list[Counts]] = {}
+    for name, run in runs.items():
+        by_seed.setdefault(name.split("/")[0], []).append(run)
+    if min(map(len, by_seed.values())) < _ENOUGH:
+        return runs
+    return {seed: _median(repeats) for seed, repeats in by_seed.items()}
+
+
+def _median(repeats: Sequence[Counts]) -> Counts:
+    """Of each prompt that all have: seconds in the median ratio to plain decoding's, by repeat.
+
+    A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
+    """
+    found: Counts = {}
+    for prompt in repeats[0]:
+        if all(prompt in each for each in repeats):
+            tokens, seconds, plain_tokens, plain_s = np.array([each[prompt] for each in repeats]).T
+            typical_s = float(np.median(plain_s))
+            own_s = typical_s * float(np.median(seconds / plain_s))
+            found[prompt] = float(tokens[0]), own_s, float(plain_tokens[0]), typical_s
+    return found
 
 
 def _counted(cell: Cell, records: Records, name: str) -> Runs | None:

@@ -16,7 +16,8 @@ _LABELS = 2
 METHOD = (
     "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
     "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
-    "turn. p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
+    "turn; a prompt that was timed three times or more counts with the median of its repeats. "
+    "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
     "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
     "that changed by {margin:.0%} or less counts as the same."
 )
