@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help env launches quickstart test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env launches quickstart spec-bench test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -19,6 +19,7 @@ REPORT  = $(BIN)/python -m spec_bench.report
 
 help:
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
+	@echo "make spec-bench   Spec-Bench's table by subtask, and pages to look at"
 	@echo "make test         the tests (without the slow ones; ORDER=random);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
@@ -145,6 +146,14 @@ page: $(STAMP) # E=rsd-exp1
 quickstart: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=quickstart
 	$(BIN)/python -m spec_bench.report results/quickstart/results.csv
+
+# Spec-Bench's table by subtask and two pages, of the embedded pair on prompts of our own making; of
+# another one on the file itself, see conf/experiment/spec_bench.yaml.
+spec-bench: $(STAMP)
+	$(BIN)/python -m spec_bench experiment=spec_bench $(WITH)
+	$(REPORT) results/spec_bench/results.csv
+	$(REPORT) page spec_bench
+	$(REPORT) sweep spec_bench
 
 # ORDER=random shuffles the tests; ORDER=NUMBER repeats an order, whose number pytest prints.
 SEED   = $(if $(filter random,$(ORDER)),$(shell date +%s),$(ORDER))

@@ -29,6 +29,7 @@ from world.databases import SCHEMAS, build
 from world.distillation import distillation_batches, distillation_loss, sample_outputs
 from world.evaluation import acceptance, greedy_scores, seen_in_training
 from world.model_card import write_card
+from world.questions import questions
 from world.samples import TASKS, draw_sample, turns
 from world.training import Schedule, deepen, llama, train, weighted_loss
 from world.vocabulary import train_tokenizer
@@ -135,6 +136,8 @@ class Family:
                 lines.setdefault(turns(task, sample)[0][0], json.dumps(sample, ensure_ascii=False))
             text = "\n".join(lines.values()) + "\n"
             (folder / f"{task}.jsonl").write_text(text, encoding="utf-8")
+        asked = (json.dumps(each, ensure_ascii=False) for each in questions(SEEDS["samples"]))
+        (folder / "spec_bench.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
         for db in SCHEMAS:
             build(db, folder / "spider" / "database" / db / f"{db}.sqlite")
 

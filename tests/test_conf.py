@@ -81,6 +81,34 @@ def test_a_task_config_is_valid_and_bears_its_file_name(path: Path) -> None:
     assert build_task(task).name == path.stem
 
 
+@pytest.mark.parametrize(
+    ("told", "kind", "path"),
+    [
+        ((), "embedded", None),
+        (("task.source.path=mine.jsonl",), "local", "mine.jsonl"),
+        (("pair=opt_13b",), "local", None),
+        (("eagle=spec_bench",), "embedded", None),
+        (("eagle=spec_bench", "pair=vicuna_7b"), "local", "question.jsonl"),
+        (("eagle=spec_bench", "task.source.path=mine.jsonl"), "local", "mine.jsonl"),
+    ],
+)
+def test_spec_benchs_questions_are_the_file_that_is_named_else_the_embedded_pairs_own(
+    told: tuple[str, ...], kind: str, path: str | None
+) -> None:
+    source = composed("task=spec_bench", *told).task.source
+    assert (source.kind, source.path) == (kind, path)
+
+
+def test_spec_benchs_experiment_asks_all_of_its_questions_greedily() -> None:
+    config = composed("experiment=spec_bench")
+    assert (config.task.name, config.prompts, config.generation.temperature) == (
+        "spec_bench",
+        None,
+        0.0,
+    )
+    assert len(config.cells) > 3
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
 def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
     pair = composed(f"pair={path.stem}").pair

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from world.batches import batches  # noqa: E402
 from world.databases import SCHEMAS, build  # noqa: E402
 from world.evaluation import seen_in_training  # noqa: E402
+from world.questions import questions  # noqa: E402
 from world.samples import TASKS, draw_sample, turns  # noqa: E402
 
 
@@ -63,6 +64,11 @@ def test_translations_stories_and_questions_on_them_are_not_in_the_training_text
     assert [shares[t] for t in ("wmt18_deen", "wmt14_ende", "xsum", "squad")] == [0, 0, 0, 0]
     # The check can fail: few different questions exist about a database.
     assert shares["spider"] > 0.3
+
+
+def test_the_questions_that_ship_are_those_of_the_worlds_seed() -> None:
+    assert shipped("spec_bench") == list(questions(2))
+    assert list(questions(3, each=2)) != list(questions(2, each=2))
 
 
 def test_squad_answers_stand_where_they_are_said_to_stand() -> None:

@@ -80,6 +80,24 @@ def data_of(target: str) -> str:
     return "embedded" if target.startswith((EMBEDDED, RANDOM)) else "hub"
 
 
+def questions_of(target: str, path: str | None) -> str:
+    """Where the questions of a task come from whose file is a user's to fetch.
+
+    ``${questions_of:${pair.target},${.path}}``: a file that is named is read. Without one the
+    models that ship, and random weights, take the sample of the same shape that ships; any other
+    pair has none, and says so.
+    """
+    return "local" if path is not None or data_of(target) != "embedded" else "embedded"
+
+
+def file_of(target: str, path: str) -> str | None:
+    """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``.
+
+    None for pairs that take the sample.
+    """
+    return None if data_of(target) == "embedded" else path
+
+
 def tree_of(
     paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
 ) -> str:
@@ -103,6 +121,8 @@ def tree_of(
 
 # Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
 OmegaConf.register_new_resolver("data_of", data_of, replace=True)
+OmegaConf.register_new_resolver("file_of", file_of, replace=True)
+OmegaConf.register_new_resolver("questions_of", questions_of, replace=True)
 OmegaConf.register_new_resolver("tree_of", tree_of, replace=True)
 
 

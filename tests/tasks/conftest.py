@@ -7,12 +7,12 @@ import datasets
 import pytest
 import yaml
 
-from spec_bench.run.compose import data_of
+from spec_bench.run.compose import data_of, questions_of
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
 SHARED = ROOT.parent / "shared" / "data"
-WITHOUT_SAMPLE = {"random", "jsonl", "spec_bench"}
+WITHOUT_SAMPLE = {"random", "jsonl", "spec_bench"}  # of the world's eight tasks
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem not in WITHOUT_SAMPLE)
 
 
@@ -20,8 +20,11 @@ def config(name: str, **source) -> dict:
     """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     values = copy.deepcopy(values)
-    if values["source"]["kind"] == "${data_of:${pair.target}}":
+    kind = values["source"]["kind"]
+    if kind == "${data_of:${pair.target}}":
         values["source"]["kind"] = data_of("embedded:target")
+    elif kind == "${questions_of:${pair.target},${.path}}":
+        values["source"]["kind"] = questions_of("embedded:target", source.get("path"))
     values["source"].update(source)
     return values
 

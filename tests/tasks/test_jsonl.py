@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from spec_bench.report.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.tasks import build_task
 from tests.said import naming
 
@@ -219,3 +220,13 @@ def test_spec_benchs_file_has_thirteen_categories():
     assert len(examples) == 480
     counts = Counter(example.category for example in examples)
     assert sorted(counts.values()) == [10] * 8 + [80] * 5
+
+
+def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
+    (examples, again) = (build_task(config("spec_bench")).examples() for _ in range(2))
+    assert examples == again
+    counts = Counter(subtask(example.category) for example in examples)
+    assert counts == dict.fromkeys(SUBTASKS, 20)
+    turns = {subtask(example.category): len(example.turns) for example in examples}
+    assert turns == {name: 1 + (name == MT_BENCH) for name in SUBTASKS}
+    assert len({example.turns[0] for example in examples}) == len(examples) == 120
