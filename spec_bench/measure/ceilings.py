@@ -90,7 +90,7 @@ def measure_ceilings(
         repeats: how often each is timed; the shortest time counts.
         now_s: reads the clock, the device synchronised.
     """
-    name, moved, seconds = _fastest_stream(device, dtype, buffer_bytes, repeats, now_s)
+    name, moved, seconds = fastest_stream(device, dtype, buffer_bytes, repeats, now_s)
     a, b = (torch.randn(matmul_size, matmul_size, dtype=dtype, device=device) for _ in range(2))
     matmul_s = _shortest_s(lambda: a @ b, repeats, now_s)
     return Ceilings(
@@ -101,7 +101,7 @@ def measure_ceilings(
     )
 
 
-def _fastest_stream(
+def fastest_stream(
     device: torch.device,
     dtype: torch.dtype,
     buffer_bytes: int,

@@ -1,4 +1,4 @@
-"""A cell's bound over measured, on a GPU whose memory's bandwidth is known."""
+"""What a cell's calls must read, what the memory gives, and on a known GPU the share attained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine import processes
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.measure.bandwidth import measured_bandwidth
 from spec_bench.measure.bound import bound_over_measured, moved_bytes
 from spec_bench.measure.expected import known_gpu
 from spec_bench.measure.pass_cost import ModelCost, model_cost
@@ -19,10 +20,11 @@ def bound_columns(
     prompt_tokens: dict[str, int],
     device_name: str,
 ) -> dict[str, Any]:
-    """The column, or none where the device, or what its models read, is not known.
+    """Columns of the roofline; none where what the models read is not known.
 
     Layers that are spread over several GPUs run one after another, at one GPU's bandwidth; a target
-    that is split over processes is read by all of them at once.
+    that is split over processes is read by all of them at once. The bandwidth is measured when all
+    is decoded, so that it costs no cell any time.
 
     Args:
         decoder: the cell's.
@@ -30,19 +32,27 @@ def bound_columns(
         prompt_tokens: of every prompt, by its id.
         device_name: as the driver tells it.
     """
-    gpu, models = known_gpu(device_name), (decoder.target, *decoder.drafts)
-    if gpu is None or not all(isinstance(model, HuggingFaceModel) for model in models):
+    models = (decoder.target, *decoder.drafts)
+    calls = sum(len(each.steps) for each in generations)
+    known = [model for model in models if isinstance(model, HuggingFaceModel)]
+    if not calls or len(known) < len(models):
         return {}
-    target, *drafts = (_cost(model) for model in models)
+    target, *drafts = map(_cost, known)
     heads = getattr(decoder, "heads", None)
     head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
     moved = sum(
         moved_bytes(each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows)
         for each in generations
     )
-    bandwidth = gpu.bytes_per_s * max(1, processes.count())
-    return {"bound_over_measured": bound_over_measured(moved, generations, bandwidth)}
+    at_once = max(1, processes.count())
+    found: dict[str, Any] = {"moved_bytes": round(moved / calls)}
+    if (measured := measured_bandwidth(known[0].module)) is not None:
+        found["bandwidth_bytes_per_s"] = round(measured * at_once)
+    if (gpu := known_gpu(device_name)) is not None:
+        nominal = gpu.bytes_per_s * at_once
+        found["bound_over_measured"] = bound_over_measured(moved, generations, nominal)
+    return found
 
 
-def _cost(model: Any) -> ModelCost:
+def _cost(model: HuggingFaceModel) -> ModelCost:
     return model_cost(model.module, model.bytes_per_slot)

@@ -1,4 +1,4 @@
-"""Bound over measured: literal bytes of two models, and a column only where the GPU is known."""
+"""Bound over measured: literal bytes of two models; bandwidth; a share where the GPU is known."""
 
 from __future__ import annotations
 
@@ -59,6 +59,28 @@ def test_a_row_has_it_on_a_known_gpu_only() -> None:
     slower = bound_columns(decoder, answers, lengths, "NVIDIA A100-SXM4-80GB")
     ratio = slower["bound_over_measured"] / found["bound_over_measured"]
     assert ratio == pytest.approx(4.8 / 2.0)
-    assert bound_columns(decoder, answers, lengths, "cpu") == {}
+    calls = sum(len(each.steps) for each in answers)
+    seconds = sum(each.decode_s for each in answers)
+    bound_s = found["moved_bytes"] * calls / 4.8e12
+    assert found["bound_over_measured"] == pytest.approx(bound_s / seconds, rel=1e-4)
+
+
+def test_on_any_device_a_row_has_a_calls_bytes_and_the_bandwidth_that_was_measured() -> None:
+    target, draft = tiny_pair("llama")
+    plain = build_decoder(decoder_settings("ar"), target, [], SamplingSettings(0.0))
+    sd = build_decoder(decoder_settings("sd"), target, [draft], SamplingSettings(0.0))
+    requests = random_requests(1, 6)
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
+    own, more = (
+        bound_columns(each, each.generate(requests, seed=0), lengths, "cpu") for each in (plain, sd)
+    )
+    assert own.keys() == more.keys() == {"moved_bytes", "bandwidth_bytes_per_s"}
+    weights = sum(each.nbytes for each in target.module.parameters())
+    assert own["moved_bytes"] < more["moved_bytes"]
+    assert 0.5 * weights < own["moved_bytes"] < 2 * weights
+    assert own["bandwidth_bytes_per_s"] == more["bandwidth_bytes_per_s"] > 1e6
+
+
+def test_what_other_code_decodes_has_neither() -> None:
     foreign: Any = SimpleNamespace(target=object(), drafts=[], rows=1)
-    assert bound_columns(foreign, answers, lengths, "NVIDIA H200") == {}
+    assert bound_columns(foreign, [ONE], {"p": 6}, "NVIDIA H200") == {}

@@ -1,0 +1,64 @@
+"""Memory bandwidth by a buffer of the model's size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from spec_bench.measure import bandwidth
+from spec_bench.measure.bandwidth import LEAST_BYTES, MOST_BYTES, measured_bandwidth
+
+
+@pytest.fixture
+def streamed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.dtype]]:
+    """What was streamed: bytes and dtype, in half a second each."""
+    found: list[tuple[int, torch.dtype]] = []
+
+    def stream(
+        device: torch.device, dtype: torch.dtype, size: int, repeats: int, now_s: Callable[[], Any]
+    ) -> tuple[str, int, float]:
+        found.append((size, dtype))
+        return "sum", size, 0.5
+
+    monkeypatch.setattr(bandwidth, "fastest_stream", stream)
+    monkeypatch.setattr(bandwidth, "free_bytes", lambda device: 2**40)
+    bandwidth._measured.cache_clear()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Any:
+    yield
+    bandwidth._measured.cache_clear()
+
+
+def test_the_buffer_is_as_large_as_the_weights_within_limits(
+    streamed: list[tuple[int, torch.dtype]],
+) -> None:
+    model = nn.Linear(1024, 1024, bias=False, dtype=torch.bfloat16)
+    assert measured_bandwidth(model) == 2 * 2 * 2**20
+    assert measured_bandwidth(model) == 2 * 2 * 2**20  # from memory
+    measured_bandwidth(nn.Linear(2, 2))
+    with torch.device("meta"):
+        measured_bandwidth(nn.Linear(2**17, 2**13))
+    sizes = [size for size, _ in streamed]
+    assert sizes == [2 * 2**20, LEAST_BYTES, MOST_BYTES]
+    assert streamed[0][1] == torch.bfloat16
+
+
+def test_without_room_or_weights_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "free_bytes", lambda device: LEAST_BYTES)
+    bandwidth._measured.cache_clear()
+    assert measured_bandwidth(nn.Linear(2, 2)) is None
+    assert measured_bandwidth(nn.Identity()) is None
+
+
+def test_a_real_buffer_is_gone_through_at_a_plausible_rate() -> None:
+    bandwidth._measured.cache_clear()
+    rate = measured_bandwidth(nn.Linear(512, 1024))
+    assert rate is not None
+    assert 1e7 < rate < 1e13
