@@ -19,12 +19,13 @@ from spec_bench.report.counts import Records
 from spec_bench.report.rows import read_rows
 from spec_bench.report.sweep.build import build_page
 from spec_bench.report.sweep.choose import Part, parts_of
-from spec_bench.report.sweep.traces import FIGURES
+from spec_bench.report.sweep.figures import FIGURES, drawn
 from tests.report.rows import MT_BENCH, record, row, write
 
 KINDS = ["qa", "math"] * 8
 TIMES = {"prefill_s": 1.0, "decode_s": 10.0, "draft_s": 2.0, "target_s": 5.0}
-COUNTS = {"delivered_tokens": 1000, "nodes_per_call": 3.0}
+COUNTS = {"delivered_tokens": 1000, "nodes_per_call": 3.0, "target_calls": 1000}
+BYTES = {"moved_bytes": 5e6, "bandwidth_bytes_per_s": 2e9}
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def table(tmp_path: Path) -> Path:
     write(
         tmp_path,
         "own",
-        row("ar", "-", **MT_BENCH, run_id="ar", rouge2=0.5, **TIMES, **COUNTS),
+        row("ar", "-", **MT_BENCH, run_id="ar", rouge2=0.5, **TIMES, **COUNTS, **BYTES),
         row("sd", "3", **MT_BENCH, run_id="sd", rouge2=(0.4, 0.3, 0.5), **fast, **TIMES, **COUNTS),
         row("rsd_s", "2x2", **MT_BENCH, run_id="no", status="failed", reason="ValueError: <b>"),
     )
@@ -58,9 +59,7 @@ def the_part(table: Path) -> tuple[Part, Records]:
 
 
 def figures(table: Path) -> dict[str, dict[str, Any]]:
-    part, records = the_part(table)
-    made = {name: draw(part, records) for name, (_, draw) in FIGURES.items()}
-    return {name: figure for name, figure in made.items() if figure}
+    return drawn(*the_part(table))[0]
 
 
 def test_each_category_has_its_own_answer_and_plain_decoding_is_one(table: Path) -> None:
@@ -79,10 +78,10 @@ def test_figures_hold_what_was_measured(table: Path) -> None:
     assert list(found) == list(FIGURES)
     for figure in found.values():
         graph_objects.Figure(figure)  # refuses what plotly does not know
-    nodes, roofline = found["nodes"]["data"][0], found["roofline"]["data"][0]
+    nodes, mbsu = found["nodes"]["data"][0], found["mbsu"]["data"][0]
     assert (nodes["x"], nodes["y"], nodes["text"]) == ([3.0], [1.5], ["3"])
     assert nodes["error_y"]["array"] == pytest.approx([0.1])
-    assert (roofline["x"], roofline["y"]) == ([1.8], [1.5])
+    assert (mbsu["x"], mbsu["y"]) == ([1.8], [1.5])
     (acceptance,), (lengths,) = found["acceptance"]["data"], found["lengths"]["data"]
     assert (acceptance["x"], acceptance["y"]) == ([1.0, 3.0], [0.5, 0.25])
     assert lengths["y"] == pytest.approx([2 / 3, 0, 0, 1 / 3], rel=1e-4)
@@ -94,11 +93,64 @@ def test_figures_hold_what_was_measured(table: Path) -> None:
     by_prompt = dict(zip(prompts["text"], prompts["y"], strict=True))
     assert by_prompt["1"] == 2.0 and by_prompt["2"] == 1.0
     assert found["quality"]["data"][0]["x"] == [0.5, 0.4]
+    assert found["quality"]["layout"]["xaxis"]["title"]["text"] == "score"
+    assert found["lengths"]["layout"]["xaxis"]["dtick"] == 1
 
 
-def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
+def test_the_roofline_holds_a_calls_milliseconds_against_its_bytes_over_the_bandwidth(
+    table: Path,
+) -> None:
+    cell, bound = figures(table)["roofline"]["data"]
+    assert (cell["name"], cell["x"], cell["y"]) == ("AR", [5.0], [10.0])
+    assert cell["customdata"] == [0.25]
+    assert (bound["x"], bound["y"]) == ([5.0], [2.5])  # 5 MB at 2 GB/s
+    assert "2 GB/s" in bound["name"]
+
+
+def test_the_bound_is_a_line_for_each_end_of_the_bandwidths(tmp_path: Path) -> None:
+    own = ({"run_id": "a", **BYTES}, {"run_id": "b", "moved_bytes": 6e6,
+           "bandwidth_bytes_per_s": 1e9})  # fmt: skip
+    cells = (row("ar", **MT_BENCH, **TIMES, **COUNTS, **each) for each in own)
+    write(tmp_path, "own", *cells)
+    _, slow, fast = figures(tmp_path / "own" / files.RESULTS)["roofline"]["data"]
+    assert (slow["x"], slow["y"], slow["mode"]) == ([5.0, 6.0], [5.0, 6.0], "lines")
+    assert fast["y"] == [2.5, 3.0]
+
+
+def test_without_scores_quality_is_perplexity_and_its_axis_says_so(tmp_path: Path) -> None:
+    write(tmp_path, "own", row("sd", "3", **MT_BENCH, rouge2=None, perplexity=2.0))
+    quality = figures(tmp_path / "own" / files.RESULTS)["quality"]
+    assert (quality["data"][0]["x"], quality["layout"]["xaxis"]["title"]["text"]) == (
+        [2.0],
+        "perplexity",
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({}, "measured before"),
+        ({**BYTES, "moved_bytes": None}, "no row has"),
+        ({"device": "server"}, "a server decoded"),
+    ],
+)
+def test_a_roofline_that_is_not_there_says_why(
+    values: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "own", row("sd", "3", **MT_BENCH, **TIMES, **COUNTS, **values))
+    made, missing = drawn(*the_part(tmp_path / "own" / files.RESULTS))
+    assert "roofline" not in made
+    assert why in missing["roofline"]
+
+
+def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path: Path) -> None:
     write(tmp_path, "own", row("sd", "3", **MT_BENCH, speedup=1.5, nodes_per_call=3.0))
-    assert list(figures(tmp_path / "own" / files.RESULTS)) == ["nodes"]
+    table = tmp_path / "own" / files.RESULTS
+    made, missing = drawn(*the_part(table))
+    assert list(made) == ["nodes"]
+    assert [*made, *missing] == list(FIGURES)
+    page = build_page(table)
+    assert all(why in page for why in missing.values())
 
 
 def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(

@@ -7,9 +7,11 @@ the results are.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from spec_bench.report.counts import Records
@@ -19,7 +21,43 @@ from spec_bench.report.page.templating import render
 from spec_bench.report.rows import prompts_of, read_from, read_rows
 from spec_bench.report.seeds import pooled
 from spec_bench.report.sweep.choose import DETAILED, SHOWN, Part, parts_of
-from spec_bench.report.sweep.traces import FIGURES
+from spec_bench.report.sweep.figures import FIGURES, drawn
+from spec_bench.report.sweep.traces import Figure
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a page, or another place that shows the same, is made of.
+
+    Attributes:
+        rows: the cells, seeds pooled.
+        parts: groups of comparable cells, with what to use in each.
+        figures: of each part, by key of ``FIGURES``.
+        missing: of each part, why the others are not drawn.
+    """
+
+    rows: pd.DataFrame
+    parts: list[Part]
+    figures: list[dict[str, Figure]]
+    missing: list[dict[str, str]]
+
+
+def read_sweep(table: Path) -> Sweep:
+    """Reads one results file and what it has records of.
+
+    Raises:
+        ValueError: there is no such file, or it has no rows.
+    """
+    if not table.is_file():
+        raise ValueError(f"no results file {str(table)!r}")
+    rows = read_rows([table])
+    if rows.empty:
+        raise ValueError(f"{str(table)!r} has no rows")
+    records = Records(table)
+    rows = pooled(rows, records)
+    parts = parts_of(rows, records)
+    found = [drawn(part, records) for part in parts]
+    return Sweep(rows, parts, [made for made, _ in found], [missing for _, missing in found])
 
 
 def build_page(table: Path) -> str:
@@ -30,36 +68,25 @@ def build_page(table: Path) -> str:
     """
     from plotly.offline import get_plotlyjs
 
-    if not table.is_file():
-        raise ValueError(f"no results file {str(table)!r}")
-    rows = read_rows([table])
-    if rows.empty:
-        raise ValueError(f"{str(table)!r} has no rows")
-    records = Records(table)
-    rows = pooled(rows, records)
-    parts = parts_of(rows, records)
+    sweep = read_sweep(table)
+    rows = sweep.rows
+    both = zip(sweep.figures, sweep.missing, strict=True)
     return render(
         "sweep.html.j2",
         name=table.parent.name,
         file=table.name,
-        parts=parts,
+        parts=sweep.parts,
         cells=len(rows),
         failed=int((rows.status == "failed").sum()),
         prompts=prompts_of(rows),
         measured_on=measured_on(rows.target, paper=False) or read_from(rows),
         origins=origins_of(table, rows),
-        figures={key: title for key, (title, _) in FIGURES.items()},
+        figures={key: each.title for key, each in FIGURES.items()},
         shown=SHOWN,
         detailed=DETAILED,
-        data=_embedded([_figures(part, records) for part in parts]),
+        data=_embedded([{"figures": made, "missing": missing} for made, missing in both]),
         plotly=Markup(get_plotlyjs()),  # MIT, whole: it names its licence itself
     )
-
-
-def _figures(part: Part, records: Records) -> dict[str, Any]:
-    """What of a part can be drawn."""
-    made = {key: draw(part, records) for key, (_, draw) in FIGURES.items()}
-    return {key: figure for key, figure in made.items() if figure is not None}
 
 
 def _embedded(value: Any) -> Markup:

@@ -1,6 +1,7 @@
 """The figures of a sweep's page as plotly.js takes them: plain dictionaries, nothing drawn here.
 
-Each function makes one figure of a part, or None where its numbers were not measured. Traces hold
+Each function makes one figure of a part, or None where its numbers were not measured; which there
+are is ``figures``'s. Traces hold
 five significant digits, so that a page of thousands of cells stays small.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,21 @@ def speed_by_nodes(part: Part, records: Records) -> Figure | None:
     return _by_decoder(part, "nodes_per_call", "speedup", one=True)
 
 
-def roofline(part: Part, records: Records) -> Figure | None:
+def against_mbsu(part: Part, records: Records) -> Figure | None:
     """Measured speed-up against what memory traffic alone would allow."""
     found = _by_decoder(part, "mbsu", "speedup", one=True)
     if found is None:
         return None
     ends = [value for trace in found["data"] for axis in "xy" for value in trace[axis]]
     line = [min(ends, default=0.0), max(ends, default=1.0)]
-    bound = {"x": line, "y": line, "mode": "lines", "name": "bound", "hoverinfo": "skip"}
-    found["data"].append(bound | {"line": {"dash": "dot", "color": "#888"}})
+    found["data"].append(bound_line(line, line))
     return found
+
+
+def bound_line(x: Sequence[float], y: Sequence[float]) -> Figure:
+    """What no cell can be above, or below."""
+    dotted = {"dash": "dot", "color": "#888"}
+    return {"x": x, "y": y, "mode": "lines", "name": "bound", "hoverinfo": "skip", "line": dotted}
 
 
 def acceptance(part: Part, records: Records) -> Figure | None:
@@ -55,7 +61,7 @@ def acceptance(part: Part, records: Records) -> Figure | None:
         known = [(depth, rate) for depth, rate in rates if rate is not None]
         if known:
             traces.append(_line(row, place, *zip(*known, strict=True)))
-    return _figure(traces, "position in the draft", "acceptance rate", zero=True)
+    return _in_whole_steps(figure(traces, "position in the draft", "acceptance rate", zero=True))
 
 
 def accepted_lengths(part: Part, records: Records) -> Figure | None:
@@ -68,7 +74,8 @@ def accepted_lengths(part: Part, records: Records) -> Figure | None:
         total, most = sum(counts.values()), max(counts, default=0)
         shares = [counts[length] / total for length in range(most + 1)] if total else []
         traces.append(_line(row, place, list(range(most + 1)), shares))
-    return _figure(traces, "accepted tokens of a target call", "share of calls", zero=True)
+    made = figure(traces, "accepted tokens of a target call", "share of calls", zero=True)
+    return _in_whole_steps(made)
 
 
 def time_stack(part: Part, records: Records) -> Figure | None:
@@ -85,12 +92,12 @@ def time_stack(part: Part, records: Records) -> Figure | None:
     colours = ("#bbbbbb", names.SKY.light, names.BLUE.light, names.ORANGE.light)
     traces = [
         {
-            **{"type": "bar", "orientation": "h", "name": name, "x": _short(values)},
+            **{"type": "bar", "orientation": "h", "name": name, "x": short(values)},
             **{"y": [decoder_of(row) for row in cells], "marker": {"color": colour}},
         }
         for (name, values), colour in zip(shares.items(), colours, strict=True)
     ]
-    found = _figure(traces, "ms per delivered token", "")
+    found = figure(traces, "ms per delivered token", "")
     assert found is not None
     found["layout"] |= {"barmode": "stack"}
     found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
@@ -112,8 +119,8 @@ def by_prompt(part: Part, records: Records) -> Figure | None:
                     y.append(tokens / seconds / (base_tokens / base_s))
                     ids.append(prompt)
         if x:
-            traces.append(_points(row, x, y) | {"text": ids})
-    return _figure(traces, "plain decoding of the prompt, tokens/s", "speed-up of the prompt")
+            traces.append(points(row, x, y) | {"text": ids})
+    return figure(traces, "plain decoding of the prompt, tokens/s", "speed-up of the prompt")
 
 
 def quality(part: Part, records: Records) -> Figure | None:
@@ -128,12 +135,13 @@ def quality(part: Part, records: Records) -> Figure | None:
             continue
         traces.append(
             {
-                **{"x": _short(found[0] for _, found in known), "mode": "markers"},
+                **{"x": short(found[0] for _, found in known), "mode": "markers"},
                 **{"y": [decoder_of(row) for row, _ in known], "name": column_title(name)},
                 "error_x": _bars([found for _, found in known]),
             }
         )
-    found = _figure(traces, "score" if measured else "perplexity", "")
+    scored = any(trace["name"] != column_title(name) for trace in traces for name in likely)
+    found = figure(traces, "score" if scored else "perplexity", "")
     if found is not None:
         found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
     return found
@@ -147,17 +155,6 @@ def column_title(name: str) -> str:
         return name.replace("_", " ")
 
 
-FIGURES: dict[str, tuple[str, Callable[[Part, Records], Figure | None]]] = {
-    "nodes": ("Speed-up against tree nodes", speed_by_nodes),
-    "acceptance": ("Acceptance by position", acceptance),
-    "lengths": ("Accepted tokens per target call", accepted_lengths),
-    "time": ("Where the time of a token goes", time_stack),
-    "prompts": ("Prompt by prompt", by_prompt),
-    "roofline": ("Measured against the memory bound (MBSU)", roofline),
-    "quality": ("Quality", quality),
-}
-
-
 def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
     """A point per cell, a trace per decoder."""
     traces: dict[str, Figure] = {}
@@ -166,7 +163,7 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
         return None
     for row in rows_of(rows[rows[x].notna() & rows[y].notna() & (rows.decoder != "ar")]):
         name = str(row["decoder"])
-        trace = traces.setdefault(name, _points(row, [], []) | {"text": [], "ends": []})
+        trace = traces.setdefault(name, points(row, [], []) | {"text": [], "ends": []})
         trace["name"] = names.decoder(name).title
         trace["x"].append(_round(float(row[x])))
         trace["y"].append(_round(float(row[y])))
@@ -174,7 +171,7 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
         trace["ends"].append(list(numbers(row, y)))
     for trace in traces.values():
         trace["error_y"] = _bars(trace.pop("ends"))
-    found = _figure(list(traces.values()), column(x).title, column(y).title)
+    found = figure(list(traces.values()), column(x).title, column(y).title)
     if found is not None and one:
         found["layout"]["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
@@ -201,19 +198,21 @@ def _first_repeat(part: Part, row: Row) -> list[Any]:
     return list(repeats[0].values()) if repeats else []
 
 
-def _points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
+def points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
+    """A trace of a cell's decoder: its colour and marker."""
     known = names.decoder(str(row["decoder"]))
     marker = {"color": known.colour.light, "symbol": _SYMBOLS[known.marker], "size": 7}
-    own = {"x": _short(x), "y": _short(y), "mode": "markers", "name": decoder_of(row)}
+    own = {"x": short(x), "y": short(y), "mode": "markers", "name": decoder_of(row)}
     return {**own, "marker": marker}
 
 
 def _line(row: Row, place: int, x: Sequence[float], y: Sequence[float]) -> Figure:
     line = {"dash": _DASHES[place % len(_DASHES)], "width": 2}
-    return {**_points(row, x, y), "mode": "lines+markers", "line": line}
+    return {**points(row, x, y), "mode": "lines+markers", "line": line}
 
 
-def _figure(traces: Sequence[Figure], x: str, y: str, zero: bool = False) -> Figure | None:
+def figure(traces: Sequence[Figure], x: str, y: str, zero: bool = False) -> Figure | None:
+    """Traces over named axes; None where there are none."""
     if not traces:
         return None
     axis: Figure = {"rangemode": "tozero"} if zero else {}
@@ -221,15 +220,24 @@ def _figure(traces: Sequence[Figure], x: str, y: str, zero: bool = False) -> Fig
     return {"data": list(traces), "layout": layout}
 
 
+def _in_whole_steps(found: Figure | None) -> Figure | None:
+    """A figure over counts: no ticks between them, and not too many."""
+    most = max((x for trace in found["data"] for x in trace["x"]), default=0) if found else 0
+    if found is not None:
+        found["layout"]["xaxis"] |= {"tick0": 0, "dtick": max(1, round(most / 10))}
+    return found
+
+
 def _bars(found: Sequence[Sequence[float | None]]) -> Figure:
     """Error bars from (value, low, high)."""
     above = [0.0 if v is None or h is None else h - v for v, _, h in found]
     below = [0.0 if v is None or w is None else v - w for v, w, _ in found]
-    own = {"array": _short(above), "arrayminus": _short(below)}
+    own = {"array": short(above), "arrayminus": short(below)}
     return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **own}
 
 
-def _short(values: Iterable[float | None]) -> list[float]:
+def short(values: Iterable[float | None]) -> list[float]:
+    """Five digits of each that is known."""
     return [_round(value) for value in values if value is not None]
 
 

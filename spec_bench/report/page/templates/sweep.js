@@ -3,18 +3,27 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const parts = read("data"), titles = read("titles");
   const choice = document.getElementById("part"), place = document.getElementById("figures");
+  const missing = document.getElementById("missing");
   const common = {
     margin: { l: 55, r: 15, t: 10, b: 45 }, font: { size: 12, color: "#1b1f24" },
     paper_bgcolor: "#fff", plot_bgcolor: "#fff", hovermode: "closest",
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, showlegend: true,
   };
   const options = { responsive: true, displaylogo: false, displayModeBar: false };
+  // On a narrow screen a legend has two columns, and the plot keeps its height below it.
+  const narrowed = (plot, figure, layout) => {
+    if (plot.clientWidth > 460) return layout;
+    const rows = Math.ceil(figure.data.length / 2);
+    plot.style.height = `${16 + 1.3 * rows}rem`;
+    const legend = { ...layout.legend, entrywidth: 0.5, entrywidthmode: "fraction", x: -0.1 };
+    return { ...layout, legend, font: { ...layout.font, size: 11 } };
+  };
   const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
   const show = () => {
     place.querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
     place.replaceChildren();
-    const drawings = [];
-    for (const [key, figure] of Object.entries(parts[Number(choice.value)] || {})) {
+    const drawings = [], part = parts[Number(choice.value)] || { figures: {}, missing: {} };
+    for (const [key, figure] of Object.entries(part.figures)) {
       const frame = document.createElement("figure"), title = document.createElement("h3");
       const plot = document.createElement("div");
       title.textContent = titles[key];
@@ -24,10 +33,11 @@
       const layout = { ...common, ...figure.layout };
       layout.xaxis = axis(layout.xaxis);
       layout.yaxis = axis(layout.yaxis);
-      drawings.push(() => Plotly.newPlot(plot, figure.data, layout, options));
+      drawings.push(() => Plotly.newPlot(plot, figure.data, narrowed(plot, figure, layout), options));
     }
     drawings.forEach((draw) => draw()); // once all frames stand, and have their widths
-    if (!place.children.length) place.textContent = "Nothing was measured that could be drawn.";
+    const without = Object.entries(part.missing).map(([key, why]) => `${titles[key]} (${why})`);
+    missing.textContent = without.length ? `Not drawn: ${without.join("; ")}.` : "";
   };
   choice.addEventListener("change", show);
   document.querySelectorAll("tr[data-part]").forEach((row) => row.addEventListener("click", () => {
