@@ -1,11 +1,13 @@
 """Builds a W&B report of a project: curves, cells, and a paper's printed lines beside them.
 
-    make wandb-report WITH='--project mine'                             # one's own sweep, all tasks
+    make wandb-report WITH='--project mine --sweep NAME'      # the page of results/NAME, and curves
+    make wandb-report WITH='--project mine'                             # curves alone, all tasks
     python scripts/wandb_report.py --project spec_bench --paper rsd --task xsum
     python scripts/wandb_report.py --project spec_bench --paper dsbd --dry-run report.json
 
 Publishing needs an account. ``--dry-run`` needs none: it writes the report's spec to a file and the
-reference run offline beside it. Needs ``pip install 'spec-bench[reports]'``.
+runs that it shows, of a sweep's figures and of a paper's lines, offline beside it. Needs
+``pip install 'spec-bench[reports]'``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from wandb_sweep import JOB_TYPE, Shown, blocks, log_sweep, shown
 
 from spec_bench.published import side_by_side
 from spec_bench.report.paper import load_paper
@@ -65,10 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         found = reference(options.paper, options.target, options.draft, options.task)
-        report = build_report(options.project, options.entity or "", options.task, found)
+        sweep = shown(options.sweep, options.results) if options.sweep else None
+        report = build_report(options.project, options.entity or "", options.task, found, sweep)
         if found:
-            folder = options.dry_run.parent if options.dry_run else Path("results") / GROUP
-            log_reference(_sink(options, folder), found)
+            log_reference(_sink(options, options.results / GROUP), found)
+        if sweep:
+            log_sweep(_sink(options, sweep.folder), sweep)
     except (ValueError, ModuleNotFoundError) as error:
         print(f"wandb_report: {error}", file=sys.stderr)
         return 2
@@ -150,7 +156,9 @@ def _task(row: Row) -> str:
     return row["task"]
 
 
-def build_report(project: str, entity: str, task: str, found: Reference | None) -> Any:
+def build_report(
+    project: str, entity: str, task: str, found: Reference | None, sweep: Shown | None = None
+) -> Any:
     """The report object; builds without a network.
 
     Args:
@@ -158,6 +166,7 @@ def build_report(project: str, entity: str, task: str, found: Reference | None) 
         entity: the account; "" in a dry run.
         task: whose runs it shows; "" of all tasks.
         found: the printed numbers beside them; None where there are none.
+        sweep: a results file whose page it shows first; None: none.
 
     Raises:
         ModuleNotFoundError: what makes reports is not installed.
@@ -173,16 +182,21 @@ def build_report(project: str, entity: str, task: str, found: Reference | None) 
         own = filter_of(task, "reference", found.name)
         tables.append(wr.Runset(entity, project, "paper", filters=own))
     cells = [wr.Runset(entity, project, "cells", filters=filter_of(task, ""))]
-    blocks: list[Any] = [wr.P(_about(task, found))]
+    written: list[Any] = []
+    if sweep:
+        own = wr.Runset(entity, project, "sweep", filters=filter_of("", JOB_TYPE, sweep.name))
+        written += blocks(wr, sweep, own)
+    written.append(wr.P(_about(task, found)))
     for axis in AXES:
         panels = [_curves(wr, axis, metric, at) for at, metric in enumerate(METRICS)]
-        blocks += [wr.H2(f"By {TITLES[axis].lower()}"), wr.PanelGrid(runsets=tables, panels=panels)]
+        grid = wr.PanelGrid(runsets=tables, panels=panels)
+        written += [wr.H2(f"By {TITLES[axis].lower()}"), grid]
     drawn = list(_cells(wr))
-    blocks += [wr.H2("Cells"), wr.PanelGrid(runsets=cells, panels=drawn)]
+    written += [wr.H2("Cells"), wr.PanelGrid(runsets=cells, panels=drawn)]
     table = wr.WeavePanelSummaryTable(table_name="results")
-    blocks += [wr.H2("Results"), wr.PanelGrid(runsets=tables, panels=[table])]
+    written += [wr.H2("Results"), wr.PanelGrid(runsets=tables, panels=[table])]
     title = f"spec_bench: {', '.join(filter(None, [found and found.name, task])) or project}"
-    return wr.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid")
+    return wr.Report(project=project, entity=entity, title=title, blocks=written, width="fluid")
 
 
 def _about(task: str, found: Reference | None) -> str:
@@ -199,7 +213,7 @@ def _about(task: str, found: Reference | None) -> str:
 def filter_of(task: str, job_type: str, tag: str = "") -> str:
     """Which runs: of a task ("": all), of a job type ("": single cells), with a tag."""
     parts = [f"JobType = {job_type!r}"] if job_type else ["JobType != 'table'"]
-    parts += [] if job_type else ["JobType != 'reference'"]
+    parts += [] if job_type else [f"JobType != {each!r}" for each in ("reference", JOB_TYPE)]
     parts += [f"Tags in [{each!r}]" for each in (task, tag) if each]
     return " and ".join(parts)
 
@@ -247,7 +261,8 @@ def _place(wr: Any, at: int) -> Any:
 
 
 def _sink(options: argparse.Namespace, folder: Path) -> Wandb:
-    """Where the reference run goes: offline in a dry run."""
+    """Where a run goes: in a dry run offline, beside what that writes."""
+    folder = options.dry_run.parent if options.dry_run else folder
     config = {
         "enabled": True,
         "project": options.project,
@@ -264,6 +279,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="W&B report of a project")
     parser.add_argument("--project", default="spec_bench")
     parser.add_argument("--entity", help="the account or team; default: the account's own")
+    parser.add_argument("--sweep", default="", metavar="NAME", help="an experiment or results.csv")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where NAME lies")
     parser.add_argument("--task", default="", help="such as xsum; default: all tasks")
     parser.add_argument("--paper", default="", help="such as rsd: its printed lines stand beside")
     parser.add_argument("--target", default="", help="of the paper's lines; default: its first")

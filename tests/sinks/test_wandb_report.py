@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from spec_bench import files
 from spec_bench.published import FILE, read_published
 from spec_bench.report.paper import load_paper, paper_names
 from spec_bench.sinks.curves import AXES, METRICS
 from spec_bench.sinks.wandb import Wandb, log_table
+from tests.report.rows import MT_BENCH, record, row, write
 from tests.sinks.offline_run import offline_runs
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))  # the script imports its neighbour
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "wandb_report.py"))
 DECODERS = ["sd", "spectr", "rsd_c", "rsd_s"]
 T = "T0.3"  # the paper's temperature on these tasks
@@ -80,6 +83,49 @@ def test_the_panels_show_the_curves_of_ones_own_sweep_energy_among_them(tmp_path
             shown = re.compile(SCRIPT["curves_named"](axis, metric))
             found = {name for name in names if shown.search(name)}
             assert found == {f"{axis}/{metric}/{decoder}/T1" for decoder in ("ar", "mine")}
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A results file: ``sd`` is twice as fast as plain decoding; nothing is scored."""
+    fast = {"speedup": (2.0, 1.9, 2.1), "nodes_per_call": 3.0}
+    write(
+        tmp_path,
+        "own",
+        row("ar", "-", **MT_BENCH, run_id="ar"),
+        row("sd", "3", **MT_BENCH, run_id="sd", **fast),
+    )
+    table = tmp_path / "own" / files.RESULTS
+    record(table, "ar", [[0] * 6] * 8, depth=0, rate=1.0, sitting="a", categories=["qa"] * 8)
+    record(table, "sd", [[3, 0]] * 8, rate=2.0, sitting="a", categories=["qa"] * 8)
+    return table
+
+
+def test_a_run_carries_what_a_sweeps_page_shows_and_is_logged_once(sweep: Path) -> None:
+    found = SCRIPT["shown"](str(sweep), Path("results"))
+    assert SCRIPT["log_sweep"](offline(sweep.parent), found)
+    assert not SCRIPT["log_sweep"](offline(sweep.parent), found)
+    ((run,),) = offline_runs(sweep.parent).values()
+    assert (run.run.job_type, run.run.run_group) == ("sweep", "own")
+    assert "own" in run.run.tags
+    (line,) = run.history.values()
+    drawn = {name: value["_type"] for name, value in line.items() if name.startswith("sweep 1/")}
+    assert drawn == {f"sweep 1/{key}": "plotly-file" for key in ("nodes", "lengths", "prompts")}
+    assert line["what to use"]["nrows"] == 2
+
+
+def test_the_report_of_a_sweep_begins_with_what_to_use_and_shows_its_figures(
+    sweep: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.json"
+    assert report("--sweep", str(sweep), "--dry-run", str(file)) == 0
+    text = file.read_text()
+    first = next(panel["config"] for panel in panels_of(json.loads(text)))
+    assert first["mediaKeys"] == ["sweep 1/nodes"]
+    assert text.index("What to use") < text.index("SD 3") < text.index("sweep 1/nodes")
+    assert "Not drawn: " in text
+    assert len(offline_runs(tmp_path)) == 1
+    assert report("--sweep", "none", "--results", str(tmp_path), "--dry-run", str(file)) == 2
 
 
 def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: Path) -> None:
