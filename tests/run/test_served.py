@@ -13,7 +13,10 @@ import pytest
 
 from spec_bench import cell_files, files, packed
 from spec_bench.records import CellResult
+from spec_bench.report.counts import Records
 from spec_bench.report.export import export
+from spec_bench.report.plain import categories_markdown
+from spec_bench.report.rows import groups_of, read_rows
 from tests.run.tiny import RunJob, rows_of
 from tests.said import naming
 from tests.server.completions import Completions, serving
@@ -76,6 +79,29 @@ def test_a_plain_server_beside_it_makes_a_speedup_in_turn(run_job: RunJob, tmp_p
     assert 1.5 < float(rows["ngram"]["speedup"]) < 2.5  # 0.24 s against 0.12 s
     assert float(rows["ar"]["block_efficiency"]) == 1.0
     assert len(plain.bodies) == len(server.bodies) == 5  # the first of them to warm up
+
+
+def test_a_servers_rows_stand_in_the_category_tables_beside_ours_in_their_own_group(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    kinds = ["qa", "math", "qa", "math"]
+    rows = [
+        {"question_id": n, "category": kind, "turns": "the boat"} for n, kind in enumerate(kinds)
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    own = ("task=jsonl", f"task.source.path={file}", "generation.temperature=0", "prompts=4")
+    run_job(*own, "cells=[sd:2]", "generation.max_new_tokens=5")
+    with served(delays=[0, 0.02, 0.02]) as server, served(PLAIN, delays=[0, *[0.02] * 4]) as plain:
+        run_job(*on(server.url, "server.decoder=ngram", f"server.baseline_url={plain.url}", *own))
+    table = tmp_path / "results" / "default" / files.RESULTS
+    groups = sorted(groups_of(read_rows([table])), key=lambda group: group.title)
+    assert [group.title for group in groups] == ["jsonl, device cpu", "jsonl, device server"]
+    _, _, speed, tokens = categories_markdown(groups, Records(table))
+    assert "device server by category" in speed
+    assert "| decoder | spec | qa (2) | math (2) | overall |" in speed
+    assert "| ngram | - | " in speed
+    assert "| ngram | - | 2.00 | 2.00 | 2.00 |" in tokens
 
 
 def test_a_plain_model_of_the_same_server_is_a_baseline(run_job: RunJob) -> None:
