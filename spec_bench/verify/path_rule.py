@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import constant
+from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify import chain
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.rules import normalised
 from spec_bench.verify.walk import WalkResult
@@ -64,6 +65,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         The verdict.
     """
     shape = tree.shape
+    if chain.is_chain(shape) and not p.is_cpu:
+        return PathVerdict(*chain.verified(tree, p))
     success = torch.ones(tree.tokens.shape, dtype=torch.float64, device=p.device)
     residual = []
     for level in range(shape.depth):
@@ -227,12 +230,13 @@ def path_walk(
     chosen = draws.verdict((tests,))
     first = chosen.first_accepted(0, success)
     last = order.gather(1, first.unsqueeze(1)).squeeze(1)
-    rows = torch.arange(last.shape[0], device=last.device)
+    rows = places(len(last), last.device)
     token = chosen.token(normalised(residual[rows, last], p[rows, last]))
     depth = constant(shape.node_depth, last.device)
-    own = tree.ancestors[rows, last]  # [R, N]
-    path = [(own & (depth == level)).byte().argmax(dim=1) for level in range(shape.depth + 1)]
-    return WalkResult(torch.stack(path, dim=1), depth[last], token)
+    level = places(shape.depth + 1, last.device).unsqueeze(1)
+    own = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]
+    path = (own & (depth == level)).byte().argmax(dim=2)
+    return WalkResult(path, depth[last], token)
 
 
 WHOLE_PATH: tuple[Siblings, ...] = get_args(Siblings)

@@ -47,7 +47,7 @@ VERIFY = {
     "prompt_lookup": (None, 60),
     "suffix": (None, 60),
     # What a node passes on depends on what was passed on to it, level by level.
-    "block": (None, 200),
+    "block": (None, 90),
     "traversal": (None, 280),
     # Eight levels of the choice's law, one after the other.
     "optimal": (None, 620),
