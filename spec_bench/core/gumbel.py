@@ -72,4 +72,5 @@ def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     # log(1 - exp(gap)); at the maximum itself it is -inf, so v = -inf and psi = bound.
     v = bound - phi_tilde + gap.expm1_().neg_().log_()
     psi = bound - softplus(v, threshold=40)
-    return psi.masked_fill_(torch.isneginf(phi_tilde), -torch.inf)
+    # Where there is no parent, or none of its children, infinities were taken from one another.
+    return psi.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

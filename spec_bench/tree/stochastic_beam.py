@@ -54,11 +54,11 @@ class StochasticBeam(Rectangle):
         # its order is known before truncation, which in floating point can make ties.
         best, tokens = noisy.topk(min(self.width, vocab), dim=-1)
         psi = best if deterministic else truncated_gumbel(best, psi_above)
-        chosen = psi.flatten(1).sort(dim=-1, descending=True, stable=True).indices[:, : self.width]
-        psi = psi.flatten(1).gather(1, chosen)
+        phi = phi.gather(-1, tokens)
+        ordered = psi.flatten(1).sort(dim=-1, descending=True, stable=True)
+        psi, chosen = ordered.values[:, : self.width], ordered.indices[:, : self.width]
         parent = chosen // tokens.shape[-1]
-        tokens = tokens.flatten(1).gather(1, chosen)
-        phi = phi.flatten(1).gather(1, parent * vocab + tokens)
+        tokens, phi = tokens.flatten(1).gather(1, chosen), phi.flatten(1).gather(1, chosen)
         missing = self.width - chosen.shape[1]
         if missing:  # the vocabulary is smaller than the beam
             parent, tokens = pad(parent, (0, missing)), pad(tokens, (0, missing))
