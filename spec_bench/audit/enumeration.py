@@ -67,6 +67,9 @@ class EnumeratedDraws:
             missed *= 1 - accept
         return torch.tensor([self.choose([*probs, missed])])
 
+    def accepts(self, level: int, child: int, acceptance: float) -> bool:
+        return self.choose([1 - acceptance, acceptance]) == 1
+
     def by_position(self, count: int) -> EnumeratedDraws:
         return self
 

@@ -27,6 +27,10 @@ class VerdictDraws(Protocol):
         """Tests children in order. acceptance [R, C] -> index of the first success, else C: [R]."""
         ...
 
+    def accepts(self, level: int, child: int, acceptance: float) -> bool:
+        """Tests one child of a single row, those before it having failed."""
+        ...
+
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         """All tests at once, for a walk that is looked up afterwards.
 
@@ -190,11 +194,18 @@ class SeededVerdict:
     def __init__(self, uniforms: Tensor, children: Sequence[int]) -> None:
         parts = uniforms.split([*children, 1], dim=1)
         self._levels, self._token, self._uniforms = parts[:-1], parts[-1], uniforms
+        self._children = children
+        self._alone: list[float] = []  # the uniforms of a single row, on the host
 
     def first_accepted(self, level: int, acceptance: Tensor) -> Tensor:
         # Strictly less: with <= a token of probability zero passes when the uniform is 0.
         passed = self._levels[level][:, : acceptance.shape[1]] < acceptance
         return (passed.cumsum(dim=1) == 0).sum(dim=1)
+
+    def accepts(self, level: int, child: int, acceptance: float) -> bool:
+        if not self._alone:
+            (self._alone,) = self._uniforms.tolist()
+        return self._alone[sum(self._children[:level]) + child] < acceptance
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         return self._uniforms[:, tests] < acceptance

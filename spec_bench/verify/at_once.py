@@ -1,6 +1,7 @@
 """Which walk a device is given: node by node where that is cheap, all nodes at once elsewhere.
 
-A CPU warps and judges the visited nodes alone, a level at a time. A GPU does every small step in
+A CPU warps and judges the visited nodes alone, a level at a time, and a single row's children one
+by one. A GPU does every small step in
 the time that the host takes to ask for it; so there all nodes are warped in one call and judged in
 one, and the walk is a look-up of what was decided. The numbers are the same, and so is the path.
 
@@ -9,7 +10,7 @@ Letters: R rows, N nodes, n of them above the leaves, C children of one node, V 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -20,6 +21,7 @@ from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.verdict import NodeRule, Verdict
 from spec_bench.verify.walk import WalkResult, walk_down
 
@@ -36,7 +38,11 @@ def walk(
     merge_copies: bool = False,
 ) -> WalkResult:
     """The accepted path of every row's tree; see ``walk_down`` for the arguments."""
-    chosen = walk_down if logits.is_cpu or not _fits(tree) else look_up
+    chosen: Callable[..., WalkResult] = walk_down
+    if not logits.is_cpu:
+        chosen = look_up if _fits(tree) else walk_down
+    elif len(logits) == 1 and tree.shape.depth:
+        chosen = walk_one_row
     return chosen(tree, logits, settings, rule, draws, merge_copies=merge_copies)
 
 

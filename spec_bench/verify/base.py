@@ -23,7 +23,7 @@ from spec_bench.fields import read
 from spec_bench.records import Lossless
 from spec_bench.registry import Registry
 from spec_bench.verify.at_once import walk as walk_nodes
-from spec_bench.verify.verdict import NodeRule
+from spec_bench.verify.verdict import NodeRule, OneByOne, Steps
 from spec_bench.verify.walk import WalkResult
 
 Laws = Mapping[Siblings, Mapping[str, Any]]
@@ -133,13 +133,16 @@ class NodeVerifier(TreeVerifier):
 
     Attributes:
         function: the node rule.
+        steps: the same child by child, where one child can be judged without those behind it.
     """
 
     function: ClassVar[Callable[..., Any]]
+    steps: ClassVar[Steps | None] = None
 
     def judge(self, depth: int) -> NodeRule:
         own = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
-        return partial(self.function, **own) if own else self.function
+        whole = partial(self.function, **own) if own else self.function
+        return whole if self.steps is None else OneByOne(whole, self.steps)
 
 
 class BeamVerifier(Verifier):
@@ -167,6 +170,7 @@ def _declare(
     siblings: Sequence[Siblings] | Laws = (),
     mark: Lossless = "exact",
     several_drafts: bool = False,
+    steps: Steps | None = None,
 ) -> type[Verifier]:
     """The entry of a rule.
 
@@ -177,14 +181,15 @@ def _declare(
             with the settings that each needs, where they matter.
         mark: how the output's law relates to the target's.
         several_drafts: whether ``q`` may be [B, C, V].
+        steps: of a node rule that can be asked child by child.
     """
-    found: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing)
+    found: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing, steps)
     found.name, found.declared, found.several_drafts = name, mark, several_drafts
     found.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
     return found
 
 
-def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
+def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[NodeVerifier]:
     """A block whose keys are the function's parameters by keyword."""
     hints = get_type_hints(function, include_extras=True)
     keys: list[Any] = [
@@ -199,7 +204,7 @@ def _of_function(function: Callable[..., Any]) -> type[NodeVerifier]:
         keys,
         bases=(NodeVerifier,),
         frozen=True,
-        namespace={"function": staticmethod(function)},
+        namespace={"function": staticmethod(function), "steps": steps},
     )
 
 

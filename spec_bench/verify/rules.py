@@ -20,7 +20,7 @@ from torch.nn.functional import threshold
 
 from spec_bench.verify import closed_form
 from spec_bench.verify.base import rule
-from spec_bench.verify.verdict import Verdict
+from spec_bench.verify.verdict import Steps, Verdict
 
 
 def normalised(weights: Tensor, fallback: Tensor, where: Tensor | None = None) -> Tensor:
@@ -52,6 +52,36 @@ def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
     return torch.where(q_token > 0, (p_token / q_token).clamp(max=1.0), 0.0)
 
 
+def _accepts(p: Tensor, q: Tensor | None, token: int) -> float:
+    """Recursive rejection of one child of one node: see ``Steps``."""
+    own = p.numpy()[0, token]
+    if q is None:
+        return min(float(own), 1.0)
+    drawn = q.numpy()[0, token]
+    if not drawn > 0:
+        return 0.0
+    return 1.0 if own >= drawn else float(own / drawn)
+
+
+def _leaves(p: Tensor, q: Tensor | None, token: int) -> Tensor:
+    """What recursive rejection leaves of p behind one rejected child: see ``Steps``."""
+    if q is None:
+        weights = p.clone()
+        weights.numpy()[0, token] = 0.0
+    else:
+        weights = (p - q).clamp_(min=0.0)
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights.div_(total) if total.item() > torch.finfo(p.dtype).tiny else p
+
+
+def _accepts_listed(p: Tensor, q: Tensor | None, token: int) -> float:
+    return _accepts(p, None, token)
+
+
+def _leaves_listed(p: Tensor, q: Tensor | None, token: int) -> Tensor:
+    return _leaves(p, None, token)
+
+
 @rule(
     "recursive_rejection",
     siblings={
@@ -60,6 +90,7 @@ def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
         "deterministic": {"replacement": False},
     },
     several_drafts=True,
+    steps=Steps(_accepts, _leaves),
 )
 def recursive_rejection(
     p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor, *, replacement: bool = False
@@ -98,7 +129,12 @@ def recursive_rejection(
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
 
-@rule("naive", siblings=("iid", "without_replacement", "deterministic"), several_drafts=True)
+@rule(
+    "naive",
+    siblings=("iid", "without_replacement", "deterministic"),
+    several_drafts=True,
+    steps=Steps(_accepts_listed, _leaves_listed),
+)
 def ranked_list(p: Tensor, q: Tensor | None, tokens: Tensor, valid: Tensor) -> Verdict:
     """Draw y from p and accept iff y is among the children, child by child.
 

@@ -76,7 +76,7 @@ def walk_down(
         order, valid = candidates(tree, level, place, copies)
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         judge = rule if callable(rule) else rule[level]
-        q = _draft_law(tree, level, rows, place, tokens)
+        q = draft_law(tree, level, rows, place, tokens)
         acceptance, residual = judge(outcome, q, tokens, valid)
         first = chosen.first_accepted(level, acceptance)
         picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
@@ -123,10 +123,18 @@ def candidates(
     return order, mine.gather(1, order)
 
 
-def _draft_law(
-    tree: Tree, level: int, rows: Tensor, place: Tensor, tokens: Tensor
+def draft_law(
+    tree: Tree, level: int, rows: Tensor | slice, place: Tensor | int, tokens: Tensor
 ) -> Tensor | None:
-    """q of the candidates: [R, 1, V] where they share one, [R, C, V] where each has its own."""
+    """q of the candidates: [R, 1, V] where they share one, [R, C, V] where each has its own.
+
+    Args:
+        tree: the tree.
+        level: of the current nodes.
+        rows: of the trees, R of them.
+        place: of each row's current node within the level.
+        tokens: [R, C] the candidates'.
+    """
     log_q, q = tree.log_q[level], tree.q[level]
     if log_q is not None:
         return laws_without_replacement(log_q[rows, place], tokens)

@@ -21,6 +21,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import drafter
 from spec_bench.tree.base import GrownTree, policy
 from spec_bench.tree.stochastic_beam import StochasticBeam
+from spec_bench.verify import at_once
 from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
 
@@ -74,6 +75,15 @@ def test_one_iteration_has_exactly_the_chains_law(case: AuditCase) -> None:
         assert count >= 1
         labels.append(label)
     assert labels == list(SETTINGS)
+
+
+@pytest.mark.parametrize("config", [SD, SPECTR, MCSD], ids=["chain", "paths", "widths"])
+def test_the_walk_of_several_rows_has_the_law_of_a_single_rows(config, monkeypatch) -> None:
+    monkeypatch.setattr(at_once, "walk_one_row", at_once.walk_down)
+    for settings in SETTINGS.values():
+        error, count = enumerated_error(config, settings)
+        assert error <= TOLERANCE
+        assert count >= 1
 
 
 @pytest.mark.parametrize("case", ONE_PER_TREE.values(), ids=lambda case: case.name)

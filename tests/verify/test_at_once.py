@@ -1,4 +1,4 @@
-"""The walk that is looked up, and rules in closed form: what a GPU is given says what a CPU is."""
+"""The walk that is looked up, a single row's, and rules in closed form say what the loops say."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from spec_bench.core.draws import SeededDraws
+from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.tree.base import GrownTree
@@ -16,7 +17,9 @@ from spec_bench.tree.node_list import NodeList
 from spec_bench.tree.stochastic_beam import StochasticBeam
 from spec_bench.tree.widths import Widths
 from spec_bench.verify.at_once import look_up
+from spec_bench.verify.base import rule as rules
 from spec_bench.verify.closed_form import SharedMass, ranked
+from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.rules import k_seq, ranked_list, recursive_rejection
 from spec_bench.verify.simulated import Simulated
 from spec_bench.verify.walk import walk_down
@@ -33,16 +36,21 @@ CASES: dict[str, tuple[GrownTree, Any]] = {
 }
 
 
-def grown(policy: GrownTree, generator: torch.Generator) -> Tree:
+def grown(
+    policy: GrownTree,
+    generator: torch.Generator,
+    settings: SamplingSettings = SETTINGS,
+    drafts: int = 1,
+) -> Tree:
     """Trees of random laws, some nodes cut off by top-p."""
     root = torch.randint(VOCAB, (ROWS,), generator=generator)
-    tree = Tree(policy.shape, root, policy.siblings(SETTINGS))
+    tree = Tree(policy.shape, root, policy.siblings(settings))
     draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
     for _ in range(policy.shape.depth):
         nodes = tree.frontier.stop - tree.frontier.start
-        shape = (ROWS, nodes, 1, VOCAB)
+        shape = (ROWS, nodes, drafts, VOCAB)
         logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
-        policy.grow(tree, log_probs(logits, SETTINGS), draws)
+        policy.grow(tree, log_probs(logits, settings), draws)
     return tree
 
 
@@ -64,6 +72,82 @@ def test_the_path_looked_up_is_the_path_walked(name: str) -> None:
     for row, count in enumerate(walked.accepted.tolist()):
         found = [result.path[row, : count + 1] for result in results]
         assert tree.tokens[row, found[0]].tolist() == tree.tokens[row, found[1]].tolist()
+
+
+def alone(tree: Tree, row: int) -> Tree:
+    """One row of several."""
+    mine = slice(row, row + 1)
+    one = Tree(tree.shape, tree.tokens[mine, 0], tree.siblings)
+    one.tokens, one.parent, one.valid = tree.tokens[mine], tree.parent[mine], tree.valid[mine]
+    one.q = [None if law is None else law[mine] for law in tree.q]
+    one.log_q = [None if law is None else law[mine] for law in tree.log_q]
+    return one
+
+
+RECURSIVE: Any = rules["recursive_rejection"]
+NAIVE: Any = rules["naive"]
+SINGLE: dict[str, tuple[GrownTree, Any, int]] = {
+    **{name: (policy, judge, 1) for name, (policy, judge) in CASES.items()},
+    "with replacement, two drafts": (
+        Widths((3, 2), True),
+        rules["recursive_rejection"](replacement=True).judge(2),
+        2,
+    ),
+    "child by child over a beam": (
+        StochasticBeam(3, 3),
+        rules["recursive_rejection"]().judge(3),
+        1,
+    ),
+    "child by child, naive": (Widths((3, 2, 1), False), rules["naive"]().judge(3), 1),
+    "child by child, one-hot": (
+        CASES["one-hot nodes"][0],
+        rules["recursive_rejection"]().judge(2),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_rows_path_is_the_one_walked_beside_others(name: str, dtype: str) -> None:
+    policy, rule, drafts = SINGLE[name]
+    settings = SamplingSettings(temperature=1.3, top_p=0.8, probability_dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    tree = grown(policy, generator, settings, drafts)
+    shape = (ROWS, policy.shape.size, VOCAB)
+    logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    draws = SeededDraws([torch.Generator().manual_seed(row) for row in range(ROWS)])
+    merge = policy.merge_copies
+    walked = walk_down(tree, logits, settings, rule, draws, merge_copies=merge)
+    for row, count in enumerate(walked.accepted.tolist()):
+        own, mine = SeededDraws([torch.Generator().manual_seed(row)]), logits[row : row + 1]
+        found = walk_one_row(alone(tree, row), mine, settings, rule, own, merge_copies=merge)
+        assert (found.accepted.tolist(), found.token.tolist()) == ([count], [walked.token[row]])
+        path = walked.path[row, : count + 1]
+        assert (
+            tree.tokens[row, found.path[0, : count + 1]].tolist() == tree.tokens[row, path].tolist()
+        )
+    assert len(set(walked.accepted.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", ["recursive_rejection", "naive"])
+def test_a_verdict_child_by_child_is_the_whole_one_to_the_last_bit(name: str) -> None:
+    """A child without a chance, one that is sure, and a law of which nothing is left among them."""
+    generator = torch.Generator().manual_seed(3)
+    judge = rules[name]().judge(1)
+    p, q = (4 * torch.randn((2, 300, VOCAB), generator=generator)).softmax(dim=-1)
+    p[:20], q[20:40] = q[:20], torch.eye(VOCAB)[0]
+    tokens = torch.rand((300, VOCAB), generator=generator).argsort(dim=-1)[:, :3]
+    laws = laws_without_replacement(q.log(), tokens)
+    whole = judge(p, laws, tokens, torch.ones_like(tokens, dtype=torch.bool))
+    for row in range(300):
+        left, chances = p[row : row + 1], []
+        for child, token in enumerate(tokens[row].tolist()):
+            law = laws[row : row + 1, child]
+            chances.append(judge.steps.accepts(left, law, token))
+            left = judge.steps.leaves(left, law, token)
+        assert chances == whole.acceptance[row].tolist()
+        assert torch.equal(left[0], whole.residual[row])
 
 
 def test_ranked_list_in_closed_form_is_the_loop_with_copies_and_absent_children() -> None:
