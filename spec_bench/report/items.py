@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, ClassVar, Literal
 
-from spec_bench.published import KEYS
+from spec_bench.published import COLUMNS, KEYS, Row
 from spec_bench.report.recipes import recipe_name
 
 Kind = Literal["table", "figure"]
@@ -127,6 +127,37 @@ class Lines:
     after: str = ""
 
 
+@dataclass(frozen=True)
+class Unprinted:
+    """What a table shows that nobody has printed: its lines, and the cells measured there.
+
+    Attributes:
+        target: as papers print it.
+        draft: likewise; "" where heads draft.
+        task: name of a task.
+        temperatures: of the sampling, greedy first.
+        cells: block -> its lines, as ``decoder:tree``.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    target: str
+    task: str
+    temperatures: tuple[float, ...]
+    cells: Mapping[str, tuple[str, ...]]
+    draft: str = ""
+
+    def rows(self, table: int) -> list[Row]:
+        """The places as lines of a reference that have no number."""
+        own = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
+        return [
+            {**dict.fromkeys(COLUMNS, ""), **own, "axis_value": block, "decoder": decoder,
+             "spec": spec, "temperature": f"{temperature:g}"}
+            for block, cells in self.cells.items()
+            for decoder, _, spec in (cell.partition(":") for cell in cells)
+            for temperature in self.temperatures
+        ]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table(Item):
     """A table: how its printed numbers are laid out, and which cells are measured beside them.
@@ -147,12 +178,14 @@ class Table(Item):
         tuned_from: fine-tuned draft -> the draft it was made from.
         notes: what a reader must know.
         searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
+        unprinted: of a table that nobody has printed, what stands there; its blocks are labels of
+            the source ``axis_value``.
     """
 
     kind: ClassVar[Kind] = "table"
     heads: Mapping[str, str]
     columns: tuple[Column, ...]
-    across: Literal["", "target", "task"] = ""
+    across: Literal["", "target", "task", "temperature"] = ""
     block: tuple[str, ...] = ()
     lines: tuple[Lines, ...] = ()
     extra: tuple[Lines, ...] = ()
@@ -163,6 +196,7 @@ class Table(Item):
     tuned_from: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     searched: Mapping[str, str] = field(default_factory=dict)
+    unprinted: Unprinted | None = None
 
     def __post_init__(self) -> None:
         own = {source for lines in self.lines for source in lines.labels}

@@ -106,7 +106,7 @@ class Paper:
         return found
 
     def numbers_of(self, table: int) -> list[Row]:
-        """A table's printed numbers."""
+        """A table's printed numbers; of one that nobody has printed its places."""
         return self._by_table.get(str(table), [])
 
     @functools.cached_property
@@ -114,6 +114,9 @@ class Paper:
         found: dict[str, list[Row]] = {}
         for number in self.numbers:
             found.setdefault(number["table"], []).append(number)
+        for table in self.tables:
+            if table.unprinted is not None:
+                found[str(table.number)] = table.unprinted.rows(table.number)
         return found
 
     @functools.cached_property

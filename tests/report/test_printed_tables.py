@@ -8,7 +8,13 @@ import io
 import pytest
 
 from spec_bench.published import side_by_side
-from spec_bench.report.paper import find_table, load_paper, paper_names
+from spec_bench.report.paper import (
+    find_table,
+    load_paper,
+    paper_names,
+    read_recipe,
+    recipe_cells,
+)
 from spec_bench.report.rows import read_rows
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
@@ -136,3 +142,18 @@ def test_csv_has_a_line_for_every_line() -> None:
     assert len(rows) == 33
     assert rows[1]["block_efficiency_paper"] == load_paper("rsd").numbers_of(7)[4]["value"]
     assert rows[-1]["token_rate_paper"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("eagle/4", "eagle=rules"), ("eagle/5", "eagle=heads")]
+)
+def test_a_table_that_nobody_printed_has_the_lines_of_its_recipe(name: str, recipe: str) -> None:
+    grid = printed(name)
+    found = [f"{line.cells[0].wanted.decoder}:{line.cells[0].wanted.spec}" for line in grid.lines]  # type: ignore[union-attr]
+    assert sorted(found) == sorted(recipe_cells(recipe))
+    assert not any(cell.printed or cell.lost for line in grid.lines for cell in line.cells)
+    warm = {cell.wanted.temperature for line in grid.lines for cell in line.cells if cell.wanted}
+    swept = read_recipe(recipe)["hydra"]["sweeper"]["params"]["generation.temperature"]
+    assert warm == {float(each) for each in swept.split(",")}
+    assert f"python -m spec_bench -m {recipe} pair=llama31_8b" in grid.commands[0]
+    assert any("Nobody has printed it" in note for note in grid.notes)

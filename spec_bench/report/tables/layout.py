@@ -182,6 +182,7 @@ class _Layout:
         if not self.table.across:
             return self.shown
         group = names.task(value) if self.table.across == "task" else value
+        group = f"temperature {value}" if self.table.across == "temperature" else group
         return [
             replace(column, name=f"{value}_{column.name}".replace(" ", "_"), group=group)
             for column in self.shown

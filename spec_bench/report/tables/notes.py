@@ -22,6 +22,8 @@ BEST = (
     "others of the block and column."
 )
 
+OURS_BEST = "Bold: where an interval lies above all others of the block and column."
+
 _CONFIRMED = (
     "Ours: the fastest of the few that a search of {trees} trees confirmed, on prompts that the "
     "search had not seen. That it is the fastest of these is not part of the interval."
@@ -49,22 +51,26 @@ def notes_for(
     if not grid.measured:
         return _not_measured(item, grid, measured, asked)
     rows = _rows(item, grid, measured)
+    whose = f"Paper: measured on {paper.machine}."
+    if item.unprinted is not None:
+        whose = "Nobody has printed this table."
     notes = [
-        f"Paper: measured on {paper.machine}. Ours: {_origin(rows)}. In brackets: 95% intervals, "
+        f"{whose} Ours: {_origin(rows)}. In brackets: 95% intervals, "
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
     if any(column.best for column in grid.columns):
-        notes.append(BEST)
+        notes.append(BEST if item.unprinted is None else OURS_BEST)
     pairs = sorted({wanted.pair for wanted in grid.wanted()})
     notes += _stand_ins(pairs)
     if asked is not None and asked not in own_pairs:
         config = pair_configs().get(asked)
         small = config is not None and config.target.startswith("embedded:")
         what = ", small models on invented text" if small else ""
-        notes.append(
-            f"Ours is pair {asked}{what}, not the paper's: a difference is one between models, too."
-        )
+        printed = "not the paper's: a difference is one between models, too."
+        if item.unprinted is not None:
+            printed = f"where {_some(own_pairs)} is meant."
+        notes.append(f"Ours is pair {asked}{what}, {printed}")
     notes += _others(item, rows)
     notes += _stops(rows)
     notes += _turns(rows)
@@ -93,11 +99,13 @@ def _compared(grid: Grid) -> list[str]:
 def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
     """That nothing was measured, and for which pairs something was."""
     wanted = grid.wanted()
-    notes = [f"{BEST.split(';')[0]}."] if any(column.best for column in grid.columns) else []
+    bold = item.unprinted is None and any(column.best for column in grid.columns)
+    notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:
         return notes
     pairs = sorted({each.pair for each in wanted})
-    notes.append(f"Paper's numbers only: no cell of this table was run on {_some(pairs)}.")
+    whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
+    notes.append(f"{whose} cell of this table was run on {_some(pairs)}.")
     others = [pair for pair in measurable_pairs(item, grid, measured) if pair not in pairs]
     if others and asked is None:
         notes.append(
