@@ -27,11 +27,14 @@ class Accuracy:
         ranks: K lists; ranks[k][n] is the share of positions whose right token is the n-th best
             guess of head k, both counted from 0. ReDrafter's are those under teacher forcing.
         counts: K numbers of positions.
+        overlaps: K means of sum min(p, q) at temperature 1, p the target's law and q the head's:
+            what would be accepted of one token drawn. Empty for heads whose batches hold no p.
     """
 
     loss: tuple[float, ...]
     ranks: tuple[tuple[float, ...], ...]
     counts: tuple[int, ...]
+    overlaps: tuple[float, ...] = ()
 
     @property
     def best(self) -> tuple[float, ...]:
@@ -57,13 +60,17 @@ def measure(
     device, guesses = batches.model.device, trainee.guesses
     loss = torch.zeros(guesses, dtype=torch.float64, device=device)
     hits: Tensor | None = None
+    overlaps = torch.zeros_like(loss)
     counts = [0] * guesses
     for start in range(0, len(indices), _DIALOGUES):
         chosen = indices[start : start + _DIALOGUES]
         batch = batches.of(chosen)
         counts = [a + b for a, b in zip(counts, batches.counts(chosen), strict=True)]
+        laws = trainee.wanted(batch)
         for guess, logits in enumerate(trainee.logits(batch)):
             tokens = batch.guessed[:, guess]
+            if laws is not None:
+                overlaps[guess] += overlap(next(laws), logits)[tokens != IGNORED].sum()
             own = torch.nn.functional.cross_entropy(
                 logits.float(), tokens, ignore_index=IGNORED, reduction="none"
             )
@@ -80,4 +87,11 @@ def measure(
         tuple((loss / divisor).tolist()),
         tuple(tuple(row) for row in (hits / divisor[:, None]).tolist()),
         tuple(counts),
+        tuple((overlaps / divisor).tolist()) if laws is not None else (),
     )
+
+
+def overlap(one: Tensor, other: Tensor) -> Tensor:
+    """[N] sum min(p, q) of the laws of two logits [N, V] at temperature 1."""
+    p, q = (logits.float().softmax(dim=-1) for logits in (one, other))
+    return torch.minimum(p, q).sum(dim=-1)

@@ -62,7 +62,8 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         on = "validation" if validation else "training"
         _write(
             settings.out / "accuracies.json",
-            {"measured_on": on, "positions": list(measured.counts), "accuracies": ranks},
+            {"measured_on": on, "positions": list(measured.counts), "accuracies": ranks}
+            | ({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
         )
     shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
     return facts

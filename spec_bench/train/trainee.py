@@ -49,6 +49,12 @@ class Trainee(nn.Module):
         """
         return self.heads.guesses(batch.x, batch.embedded)
 
+    def wanted(self, batch: Any) -> Iterator[Tensor] | None:
+        """The target's logits where guess 1, 2, ..., K are made, each [N, V]; None where the batch
+        does not hold what they follow from.
+        """
+        return None
+
     def forward(self, x: Tensor, embedded: Tensor, guessed: Tensor) -> Losses:
         """Summed losses.
 

@@ -119,6 +119,11 @@ class EagleTrainee(Trainee):
         for output in self.outputs(features, batch.embedded, batch.at, self.guesses):
             yield self.heads.logits(output, self._project, self.heads.shape.vocab)
 
+    def wanted(self, batch: SequenceBatch) -> Iterator[Tensor]:
+        last, (row, place) = batch.hidden[..., -self.heads.shape.hidden :], batch.at.unbind(1)
+        for step in range(self.guesses):
+            yield self._project(last[row, place + 1 + step])[:, : self.heads.shape.vocab]
+
     def forward(  # type: ignore[override]
         self, hidden: Tensor, embedded: Tensor, at: Tensor, guessed: Tensor
     ) -> Losses:

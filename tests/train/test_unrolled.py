@@ -18,6 +18,7 @@ from spec_bench.draft.base import Drafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
 from spec_bench.records import Request
+from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.hidden import Computed, everywhere
 from spec_bench.train.loop import Training, run_training
@@ -106,6 +107,27 @@ def test_trainings_forward_is_decodings(kind: str) -> None:
                     compared[depth] += 1
             root += step.accepted + 1
     assert compared[0] > 20
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -> None:
+    target, _ = tiny_pair("llama")
+    head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
+    learner = EagleTrainee(head, K, target.project)
+    dialogue = Dialogue(ids, (True,) * len(ids))
+    states = Computed(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
+    batches = SequenceBatches([dialogue], states, target, K)
+    measured = measure(learner, batches, [0], 1)
+    assert measured is not None
+    with torch.no_grad():
+        p = target.module(torch.tensor([ids])).logits[0].softmax(dim=-1)
+        steps = [logits.softmax(dim=-1) for logits in learner.logits(batches.of([0]))]
+    for step, q in enumerate(steps):
+        rows = range(len(ids) - 2 - step)  # token t + 2 + step must be there
+        shared = [float(torch.minimum(p[t + 1 + step], q[t]).sum()) for t in rows]
+        assert measured.overlaps[step] == pytest.approx(sum(shared) / len(shared), abs=1e-5)
+        assert len(rows) == measured.counts[step]
+        assert 0.01 < measured.overlaps[step] < 0.99
 
 
 def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
