@@ -76,7 +76,7 @@ class EnumeratedDraws:
     def token_at(self, level: int, probs: Tensor) -> Tensor:
         return self.token(probs)
 
-    def tokens_at(self, levels: Sequence[int], probs: Tensor) -> Tensor:
+    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
         raise NotImplementedError("outcomes of nodes that no walk meets would be counted too")
 
     def settle(self, emitted: Sequence[int]) -> None:

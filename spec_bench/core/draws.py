@@ -17,8 +17,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import constant
-
 
 class VerdictDraws(Protocol):
     """The random choices of one walk down the tree."""
@@ -35,7 +33,7 @@ class VerdictDraws(Protocol):
         """All tests at once, for a walk that is looked up afterwards.
 
         Args:
-            tests: [n, C] each one's number, the levels' tests counted through.
+            tests: [n, C] or [R, n, C] each one's number, the levels' tests counted through.
             acceptance: [R, n, C].
 
         Returns:
@@ -55,8 +53,8 @@ class PositionDraws(Protocol):
         """The token that follows a node of that level. probs [R, V] -> [R]."""
         ...
 
-    def tokens_at(self, levels: Sequence[int], probs: Tensor) -> Tensor:
-        """The tokens that follow N nodes of those levels. probs [R, N, V] -> [R, N]."""
+    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
+        """The tokens that follow N nodes of levels [R or 1, N]. probs [R, N, V] -> [R, N]."""
         ...
 
 
@@ -208,7 +206,9 @@ class SeededVerdict:
         return self._alone[sum(self._children[:level]) + child] < acceptance
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
-        return self._uniforms[:, tests] < acceptance
+        if tests.dim() == 2:
+            return self._uniforms[:, tests] < acceptance
+        return self._uniforms.gather(1, tests.flatten(1)).view_as(tests) < acceptance
 
     def token(self, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._token).squeeze(-1)
@@ -227,8 +227,8 @@ class SeededPositions:
     def token_at(self, level: int, probs: Tensor) -> Tensor:
         return inverse_cdf(probs, self._uniforms[:, level : level + 1]).squeeze(-1)
 
-    def tokens_at(self, levels: Sequence[int], probs: Tensor) -> Tensor:
-        uniforms = self._uniforms[:, constant(tuple(levels), probs.device)]
+    def tokens_at(self, levels: Tensor, probs: Tensor) -> Tensor:
+        uniforms = self._uniforms.gather(1, levels.expand(probs.shape[:2]))
         return inverse_cdf(probs, uniforms.unsqueeze(-1)).squeeze(-1)
 
 

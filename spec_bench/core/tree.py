@@ -4,6 +4,9 @@ A tree has a fixed shape (``TreeShape``): how many nodes a level holds and how m
 can have at most. What varies is tokens, parents, and which nodes are really there (``valid``):
 top-p can leave a node with fewer children than the shape allows. Node 0 is the root, the last
 committed token. Duplicate tokens among siblings are kept: i.i.d. draws need them.
+
+Where a row's nodes stand on other levels than its neighbours' (dynamic trees) the shape fixes their
+number alone (``FlatShape``), and each row says its nodes' depths itself.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from spec_bench.core.transfer import constant, places
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
 """How the children of one node are drawn: the law that a node rule is exact for. Of
@@ -53,6 +58,11 @@ class TreeShape:
         """N, the root included."""
         return self.starts[-1]
 
+    @property
+    def inner(self) -> int:
+        """How many nodes, the first ones, may have children."""
+        return self.starts[self.depth]
+
     @cached_property
     def node_depth(self) -> tuple[int, ...]:
         """[N] depth of every node, the root's is 0."""
@@ -66,6 +76,43 @@ class TreeShape:
         """Whether the children of a level's nodes stand parent by parent, equally many each."""
         nodes, below = self.starts[level + 1] - self.starts[level], self.levels[level]
         return nodes == 1 or (not self.ragged and nodes == below / self.children[level])
+
+
+@dataclass(frozen=True)
+class FlatShape(TreeShape):
+    """So many nodes on at most so many levels; which stands on which differs from row to row.
+
+    Each level below the root is all nodes: a node's parent alone says where it hangs.
+
+    Attributes:
+        busy: most nodes of a level that have children.
+    """
+
+    busy: int = 1
+
+    @classmethod
+    def of(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
+        """So many nodes, the root not counted."""
+        return cls((nodes,) * depth, children, True, busy)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        return (0, *(1,) * self.depth, 1 + self.levels[0])
+
+    @property
+    def inner(self) -> int:
+        return self.size if self.depth > 1 else 1
+
+    @cached_property
+    def node_depth(self) -> tuple[int, ...]:
+        """Each tree's own, ``Tree.depths``."""
+        raise AssertionError("every row's nodes have depths of their own")
+
+    def level(self, level: int) -> slice:
+        return slice(1, self.size) if level else slice(0, 1)
+
+    def in_equal_shares(self, level: int) -> bool:
+        return False
 
 
 class Tree:
@@ -89,7 +136,10 @@ class Tree:
         lawful: [R] whether all logits that the tree was grown from make a law.
         rearranged: whether its nodes stand elsewhere than the drafter ran them, or were not run.
         carried: what a policy carries from one level to the next; nobody else reads it.
+        own_depths: [R, N] of a flat shape the depth of every node.
     """
+
+    own_depths: Tensor | None = None
 
     def __init__(self, shape: TreeShape, root: Tensor, siblings: Siblings = "iid") -> None:
         """Plants a root per row. root: [R] token ids."""
@@ -109,6 +159,53 @@ class Tree:
         self.q: list[Tensor | None] = []
         self.log_q: list[Tensor | None] = []
         self.lawful = torch.ones(rows, dtype=torch.bool, device=device)
+
+    @classmethod
+    def of_nodes(
+        cls,
+        shape: FlatShape,
+        root: Tensor,
+        below: tuple[Tensor, Tensor, Tensor, Tensor],
+        laws: Tensor | None,
+    ) -> Tree:
+        """A fully grown tree whose nodes are known.
+
+        Args:
+            shape: of 1 + n nodes.
+            root: [R] token ids.
+            below: of each node below the root token, parent, depth and whether it is there, [R, n];
+                where it is not, its parent is another one's.
+            laws: [R, 1 + n, V] the log of what was proposed below each node; None where the
+                proposals are one-hot.
+        """
+        tree = cls(TreeShape((), ()), root)
+        tokens, parent, depth, valid = below
+        tree.shape, tree.grown = shape, shape.depth
+        tree.tokens = torch.cat([tree.tokens, tokens], dim=1)
+        tree.parent = torch.cat([tree.parent, parent], dim=1)
+        tree.own_depths = torch.cat([tree.parent[:, :1], depth], dim=1)
+        tree.valid = torch.cat([tree.valid, valid], dim=1)
+        tree.ancestors = above_all(tree.parent, shape.depth)
+        tree.q = [None] * shape.depth
+        if laws is None:
+            tree.log_q = [None] * shape.depth
+        else:
+            tree.log_q = [laws[:, :1], *[laws[:, 1:]] * (shape.depth - 1)]
+        return tree
+
+    @property
+    def depths(self) -> Tensor:
+        """[R or 1, N] the depth of every node, the root's is 0."""
+        if self.own_depths is not None:
+            return self.own_depths
+        return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
+
+    def own_sizes(self) -> Tensor | None:
+        """[R, 2] nodes below the root and levels of each row's tree; None: as the shape says."""
+        if self.own_depths is None:
+            return None
+        deepest = (self.own_depths * self.valid).amax(dim=1)
+        return torch.stack([self.valid.sum(dim=1) - 1, deepest], dim=1)
 
     @property
     def frontier(self) -> slice:
@@ -143,3 +240,19 @@ class Tree:
         self.ancestors[:, nodes].logical_or_(self.ancestors.gather(1, index))
         self.q.append(q)
         self.log_q.append(log_q)
+
+
+def above_all(parent: Tensor, depth: int) -> Tensor:
+    """[R, N, N] whether the second node lies on the first one's path, itself included.
+
+    Args:
+        parent: [R, N]; the root's is itself.
+        depth: most steps from a node to the root.
+    """
+    nodes = places(parent.shape[1], parent.device)
+    on_path = (nodes.unsqueeze(1) == nodes).expand(len(parent), -1, -1)
+    above, steps = parent, 0  # above: the node one step beyond those that are known
+    while steps < depth:
+        on_path = on_path | on_path.gather(1, above.unsqueeze(-1).expand(on_path.shape))
+        above, steps = above.gather(1, above), 2 * steps + 1
+    return on_path

@@ -158,7 +158,9 @@ class Decoder(DecodingLoop[Row]):
             )
         log_p = raw_log_probs(logits, result.path, emitted)
         lawful = torch.stack([make_a_law(logits).all(dim=1), tree.lawful], dim=1)
-        parts = (result.accepted.unsqueeze(1), result.path, emitted, log_p.double(), lawful)
+        parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double(), lawful]
+        if (own := tree.own_sizes()) is not None:
+            parts.insert(-1, own)
         verdict = torch.cat(parts, dim=1).tolist()  # float64, as the widest part is
         for row, line in zip(active, verdict, strict=True):
             check_lawful(row.request.prompt_id, *line[-2:])
@@ -185,14 +187,15 @@ class Decoder(DecodingLoop[Row]):
             active: the rows.
             lengths: [R] tokens in the target's cache.
             verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
-                and their log-probabilities, of which the first ``accepted + 1`` mean anything.
+                and their log-probabilities, of which the first ``accepted + 1`` mean anything; of
+                trees that differ nodes and levels behind those.
             path: [R, L + 1] as in the verdict, on the device.
             tree: that was verified.
 
         Returns:
             [R] tokens emitted.
         """
-        shape = tree.shape
+        shape, sizes = tree.shape, (tree.shape.size - 1, tree.shape.depth)
         width, counts = shape.depth + 1, [int(line[0]) + 1 for line in verdict]
         nodes = [
             [int(node) for node in line[1 : 1 + count]]
@@ -203,7 +206,9 @@ class Decoder(DecodingLoop[Row]):
         self.drafting.commit(lengths, nodes, path, 1 if tree.rearranged else shape.depth)
         for row, line, count in zip(active, verdict, counts, strict=True):
             emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
-            row.commit([int(token) for token in emitted], log_p, shape.size - 1, shape.depth)
+            if tree.own_depths is not None:
+                sizes = int(line[1 + 3 * width]), int(line[2 + 3 * width])
+            row.commit([int(token) for token in emitted], log_p, *sizes)
         return counts
 
     def move_row(self, row: Row, source: int, target: int) -> None:

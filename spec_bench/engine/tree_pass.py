@@ -126,8 +126,12 @@ def run_nodes(
     Returns:
         Logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
-    device, depth, known = model.device, tree.shape.node_depth[nodes], Known.of(lengths)
-    positions = known.on(device).unsqueeze(1) + constant(depth, device)
+    device, known = model.device, Known.of(lengths)
+    if tree.own_depths is None:
+        depth = constant(tree.shape.node_depth[nodes], device)
+    else:
+        depth = tree.own_depths[:, nodes].to(device)
+    positions = known.on(device).unsqueeze(1) + depth
     ancestors = tree.ancestors[:, nodes, : nodes.stop].to(device)
     starts = known.plus(nodes.start)
     tokens = tree.tokens[:, nodes].to(device)

@@ -65,7 +65,8 @@ class BestNodes(DynamicTree):
 
 def expected(levels: Sequence[Candidates], total: int) -> Tensor:
     """[R] tokens that the best ``total`` candidates would have accepted of the draft's own law."""
-    parts = zip(levels, kept(levels, total), strict=True)
+    sizes = [level.value.shape[1] for level in levels]
+    parts = zip(levels, kept(levels, total).split(sizes, dim=1), strict=True)
     return sum(
         (torch.where(keep, level.value.exp(), 0.0).sum(dim=1) for level, keep in parts),
         start=torch.zeros_like(levels[0].value[:, 0]),

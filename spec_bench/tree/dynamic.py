@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.transfer import Committed, constant, places
+from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
 from spec_bench.fields import Count
@@ -87,18 +87,18 @@ class DynamicTree(GrownTree):
 
     @property
     def slots(self) -> int:
-        return 1 + max(self.shape.size, sum(self._most))
+        return 1 + max(self.shape.size, self.node_count)
 
     @cached_property
     def _most(self) -> tuple[int, ...]:
-        """Most nodes of each level that some row of a batch may keep."""
+        """Most nodes of each level that may be kept."""
         candidates = (self.width, *(self.width**2,) * (self.depth - 1))
         return tuple(min(count, self.total) for count in candidates)
 
     @cached_property
     def _children(self) -> tuple[int, ...]:
-        """Bounds on children by level, and an entry that makes them as many as all nodes may be:
-        random numbers are drawn for so many, whatever a batch's trees look like.
+        """Bounds on children by level, and an entry that makes them as many as all levels' nodes:
+        random numbers are drawn for so many, whatever a tree looks like.
         """
         bounds = self.shape.children
         return (*bounds, max(sum(self._most) - sum(bounds), 0))
@@ -169,25 +169,24 @@ class DynamicTree(GrownTree):
         raise AssertionError("a dynamic tree is cut back at its end")
 
 
-def kept(levels: Sequence[Candidates], total: int) -> list[Tensor]:
-    """Per level [R, C] which candidates have the ``total`` largest values of all.
+def kept(levels: Sequence[Candidates], total: int) -> Tensor:
+    """[R, all C] which candidates of all levels have the ``total`` largest values.
 
     Of equal values the shallower one is taken, then the earlier one, so that parents come along.
     """
     value = torch.cat([level.value for level in levels], dim=1)
     best = value.sort(dim=1, descending=True, stable=True).indices[:, :total]
     keep = torch.zeros_like(value, dtype=torch.bool).scatter_(1, best, True)
-    keep &= value > -torch.inf
-    return list(keep.split([level.value.shape[1] for level in levels], dim=1))
+    return keep & (value > -torch.inf)
 
 
 def best_of(
     levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
 ) -> Tree:
-    """The tree of the candidates of the largest values.
+    """The tree of the candidates of the largest values, its nodes level by level.
 
-    Levels are as wide as the row that keeps most of them needs, for which the host asks the device
-    once. What a level has too many are absent nodes at its end.
+    Which they are stays on the device, for the host need not know: there are N nodes, wherever they
+    hang. A CPU is asked how many there really are and how deep.
 
     Args:
         levels: all candidates.
@@ -196,21 +195,56 @@ def best_of(
         children: of the new tree's shape.
     """
     keep = kept(levels, total)
-    counts = torch.stack([level.sum(dim=1).amax() for level in keep]).tolist()
-    depth = sum(count > 0 for count in counts)
-    tree = Tree(TreeShape(tuple(counts[:depth]), children, True), grown.tokens[:, 0])
+    sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
+    count, most = min(total, keep.shape[1]), len(levels)
+    if keep.is_cpu:  # elsewhere the question would stop the device
+        count = max(int(keep.sum(dim=1).amax()), 1)
+    order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
+    valid = keep.gather(1, order)
+    hangs_below, depths, firsts = (constant(part, keep.device) for part in _layout(sizes))
+    depth = torch.where(valid, depths[order], 1)
+    if keep.is_cpu:
+        most = int(depth.amax())
+    # Candidates are numbered from 1 on, level by level, behind the root; so are those that ran.
+    ran = torch.cat([level.frontier for level in levels], dim=1) + firsts
+    number = pad(keep.cumsum(dim=1), (1, 0))  # [R, 1 + C] of a candidate's node
+    parent = number.gather(1, ran.gather(1, hangs_below[order]))
+    tokens = torch.cat([level.tokens for level in levels], dim=1).gather(1, order)
+    laws = None
+    if levels[0].log_q is not None:
+        place = torch.zeros_like(number).scatter_(
+            1, ran, places(ran.shape[1], ran.device).expand_as(ran)
+        )
+        law = pad(place.gather(1, order + 1), (1, 0)).unsqueeze(-1)
+        given = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
+        laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
+    shape = FlatShape.of(count, most, children, grown.shape.levels[0])
+    tree = Tree.of_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
     tree.siblings, tree.rearranged, tree.lawful = grown.siblings, True, grown.lawful
-    above = torch.zeros_like(grown.tokens[:, :1])  # which candidates the level above holds
-    for count, mine, level in zip(counts[:depth], keep, levels, strict=False):
-        order = (~mine).byte().sort(dim=1, stable=True).indices[:, :count]
-        width = mine.shape[1] // level.frontier.shape[1]
-        hangs_below = level.frontier.gather(1, order // width)  # [R, n] a candidate above
-        same = hangs_below.unsqueeze(2) == above.unsqueeze(1)
-        law = None
-        if level.log_q is not None:
-            at = (above.unsqueeze(2) == level.frontier.unsqueeze(1)).byte().argmax(dim=2)
-            law = level.log_q.gather(1, at.unsqueeze(-1).expand(-1, -1, level.log_q.shape[-1]))
-        tokens, there = level.tokens.gather(1, order), mine.gather(1, order)
-        tree.add_level(tokens, same.byte().argmax(dim=2), there, None, law)
-        above = order
     return tree
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    sizes: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Where candidates hang, all levels in one row.
+
+    Args:
+        sizes: of each level the candidates and the nodes above that ran.
+
+    Returns:
+        Of every candidate which of all nodes that ran it hangs below, and its depth; of every node
+        that ran what its place among its level's candidates lacks to its number among all, whose
+        first is 1. The root, which ran first, has the number 0.
+    """
+    hangs_below: list[int] = []
+    depths: list[int] = []
+    firsts: list[int] = []
+    start = 0  # of the candidates of the level above
+    for level, (count, above) in enumerate(sizes):
+        hangs_below += [len(firsts) + place * above // count for place in range(count)]
+        depths += [level + 1] * count
+        firsts += [1 + start if level else 0] * above
+        start += sizes[level - 1][0] if level else 0
+    return tuple(hangs_below), tuple(depths), tuple(firsts)

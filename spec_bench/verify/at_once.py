@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +20,13 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
-from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.verdict import NodeRule, Verdict
 from spec_bench.verify.walk import WalkResult, walk_down
 
+Law = TypeVar("Law")
 _MOST = 2**29  # numbers that the draft's laws of all nodes may be
 
 
@@ -40,7 +42,7 @@ def walk(
     """The accepted path of every row's tree; see ``walk_down`` for the arguments."""
     chosen: Callable[..., WalkResult] = walk_down
     if not logits.is_cpu:
-        chosen = look_up if _fits(tree) else walk_down
+        chosen = look_up if _fits(tree, rule) else walk_down
     elif len(logits) == 1 and tree.shape.depth:
         chosen = walk_one_row
     return chosen(tree, logits, settings, rule, draws, merge_copies=merge_copies)
@@ -60,7 +62,7 @@ def look_up(
     Same arguments, draws and result as ``walk_down``; ``draws`` must know its choices beforehand.
     """
     shape, device = tree.shape, logits.device
-    rows, inner = tree.tokens.shape[0], shape.starts[shape.depth]
+    rows, inner = tree.tokens.shape[0], shape.inner
     chosen = draws.verdict(shape.children)
     p = probs(logits, settings)
     children, valid = children_of_all(tree, merge_copies)
@@ -68,25 +70,25 @@ def look_up(
     tokens = tree.tokens.gather(1, children.flatten(1)).view(rows, inner, width)
     verdict = _judged(tree, p, rule, tokens, valid)
     acceptance = verdict.acceptance.view(rows, inner, width)
-    passed = chosen.passes(constant(_tests(shape, width), device), acceptance)
-    path, accepted = descended(shape, children, passed)
+    passed = chosen.passes(_tests(tree, width), acceptance)
+    path, accepted = descended(tree, children, passed)
     residual = verdict.residual.view(rows, inner, -1)
     law = torch.cat([residual, p[:, inner:]], dim=1)[places(rows, device), path[:, -1]]
     return WalkResult(path, accepted, chosen.token(law))
 
 
-def descended(shape: TreeShape, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
+def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Tensor]:
     """The path from the root down while a child has passed, and its length [R].
 
     Args:
-        shape: of the trees.
+        tree: the trees.
         children: [R, n, C] numbers, in the order drawn.
         passed: [R, n, C].
 
     Returns:
         [R, L + 1], the last node again where a path ends early, and [R].
     """
-    rows, inner, _ = children.shape
+    shape, (rows, inner, _) = tree.shape, children.shape
     # Children stand in the order drawn, so the first that passes is the one of lowest number.
     first = torch.where(passed, children, shape.size).amin(dim=-1)
     leads_to = torch.where(first < shape.size, first, places(inner, first.device))
@@ -94,19 +96,19 @@ def descended(shape: TreeShape, children: Tensor, passed: Tensor) -> tuple[Tenso
     for _ in range(shape.depth):
         # A leaf leads nowhere; nobody asks one, for no path is longer than the tree is deep.
         path.append(leads_to.gather(1, path[-1]))
-    accepted = constant(shape.node_depth, first.device)[path[-1].squeeze(1)]
+    accepted = tree.depths.expand(rows, -1).gather(1, path[-1]).squeeze(1)
     return torch.cat(path, dim=1), accepted
 
 
-def _fits(tree: Tree) -> bool:
-    """Whether all nodes' laws are of one kind and of a bearable size."""
-    if not tree.shape.depth:
+def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
+    """Whether all nodes' laws are of one kind and of a bearable size, and all that judge known."""
+    if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
     for held in (tree.log_q, tree.q):
-        there = [law for law in held if law is not None]
-        if len(there) not in (0, len(held)):
+        there = _apart([law for law in held if law is not None], tree.shape)
+        if len(there) not in (0, len(_apart(held, tree.shape))):
             return False
-        if sum(law.numel() for law in there) * max(tree.shape.children) > _MOST:
+        if sum(law.numel() for law in there) * _width(tree.shape) > _MOST:
             return False
     return True
 
@@ -124,7 +126,7 @@ def _judged(
         valid: [R, n, C].
     """
     shape, rows = tree.shape, p.shape[0]
-    starts = [0, shape.starts[shape.depth]] if callable(rule) else list(shape.starts[:-1])
+    starts = [0, shape.inner] if callable(rule) else list(shape.starts[:-1])
     rules = [rule] if callable(rule) else list(rule)
     parts = []
     for judge, first, behind in zip(rules, starts, starts[1:], strict=False):
@@ -140,10 +142,16 @@ def _judged(
     )  # fmt: skip
 
 
+def _apart(laws: Sequence[Law], shape: TreeShape) -> Sequence[Law]:
+    """The laws of a tree's levels, or of a flat one's root and of all nodes below it."""
+    return laws[:2] if isinstance(shape, FlatShape) else laws
+
+
 def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     """q of some nodes' children: [B, 1, V] or [B, C, V]; None for one-hot proposals."""
     if tree.log_q[0] is not None:
-        log_q = torch.cat([law for law in tree.log_q if law is not None], dim=1)[:, nodes]
+        laws = [law for law in _apart(tree.log_q, tree.shape) if law is not None]
+        log_q = torch.cat(laws, dim=1)[:, nodes]
         return laws_without_replacement(log_q.flatten(0, 1), tokens)
     if tree.q[0] is None:
         return None
@@ -167,7 +175,7 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
         numbers, there = constant(table[0], device), constant(table[1], device)
         children = numbers.expand(len(tree.tokens), -1, -1)
         return children, tree.valid[:, numbers] & there
-    inner, size = shape.starts[shape.depth], shape.size
+    inner, size = shape.inner, shape.size
     parent = tree.parent[:, 1:].unsqueeze(1).expand(-1, inner, -1)  # [R, n, N - 1]
     if merge_copies:
         mine = _same_prefix(tree).gather(2, parent)
@@ -183,7 +191,7 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
 def _same_prefix(tree: Tree) -> Tensor:
     """[R, n, n] whether two nodes above the leaves stand for the same tokens from the root on."""
     shape, device = tree.shape, tree.tokens.device
-    inner = shape.starts[shape.depth]
+    inner = shape.inner
     upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
     for _ in range(shape.depth - 1):
         upwards.append(tree.tokens.gather(1, node))
@@ -224,12 +232,22 @@ def _table(shape: TreeShape) -> Table | None:
     return tuple(numbers), tuple(there)
 
 
+def _tests(tree: Tree, width: int) -> Tensor:
+    """[n, C] or [R, n, C] which of a walk's tests decides about a child: a level's, whatever the
+    node.
+    """
+    shape, device = tree.shape, tree.tokens.device
+    by_level = _tests_of_levels(shape, width)
+    if tree.own_depths is not None:
+        return constant(by_level, device)[tree.own_depths[:, : shape.inner]]
+    return constant(tuple(by_level[depth] for depth in shape.node_depth[: shape.inner]), device)
+
+
 @lru_cache(maxsize=256)
-def _tests(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
-    """[n, C] which of a walk's tests decides about a child: a level's, whatever the node."""
+def _tests_of_levels(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
+    """[L + 1, C] the tests of each level's children; the deepest has none, and any stand there."""
     before, tests = 0, []
-    for level, most in enumerate(shape.children[: shape.depth]):
-        own = tuple(before + min(child, most - 1) for child in range(width))
-        tests += [own] * (shape.level(level).stop - shape.level(level).start)
+    for most in shape.children[: shape.depth]:
+        tests.append(tuple(before + min(child, most - 1) for child in range(width)))
         before += most
-    return tuple(tests)
+    return (*tests, tests[-1])

@@ -81,13 +81,12 @@ def looked_up(
     merge_copies: bool = False,
 ) -> WalkResult:
     """The same path where every step of a walk would be a launch: all nodes' tokens at once."""
-    shape = tree.shape
-    inner = shape.starts[shape.depth]
-    drawn = draws.by_position(rule).tokens_at(shape.node_depth, probs(logits, settings))
+    inner = tree.shape.inner
+    drawn = draws.by_position(rule).tokens_at(tree.depths, probs(logits, settings))
     children, there = children_of_all(tree, merge_copies)
     tokens = tree.tokens.gather(1, children.flatten(1)).view(children.shape)
     hit = (tokens == drawn[:, :inner].unsqueeze(2)) & there
-    path, accepted = descended(shape, children, hit)
+    path, accepted = descended(tree, children, hit)
     return WalkResult(path, accepted, drawn.gather(1, path[:, -1:]).squeeze(1))
 
 

@@ -20,7 +20,7 @@ from spec_bench.core.tree import Tree, TreeShape
 
 def is_chain(shape: TreeShape) -> bool:
     """Whether every level is one node."""
-    return bool(shape.levels) and max(shape.levels) == 1
+    return shape.size == shape.depth + 1 and max(shape.levels, default=0) == 1
 
 
 def verified(tree: Tree, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import constant, places
-from spec_bench.core.tree import Siblings, Tree
+from spec_bench.core.transfer import places
+from spec_bench.core.tree import FlatShape, Siblings, Tree
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify import chain
 from spec_bench.verify.base import TreeVerifier, rule
@@ -68,26 +68,34 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     if chain.is_chain(shape) and not p.is_cpu:
         return PathVerdict(*chain.verified(tree, p))
     success = torch.ones(tree.tokens.shape, dtype=torch.float64, device=p.device)
-    residual = []
+    residual = torch.empty_like(p) if tree.own_depths is None else p.clone()
     for level in range(shape.depth):
-        above, below = shape.level(level), shape.level(level + 1)
-        place, there = children_of(tree, level)
+        parents, below = parents_of(tree, level), shape.level(level + 1)
+        above = parents.at
+        place, there = children_of(tree, level, parents)
         tokens = tree.tokens[:, below].unsqueeze(1).expand(-1, place.shape[1], -1)
         tokens = tokens.gather(-1, place)
-        mass = success[:, above, None]
-        left = p[:, above] * mass.to(p.dtype)
+        mass = success[above].unsqueeze(-1)
+        left = p[above] * mass.to(p.dtype)
         quotas = torch.zeros_like(success[:, below])
-        laws = sibling_laws(tree, level, tokens, there)
+        laws = sibling_laws(tree, level, parents, tokens)
         for child, law in enumerate(laws):
             token, exists = tokens[..., child, None], there[..., child, None]
             quota, left, mass = _tested(left, mass, law, token, exists)
             # Each node has one parent: of the places that stand for absent children all add 0.
             quotas = quotas.scatter_add(1, place[..., child], quota)
-        success[:, above], success[:, below] = mass.squeeze(-1), quotas
-        residual.append(left)
-    residual.append(p[:, shape.level(shape.depth)])
+        success[above] = mass.squeeze(-1)
+        if parents.real is None:
+            success[:, below], residual[above] = quotas, left
+        else:
+            mine = tree.depths[:, below] == level + 1
+            success[:, below] = torch.where(mine, quotas, success[:, below])
+            residual[above] = torch.where(parents.real.unsqueeze(-1), left, residual[above])
+    if tree.own_depths is None:
+        leaves = shape.level(shape.depth)
+        residual[:, leaves] = p[:, leaves]
     order = post_order(tree)
-    return PathVerdict(order, success.gather(1, order)[:, :-1], torch.cat(residual, dim=1))
+    return PathVerdict(order, success.gather(1, order)[:, :-1], residual)
 
 
 def _tested(
@@ -123,12 +131,37 @@ def _tested(
     return (quota.clamp(max=1.0) * there).squeeze(-1), rest, mass
 
 
-def children_of(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
+class Parents(NamedTuple):
+    """The nodes of a level that may have children.
+
+    Attributes:
+        at: picks them out of [R, N, ...].
+        real: [R, F] which of them have some; others stand in. None: whichever.
+    """
+
+    at: tuple[Any, Any]
+    real: Tensor | None
+
+
+def parents_of(tree: Tree, level: int) -> Parents:
+    """A level's nodes; of a flat tree as many as may have children."""
+    shape = tree.shape
+    if not isinstance(shape, FlatShape):
+        return Parents((slice(None), shape.level(level)), None)
+    counts = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
+    wanted = (tree.depths == level) & (counts > 0)
+    nodes = (~wanted).byte().sort(dim=1, stable=True).indices[:, : shape.busy if level else 1]
+    rows = places(len(nodes), nodes.device).unsqueeze(1)
+    return Parents((rows, nodes), wanted.gather(1, nodes))
+
+
+def children_of(tree: Tree, level: int, parents: Parents) -> tuple[Tensor, Tensor]:
     """Every node's children in the order drawn.
 
     Args:
         tree: the tree.
         level: of the parents.
+        parents: the level's nodes.
 
     Returns:
         place [R, F, C] within the next level and there [R, F, C]; where there is no child any
@@ -138,6 +171,11 @@ def children_of(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
     valid, most = tree.valid[:, below], tree.shape.children[level]
     rows, count = valid.shape
     nodes, width = above.stop - above.start, min(most, count)
+    if parents.real is not None:
+        wanted = torch.where(parents.real, parents.at[1], -1).unsqueeze(2)
+        mine = (tree.parent[:, below].unsqueeze(1) == wanted) & valid.unsqueeze(1)
+        place = (~mine).byte().sort(dim=2, stable=True).indices[..., :width]
+        return place, mine.gather(2, place)
     if tree.shape.in_equal_shares(level):
         place = torch.arange(count, device=valid.device).view(1, nodes, width)
         return place.expand(rows, -1, -1), valid.view(rows, nodes, width)
@@ -150,14 +188,16 @@ def children_of(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
     return place, rank < start[:, 1:, None]
 
 
-def sibling_laws(tree: Tree, level: int, tokens: Tensor, there: Tensor) -> Iterator[Tensor | None]:
+def sibling_laws(
+    tree: Tree, level: int, parents: Parents, tokens: Tensor
+) -> Iterator[Tensor | None]:
     """What each child was drawn from, given its earlier siblings.
 
     Args:
         tree: the tree.
         level: of the parents.
+        parents: the level's F nodes.
         tokens: [R, F, C] of the children.
-        there: [R, F, C] which of them exist.
 
     Yields:
         For each of C children [R, F, V]; None where it is one-hot.
@@ -167,6 +207,9 @@ def sibling_laws(tree: Tree, level: int, tokens: Tensor, there: Tensor) -> Itera
         if log_q is None:
             assert q is not None
             log_q = q[:, :, 0].log()
+        if parents.real is not None and level:
+            rows, nodes = parents.at
+            log_q = log_q[rows, nodes - 1]  # where the root stands in any law will do
         gone = torch.finfo(log_q.dtype).min  # not -inf: a softmax of nothing else is NaN
         for token in tokens.unbind(-1):
             yield log_q.softmax(dim=-1)
@@ -226,17 +269,17 @@ def path_walk(
     p = probs(logits, settings)
     order, success, residual = rule(tree, p)
     # As many tests for a row as for its neighbours, whose trees may have more absent nodes.
-    tests = max(sum(shape.levels), sum(shape.children))
+    tests = max(shape.size - 1, sum(shape.children))
     chosen = draws.verdict((tests,))
     first = chosen.first_accepted(0, success)
     last = order.gather(1, first.unsqueeze(1)).squeeze(1)
-    rows = places(len(last), last.device)
+    rows, depth = places(len(last), last.device), tree.depths
     token = chosen.token(normalised(residual[rows, last], p[rows, last]))
-    depth = constant(shape.node_depth, last.device)
     level = places(shape.depth + 1, last.device).unsqueeze(1)
     own = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]
-    path = (own & (depth == level)).byte().argmax(dim=2)
-    return WalkResult(path, depth[last], token)
+    path = (own & (depth.unsqueeze(1) == level)).byte().argmax(dim=2)
+    accepted = depth.expand(len(rows), -1).gather(1, last.unsqueeze(1)).squeeze(1)
+    return WalkResult(path, accepted, token)
 
 
 WHOLE_PATH: tuple[Siblings, ...] = get_args(Siblings)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.fields import Share
@@ -50,7 +49,7 @@ def typical_walk(
     stands = rule.accepts(at_parent, tree.tokens) & tree.valid
     stands[:, 0] = True
     path_stands = ~(tree.ancestors & ~stands.unsqueeze(1)).any(dim=-1)
-    depth = constant(tree.shape.node_depth, rows.device)
+    depth = tree.depths
     reached = torch.where(path_stands, depth, -1)
     last = reached.argmax(dim=1)  # argmax takes the first of equals
     accepted = reached[rows, last]

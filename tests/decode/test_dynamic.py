@@ -53,10 +53,11 @@ def test_every_trees_laws_are_the_drafts_behind_what_was_committed(name: str) ->
     assert len(seen) > 5
     checked = 0
     for tree, said in seen:
+        depths = tree.depths.expand(tree.tokens.shape)
         for level, (q, log_q) in enumerate(zip(tree.q, tree.log_q, strict=True)):
             for row, before in enumerate(said):
                 for node in range(*tree.shape.level(level + 1).indices(tree.shape.size)):
-                    if not tree.valid[row, node]:
+                    if not tree.valid[row, node] or depths[row, node] != level + 1:
                         continue
                     above = int(tree.parent[row, node])
                     on_it = tree.ancestors[row, above].nonzero().flatten()[1:]
@@ -79,6 +80,15 @@ def test_likeliest_nodes_are_found_behind_every_commit() -> None:
     for tree, said in seen:
         for row, before in enumerate(said):
             assert paths(tree, row) == eagle(draft, before, 3, 4, 6)
+
+
+def test_what_a_row_records_of_its_trees_does_not_hang_on_its_neighbours() -> None:
+    alone, _, _ = watched("opt_tree", 1, width=3, depth=5, total=6, gain=0.3)
+    together, _, seen = watched("opt_tree", 3, width=3, depth=5, total=6, gain=0.3)
+    steps = [answer.steps for answer in together.generate(REQUESTS, seed=0)]
+    assert steps == [alone.generate([request], seed=0)[0].steps for request in REQUESTS]
+    assert any(len(set(tree.depths.amax(dim=1).tolist())) > 1 for tree, _ in seen)
+    assert len({step.depth for answer in steps for step in answer}) > 1
 
 
 def test_a_chain_ends_with_the_first_token_that_the_draft_doubts() -> None:

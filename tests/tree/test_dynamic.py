@@ -116,11 +116,13 @@ def test_a_row_drafts_on_only_while_that_pays_whatever_its_neighbours_do() -> No
 def test_siblings_stand_in_order_of_rank_and_a_row_keeps_its_number_of_nodes() -> None:
     tree = planted(BestNodes(3, 4, 8), random_history(4, seed=1), PROMPTS)
     assert tree.valid[:, 1:].sum(dim=1).tolist() == [8, 8, 8]
-    model = random_history(4, seed=1)
+    model, counts = random_history(4, seed=1), []
     for row, prompt in enumerate(PROMPTS):
-        first = [t for t in range(1, 4) if tree.valid[row, t]]
+        first = [t for t in range(1, 9) if tree.valid[row, t] and tree.depths[row, t] == 1]
         chances = [chance(model, prompt, (int(tree.tokens[row, node]),)) for node in first]
         assert chances == sorted(chances, reverse=True)
+        counts.append(len(chances))
+    assert max(counts) > 1
 
 
 def test_scores_know_no_temperature() -> None:

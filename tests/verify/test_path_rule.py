@@ -5,6 +5,7 @@ what is commonly written in their place.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -202,8 +203,8 @@ def test_a_wrong_end_of_the_block_is_caught(wrong: PathRule) -> None:
 def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = path_rule.children_of
 
-    def reversed_siblings(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
-        place, there = right(tree, level)
+    def reversed_siblings(*given: Any) -> tuple[Tensor, Tensor]:
+        place, there = right(*given)
         return place.flip(-1), there.flip(-1)
 
     monkeypatch.setattr(path_rule, "children_of", reversed_siblings)
@@ -214,8 +215,8 @@ def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch: pytest.Mon
 def test_copies_that_are_dropped_while_q_stays_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = path_rule.children_of
 
-    def without_copies(tree: Tree, level: int) -> tuple[Tensor, Tensor]:
-        place, there = right(tree, level)
+    def without_copies(tree: Tree, level: int, parents: Any) -> tuple[Tensor, Tensor]:
+        place, there = right(tree, level, parents)
         tokens = tree.tokens[:, tree.shape.level(level + 1)].unsqueeze(1).gather(-1, place)
         same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)
         return place, there & ~same

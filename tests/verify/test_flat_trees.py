@@ -1,0 +1,117 @@
+"""Trees whose nodes hang elsewhere in every row are judged as the same trees level by level."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.audit.history import random_history
+from spec_bench.core.draws import SeededDraws
+from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.tree.base import GrownTree
+from spec_bench.tree.best_nodes import BestNodes
+from spec_bench.tree.best_slots import BestSlots
+from spec_bench.verify.at_once import look_up
+from spec_bench.verify.by_position import by_position_walk, looked_up
+from spec_bench.verify.path_rule import path_walk, traversal
+from spec_bench.verify.rules import recursive_rejection
+from spec_bench.verify.typical import TypicalAcceptance
+from spec_bench.verify.walk import WalkResult, walk_down
+from tests.tree.test_dynamic import PROMPTS, planted
+
+VOCAB = 5
+SETTINGS = SamplingSettings(temperature=1.3, top_p=0.95, probability_dtype="float64")
+POLICIES = [BestNodes(3, 4, 9), BestNodes(3, 5, 7, gain=0.2), BestSlots(4, 4, 8)]
+TYPICAL = TypicalAcceptance(0.3, 0.5)
+WALKS: dict[str, tuple[Any, Any]] = {
+    "node by node": (walk_down, recursive_rejection),
+    "whole paths": (path_walk, traversal),
+    "typical": (TYPICAL.walk, TYPICAL.judge(5)),
+}
+
+
+def trees(policy: GrownTree) -> Tree:
+    return planted(policy, random_history(VOCAB, seed=7, sharpness=2), PROMPTS, SETTINGS)
+
+
+def levelled(tree: Tree, row: int) -> tuple[Tree, list[int]]:
+    """One row's tree as it would have grown, and the node of the flat one that each of its is."""
+    depths = [
+        int(depth) if there else -1
+        for depth, there in zip(tree.depths[row], tree.valid[row], strict=True)
+    ]
+    levels = [[n for n, at in enumerate(depths) if at == level] for level in range(max(depths) + 1)]
+    shape = TreeShape(tuple(map(len, levels[1:])), tree.shape.children, True)
+    made = Tree(shape, tree.tokens[row : row + 1, 0], tree.siblings)
+    for level, (above, below) in enumerate(pairwise(levels)):
+        parent = torch.tensor([above.index(int(tree.parent[row, node])) for node in below])
+        law: Tensor | None = tree.log_q[level]
+        if law is not None:
+            first = tree.shape.level(level).start
+            law = law[row : row + 1, [node - first for node in above]]
+        there = torch.ones((1, len(below)), dtype=torch.bool)
+        made.add_level(tree.tokens[row : row + 1, below], parent, there, None, law)
+    return made, [node for level in levels for node in level]
+
+
+def logits_of(tree: Tree, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (*tree.tokens.shape, VOCAB)
+    return 1.5 * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def walked(walk: Any, tree: Tree, logits: Tensor, rule: Any, seeds: list[int]) -> WalkResult:
+    draws = SeededDraws([torch.Generator().manual_seed(seed) for seed in seeds])
+    result: WalkResult = walk(tree, logits, SETTINGS, rule, draws)
+    return result
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("name", WALKS)
+def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(
+    name: str, policy: GrownTree
+) -> None:
+    walk, rule = WALKS[name]
+    tree, lengths = trees(policy), set()
+    assert len(set(tree.depths.amax(dim=1).tolist())) > 1 or not getattr(policy, "gain", None)
+    for seed in range(12):
+        logits = logits_of(tree, seed)
+        found = walked(walk, tree, logits, rule, [seed, seed + 1, seed + 2])
+        for row in range(len(PROMPTS)):
+            alone, nodes = levelled(tree, row)
+            own = walked(walk, alone, logits[row : row + 1, nodes], rule, [seed + row])
+            count = int(own.accepted)
+            assert int(found.accepted[row]) == count
+            assert int(found.token[row]) == int(own.token)
+            path = [nodes[node] for node in own.path[0, : count + 1].tolist()]
+            assert found.path[row, : count + 1].tolist() == path
+            lengths.add(count)
+    assert len(lengths) > 2
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize(
+    ("walk", "at_once", "rule"),
+    [(walk_down, look_up, recursive_rejection), (by_position_walk, looked_up, 6)],
+)
+def test_the_path_looked_up_is_the_path_walked(
+    walk: Any, at_once: Any, rule: Any, policy: GrownTree
+) -> None:
+    tree, lengths = trees(policy), set()
+    for seed in range(20):
+        results = [
+            walked(find, tree, logits_of(tree, seed), rule, [seed, 50, 100 + seed])
+            for find in (walk, at_once)
+        ]
+        one, other = results
+        assert other.accepted.tolist() == one.accepted.tolist()
+        assert other.token.tolist() == one.token.tolist()
+        for row, count in enumerate(one.accepted.tolist()):
+            assert torch.equal(other.path[row, : count + 1], one.path[row, : count + 1])
+            lengths.add(count)
+    assert len(lengths) > 2
