@@ -11,13 +11,14 @@ from torch import Tensor
 
 from spec_bench.audit.history import random_history
 from spec_bench.core.draws import SeededDraws
-from spec_bench.core.tree import Tree, TreeShape
+from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.best_nodes import BestNodes
 from spec_bench.tree.best_slots import BestSlots
 from spec_bench.verify.at_once import look_up
 from spec_bench.verify.by_position import by_position_walk, looked_up
+from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.path_rule import path_walk, traversal
 from spec_bench.verify.rules import recursive_rejection
 from spec_bench.verify.typical import TypicalAcceptance
@@ -59,6 +60,18 @@ def levelled(tree: Tree, row: int) -> tuple[Tree, list[int]]:
     return made, [node for level in levels for node in level]
 
 
+def trees_of_row(tree: Tree, row: int) -> Tree:
+    """A batch of one of a batch's flat trees."""
+    assert isinstance(tree.shape, FlatShape) and tree.own_depths is not None
+    one = slice(row, row + 1)
+    below = (tree.tokens, tree.parent, tree.own_depths, tree.valid)
+    laws = None if tree.log_q[0] is None else torch.cat(tree.log_q[:2], dim=1)[one]  # type: ignore[arg-type]
+    parts = tuple(part[one, 1:] for part in below)
+    made = Tree.of_nodes(tree.shape, tree.tokens[one, 0], parts, laws)  # type: ignore[arg-type]
+    made.siblings = tree.siblings
+    return made
+
+
 def logits_of(tree: Tree, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape = (*tree.tokens.shape, VOCAB)
@@ -86,6 +99,10 @@ def test_a_row_of_a_batch_takes_the_path_that_its_levels_alone_would(
             alone, nodes = levelled(tree, row)
             own = walked(walk, alone, logits[row : row + 1, nodes], rule, [seed + row])
             count = int(own.accepted)
+            if name == "node by node":  # as a CPU walks a single row
+                single = trees_of_row(tree, row)
+                one = walked(walk_one_row, single, logits[row : row + 1], rule, [seed + row])
+                assert (int(one.accepted), int(one.token)) == (count, int(own.token))
             assert int(found.accepted[row]) == count
             assert int(found.token[row]) == int(own.token)
             path = [nodes[node] for node in own.path[0, : count + 1].tolist()]
