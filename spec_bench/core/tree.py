@@ -133,7 +133,8 @@ class Tree:
             holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
         sampled: of top-and-sampled siblings how many are drawn, or all where there are fewer.
-        lawful: [R] whether all logits that the tree was grown from make a law.
+        largest: [R, ...] of the logits that each level was grown from, the largest ones: where one
+            is no number, no law could be made.
         rearranged: whether its nodes stand elsewhere than the drafter ran them, or were not run.
         carried: what a policy carries from one level to the next; nobody else reads it.
         own_depths: [R, N] of a flat shape the depth of every node.
@@ -158,7 +159,7 @@ class Tree:
             self.ancestors = own.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
         self.log_q: list[Tensor | None] = []
-        self.lawful = torch.ones(rows, dtype=torch.bool, device=device)
+        self.largest: list[Tensor] = []
 
     @classmethod
     def of_nodes(

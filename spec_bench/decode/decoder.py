@@ -17,9 +17,9 @@ from torch import Tensor
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.transfer import Committed, Known, send
 from spec_bench.core.tree import Tree
-from spec_bench.core.warp import SamplingSettings, make_a_law, raw_log_probs
+from spec_bench.core.warp import SamplingSettings, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
-from spec_bench.decode.rows import Row, check_lawful
+from spec_bench.decode.rows import Row, check_largest
 from spec_bench.draft.base import Drafter, Drafting, Equipment
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
@@ -157,13 +157,14 @@ class Decoder(DecodingLoop[Row]):
                 1, result.accepted.unsqueeze(1), emitted
             )
         log_p = raw_log_probs(logits, result.path, emitted)
-        lawful = torch.stack([make_a_law(logits).all(dim=1), tree.lawful], dim=1)
-        parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double(), lawful]
+        largest = [logits.amax(dim=-1), *tree.largest]
+        parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
         if (own := tree.own_sizes()) is not None:
-            parts.insert(-1, own)
+            parts.append(own)
+        parts += largest
         verdict = torch.cat(parts, dim=1).tolist()  # float64, as the widest part is
         for row, line in zip(active, verdict, strict=True):
-            check_lawful(row.request.prompt_id, *line[-2:])
+            check_largest(row.request.prompt_id, line, [part.shape[1] for part in largest])
         emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
         draws.settle(emitted_now)
         return sum(emitted_now)

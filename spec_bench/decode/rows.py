@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,19 @@ def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = Tru
                 f"prompt {prompt_id!r}: the {whose}'s logits hold NaN, +inf or nothing but -inf, "
                 "so there is no law to decode by"
             )
+
+
+def check_largest(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
+    """``check_lawful`` for a row whose largest logits stand last in what the host was sent.
+
+    Args:
+        prompt_id: of the row.
+        line: ends with the largest logit of each node, of the target and then of the draft.
+        counts: how many are the target's, and how many the draft's at each level.
+    """
+    draft = len(line) - sum(counts[1:])
+    target = map(math.isfinite, line[draft - counts[0] : draft])
+    check_lawful(prompt_id, all(target), all(map(math.isfinite, line[draft:])))
 
 
 class Answering(ABC):

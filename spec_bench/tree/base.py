@@ -17,7 +17,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
-from spec_bench.core.warp import SamplingSettings, log_probs, make_a_law
+from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
 from spec_bench.fields import MOST_NODES, shown
 from spec_bench.registry import Registry
@@ -175,7 +175,7 @@ def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor
     """What a drafter says below a tree's frontier, [R, F, D, V]; see ``scores_below``."""
     logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
     logits = logits.to(tree.tokens.device)
-    tree.lawful = tree.lawful & make_a_law(logits).flatten(1).all(dim=1)
+    tree.largest.append(logits.amax(dim=-1).flatten(1))
     return logits
 
 
@@ -185,7 +185,7 @@ def scores_below(
     """What is proposed below a tree's frontier, which the drafter runs for it.
 
     Args:
-        tree: grown up to its frontier of F nodes; it is told whether the logits made laws.
+        tree: grown up to its frontier of F nodes; it is told the largest of the logits.
         drafting: gives logits.
         committed: per row all tokens so far.
         settings: sampling settings; the draft's own temperature applies.

@@ -220,7 +220,7 @@ def best_of(
         laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
     shape = FlatShape.of(count, most, children, grown.shape.levels[0])
     tree = Tree.of_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
-    tree.siblings, tree.rearranged, tree.lawful = grown.siblings, True, grown.lawful
+    tree.siblings, tree.rearranged, tree.largest = grown.siblings, True, grown.largest
     return tree
 
 

@@ -50,7 +50,7 @@ class DynamicChain(Chain):
         draws: Draws,
     ) -> Tree:
         tree = Tree(self.shape, committed.roots.on(device), self.siblings(settings))
-        going = torch.ones_like(tree.lawful)
+        going = torch.ones(len(committed), dtype=torch.bool, device=device)
         path = torch.ones(len(committed), dtype=settings.dtype, device=device)
         for level in range(self.depth):
             logits = logits_below(tree, drafting, committed)
