@@ -133,8 +133,9 @@ def page(found: dict[str, Counts]) -> str:
     lines += [
         "",
         "Draft beams (`dsbd`) are verified layer by layer: the law of a layer depends on which "
-        "beams of the layer before stand, and each is a warp of its own. `block` and `traversal` "
-        "carry a quota from node to node, `optimal` finds eight levels of its choice one after the "
+        "beams of the layer before stand, and each is a warp of its own. `traversal` carries a "
+        "quota from child to child, some 25 launches each; `block`, a chain, has all quotas at "
+        "once, in float64. `optimal` finds eight levels of its choice one after the "
         "other. `prompt_lookup` and `suffix` draw each position's number by a call of its own, 11 "
         "and 17 a row, as plain decoding does. A stochastic "
         "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
