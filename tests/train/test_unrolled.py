@@ -155,6 +155,38 @@ def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
         )
 
 
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: str) -> None:
+    """The keys that its own features gave are gone, although their tokens stand."""
+    head, ids = HEADS[kind](32, VOCAB).double(), tuple(range(5, 17))
+    target, _ = tiny_pair("llama", torch.float64)
+    settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
+    built = build_decoder(settings, target, [], GREEDY, heads=head)
+    assert isinstance(built, Decoder)
+    built.begin([Request("x", ids[:6], 4)], 0)
+    committed, drafting = Committed([list(ids[:6])]), built.drafting
+    drafting.needs(committed)
+    tree = Tree(built.policy.shape, committed.roots.on(CPU))
+    drafting.at_root(committed)
+    for depth in range(K):
+        if depth:
+            drafting.at_frontier(tree, committed)
+        token = torch.tensor([[ids[6 + depth]]])
+        tree.add_level(token, torch.zeros(1, dtype=torch.long), token >= 0, None)
+    nodes, lengths = [list(range(K + 1))], committed.lengths
+    hidden = built._scorer.score(tree, lengths).hidden
+    assert hidden is not None
+    path = torch.tensor(nodes)
+    drafting.see_path(hidden, path, torch.tensor([K]))
+    built._scorer.commit(lengths, nodes, path)
+    drafting.commit(lengths, nodes, path, K)
+    committed = Committed([list(ids[: 7 + K])])
+    drafting.needs(committed)
+    found, expected = drafting.at_root(committed)[0, 0, 0], learned(kind, head, ids)[0][5 + K]
+    there = expected.isfinite()
+    torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
+
+
 def trainee(kind: str, guesses: int = K, **given: Any) -> EagleTrainee:
     torch.manual_seed(0)
     target = forgetful_target()
