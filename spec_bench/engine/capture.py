@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,18 +14,37 @@ from transformers import PreTrainedModel
 # ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
 # seconds to trace. ``inductor`` fuses kernels and takes a minute or more.
 COMPILE = {"none": None, "static": None, "dynamo": "eager", "inductor": "inductor"}  # backends
+_FILTERS = hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe")  # since torch 2.8
+_numbers = count()
 
 
 def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
     """The module's forward pass, captured once for all lengths.
 
+    What a module holds does not change while it decodes. To look through its thousands of parts and
+    weights before every pass costs a tenth of a small model's, so that is left out. What then tells
+    one module from another of its class is code of its own, by which captured passes are kept.
+
     Args:
-        module: the model.
+        module: the model, in eval mode.
         how: a key of ``COMPILE``.
     """
     backend = COMPILE[how]
     if backend is None:
         return module
-    # Target and drafts may share one forward code, and every kind of pass is a graph of its own.
+    captured_module = module
+
+    def forward(**given: Any) -> Any:
+        return captured_module(**given)
+
+    code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
+    own = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
+    # Target and drafts may share code further in, and every kind of pass is a graph of its own.
     torch._dynamo.config.recompile_limit = 64
-    return torch.compile(module, dynamic=True, backend=backend)
+    options: Any = {"guard_filter_fn": _kept} if _FILTERS else None
+    return torch.compile(own, dynamic=True, backend=backend, options=options)
+
+
+def _kept(guards: Sequence[Any]) -> list[bool]:
+    """Which checks before a pass are made: not those of what stands within the module."""
+    return [not each.name.startswith("captured_module.") for each in guards]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch._dynamo.utils import counters
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.engine.capture import capture
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import COMPILERS, ModelSpec
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
@@ -38,6 +40,19 @@ def test_captured_tokens_equal_plain_tokens_without_recompiling_as_sequences_gro
         graphs = counters["stats"]["unique_graphs"]
         decoder.generate(random_requests(rows, 24), 0)
         assert counters["stats"]["unique_graphs"] == graphs > 0
+
+
+def test_what_was_captured_of_one_model_is_not_found_for_another_of_its_shape() -> None:
+    torch._dynamo.reset()
+    target, _ = tiny_pair("llama")
+    other = deepcopy(target.module)
+    for part in other.modules():
+        if hasattr(part, "act_fn"):
+            part.act_fn = torch.nn.ReLU()  # which the graph has for good, as it has no weight
+    prompt = torch.arange(6).unsqueeze(0)
+    for module in (target.module, other):
+        captured = capture(module, "dynamo")
+        torch.testing.assert_close(captured(input_ids=prompt).logits, module(prompt).logits)
 
 
 def test_an_unknown_way_to_compile_is_named_with_the_choices() -> None:
