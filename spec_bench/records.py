@@ -31,9 +31,9 @@ Stage = Literal["", "screen", "confirm"]
 
 ENGINE = 2
 """The number of the code that decodes. Raised by one when the same settings give other tokens, or
-when what is timed, or how fast, changes; not with every commit. It is part of a run id, so that
-cells of an older engine are decoded again and never stand beside those of a newer one; rows
-without one are of engine 0."""
+when what is timed changes, or how fast by a twentieth. It is part of a run id, so that cells
+of an older engine are decoded again and never stand beside those of a newer one; rows without one
+are of engine 0."""
 
 
 @dataclass(frozen=True)
