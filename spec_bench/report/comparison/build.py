@@ -11,7 +11,7 @@ from spec_bench.metrics.many import holm
 from spec_bench.report.comparison.cells import Differing, differing, matches, read_side
 from spec_bench.report.comparison.change import Change, changes
 
-ALPHA, MARGIN = 0.05, 0.02
+ALPHA, MARGIN = 0.05, 0.03
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = (
     *("regression", "improvement", "no change shown"),
