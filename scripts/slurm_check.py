@@ -33,7 +33,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
 # What the clock, the meter and the machine's other work decide.
 TIMES = {
     *(name for each in columns.of_kind("time", "energy") for name in each.names),
-    *("load_average", "clock_mhz", "stalls"),
+    *("load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s"),
 }
 PATIENCE_S = 60.0
 CONF = """\

@@ -19,7 +19,7 @@ from tests.warm import Command
 TIMES = (
     *("token_rate", "speedup", "host_overhead", "latency_s"),
     *("prefill_s", "decode_s", "draft_s", "target_s"),
-    *("load_average", "clock_mhz", "stalls"),
+    *("load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s"),
 )
 
 
