@@ -75,7 +75,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 def untimed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     timed = {name for each in columns.of_kind("time", "energy") for name in each.names}
-    timed |= {"load_average", "clock_mhz", "stalls", "reason"}
+    timed |= {"load_average", "clock_mhz", "stalls", "bandwidth_bytes_per_s", "reason"}
     return [{name: each[name] for name in each if name not in timed} for each in rows]
 
 
