@@ -22,7 +22,7 @@ def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
     """The module's forward pass, captured once for all lengths.
 
     What a module holds does not change while it decodes. To look through its thousands of parts and
-    weights before every pass costs a tenth of a small model's, so that is left out. What then tells
+    weights before every pass costs up to a tenth of one, so that is left out. What then tells
     one module from another of its class is code of its own, by which captured passes are kept.
 
     Args:
