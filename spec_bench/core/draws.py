@@ -26,18 +26,18 @@ class VerdictDraws(Protocol):
         ...
 
     def accepts(self, level: int, child: int, acceptance: float) -> bool:
-        """Tests one child of a single row, those before it having failed."""
+        """Tests one child of a single row; those before it have failed."""
         ...
 
     def passes(self, tests: Tensor, acceptance: Tensor) -> Tensor:
         """All tests at once, for a walk that is looked up afterwards.
 
         Args:
-            tests: [n, C] or [R, n, C] each one's number, the levels' tests counted through.
+            tests: [n, C] or [R, n, C] each test's number, counted across all levels.
             acceptance: [R, n, C].
 
         Returns:
-            [R, n, C] bool. Tests of one number share their random number: only one is met.
+            [R, n, C] bool. Tests of equal number share one random number: a walk meets one of them.
         """
         ...
 
@@ -84,13 +84,13 @@ class Draws(Protocol):
     def by_position(self, count: int) -> PositionDraws:
         """A choice for each of the next ``count`` positions of every row.
 
-        What a position is drawn by does not depend on the iteration that comes to it, so that the
-        text is the one that plain decoding would have drawn.
+        A position's random number does not depend on the iteration that reaches it, so the text is
+        the one that plain decoding would have drawn.
         """
         ...
 
     def settle(self, emitted: Sequence[int]) -> None:
-        """The walk is over: every row moved on by so many positions."""
+        """Ends the walk: row r has moved on by ``emitted[r]`` positions."""
         ...
 
     def trials(self, count: int) -> Trials:
@@ -124,11 +124,11 @@ def inverse_cdf(probs: Tensor, uniforms: Tensor) -> Tensor:
     """
     cdf = probs.double().cumsum(dim=-1)
     if not cdf.is_cpu:
-        # Sums made in parallel may fall or rise by a rounding where nothing was added.
+        # Parallel sums may fall or rise by a rounding error where nothing was added.
         cdf = torch.where(probs > 0, cdf, 0.0).cummax(dim=-1).values
     # The product stays below the total, and so before the end: a float64 below 1 is at most
     # 1 - 2^-53, which takes more than half a unit in the last place off any other number.
-    # Only where there is no law at all, of NaN or of zeros, would a search end behind the last.
+    # Only where there is no law at all (NaN or zeros) could a search end past the last token.
     found = torch.searchsorted(cdf, uniforms * cdf[..., -1:], right=True)
     return found.clamp_(max=cdf.shape[-1] - 1)
 
@@ -142,7 +142,7 @@ class SeededDraws:
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
-        self._before: list[Tensor] = []  # states before positions were looked ahead at
+        self._before: list[Tensor] = []  # generators' states before looking ahead
 
     def _uniforms(self, *shape: int) -> Tensor:
         """[R, *shape] in [0, 1), float64."""
@@ -166,7 +166,7 @@ class SeededDraws:
 
     def by_position(self, count: int) -> SeededPositions:
         self._before = [generator.get_state() for generator in self.generators]
-        # One number a call, as plain decoding draws them: on a GPU larger calls give others.
+        # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
         return SeededPositions(torch.cat([self._uniforms(1) for _ in range(count)], dim=1))
 
     def settle(self, emitted: Sequence[int]) -> None:

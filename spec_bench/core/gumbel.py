@@ -29,10 +29,10 @@ def gumbel_top_k(log_q: Tensor, gumbel: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
-    """The law that each of several tokens was drawn from, those before it being gone.
+    """The law that each of several tokens was drawn from, with those before it removed.
 
     In log space: at a temperature of 0.01 the first token may have all the mass that float32 can
-    tell from 1, and the law of the second is made of what underflows beside it.
+    tell from 1, and the law of the second consists of what underflows beside it.
 
     Args:
         log_q: [B, V] log-probabilities, -inf outside the support.
@@ -47,7 +47,7 @@ def laws_without_replacement(log_q: Tensor, tokens: Tensor) -> Tensor:
         return first
     before = tuple(tuple(min(i, j) for i in range(count - 1)) for j in range(count - 1))
     drawn = tokens[:, constant(before, tokens.device)]  # [B, C - 1, C - 1], repeating the last
-    # Not -inf: a softmax of nothing else is NaN.
+    # Not -inf: the softmax of nothing but -inf is NaN.
     gone = torch.finfo(log_q.dtype).min
     later = log_q.unsqueeze(1).repeat(1, count - 1, 1).scatter_(-1, drawn, gone)
     return torch.cat([first, later.softmax(dim=-1)], dim=1)
@@ -72,5 +72,5 @@ def truncated_gumbel(phi_tilde: Tensor, bound: Tensor) -> Tensor:
     # log(1 - exp(gap)); at the maximum itself it is -inf, so v = -inf and psi = bound.
     v = bound - phi_tilde + gap.expm1_().neg_().log_()
     psi = bound - softplus(v, threshold=40)
-    # Where there is no parent, or none of its children, infinities were taken from one another.
+    # Without a parent, or without its children, infinities were subtracted from each other.
     return psi.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

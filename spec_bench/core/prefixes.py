@@ -1,6 +1,6 @@
 """Beams of equal length as one tree: shared prefixes found and merged by tensor operations.
 
-ReDrafter (arXiv 2403.09919), Listing 1, with its axes mended. Letters: R rows, W beams, L tokens.
+ReDrafter (arXiv 2403.09919), Listing 1, with axes corrected. Letters: R rows, W beams, L tokens.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def prefix_match(beams: Tensor) -> Tensor:
 def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     """A tree per row with one node for every distinct prefix.
 
-    Levels are as wide as the row with most prefixes needs. Off the host, which would have to wait
-    to know, they are as wide as there are beams. What a level has too many are absent nodes at its
-    end.
+    On a CPU a level is as wide as the row with most prefixes needs. On other devices, where the
+    host would have to wait to know, it is as wide as there are beams. Surplus nodes are absent ones
+    at the level's end.
 
     Args:
         root: [R] the last committed tokens.
-        beams: [R, W, L] best first; so siblings stand best first too.
+        beams: [R, W, L] best first; so siblings come best first too.
 
     Returns:
         The tree, proposals one-hot.

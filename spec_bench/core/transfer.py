@@ -1,7 +1,7 @@
 """From the host to the device: constants once, an iteration's numbers in one copy.
 
-Every ``torch.tensor(..., device="cuda")`` copies from pageable memory, for which the host waits
-until the device has come so far. So what never changes is kept on the device, and what changes with
+Every ``torch.tensor(..., device="cuda")`` copies from pageable memory, and the host waits
+until the device gets there. So what never changes is kept on the device, and what changes with
 every iteration is packed, pinned and copied at once, while the host goes on.
 """
 
@@ -19,7 +19,7 @@ _ALIGNED = 8  # bytes; the largest item there is
 
 
 def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers that never change, as a tensor that is made once a device. Nobody writes to it.
+    """Numbers that never change, as a tensor made once per device. Nobody writes to it.
 
     Args:
         values: numbers of one type, or tuples of such numbers of equal length.
@@ -33,7 +33,7 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=1024)
 def constant_of_type(values: tuple[Any, ...], kind: str, device: torch.device) -> Tensor:
-    """``constant``; the type tells (0, 1) from (False, True), which are equal to one another."""
+    """``constant``; the type tells (0, 1) from (False, True), which compare equal."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)
 
@@ -74,13 +74,13 @@ class Known(list[Any]):
         return part
 
     def on(self, device: torch.device) -> Tensor:
-        """The numbers as a tensor of a device; copied there if they have not been yet."""
+        """The numbers as a tensor on a device, copied there unless they already are."""
         if self._there is None or self._there.device != device:
             self._there = torch.tensor(self, device=device)
         return self._there
 
     def plus(self, offset: int) -> Known:
-        """Each number and ``offset``; nothing is copied to where the numbers are already."""
+        """Each number plus ``offset``; nothing is copied to a device that has the numbers."""
         if not offset:
             return self
         more = Known([number + offset for number in self])
@@ -89,7 +89,7 @@ class Known(list[Any]):
         return more
 
     def repeated(self, times: int) -> Known:
-        """Each number so many times, one after the other."""
+        """Each number ``times`` times in a row."""
         more = Known([number for number in self for _ in range(times)])
         if self._there is not None:
             more._there = self._there.repeat_interleave(times)
@@ -139,7 +139,7 @@ def to_device(parts: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
     Args:
         parts: on the host, of any shapes and types.
-        device: where they go; on a CPU they stay what they are.
+        device: where they go; on a CPU they stay as they are.
     """
     if device.type == "cpu":
         return list(parts)

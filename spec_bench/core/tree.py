@@ -5,8 +5,8 @@ can have at most. What varies is tokens, parents, and which nodes are really the
 top-p can leave a node with fewer children than the shape allows. Node 0 is the root, the last
 committed token. Duplicate tokens among siblings are kept: i.i.d. draws need them.
 
-Where a row's nodes stand on other levels than its neighbours' (dynamic trees) the shape fixes their
-number alone (``FlatShape``), and each row says its nodes' depths itself.
+Where rows differ in the levels of their nodes (dynamic trees), the shape fixes only the number of
+nodes (``FlatShape``), and each row states its nodes' depths itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spec_bench.core.transfer import constant, places
 
 Siblings = Literal["iid", "without_replacement", "deterministic", "top_and_sampled"]
 """How the children of one node are drawn: the law that a node rule is exact for. Of
-``top_and_sampled`` ones the first are drawn from what the draft's best leave, and those follow."""
+``top_and_sampled`` ones the first are drawn from the draft without its best; the best follow."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TreeShape:
 
     @property
     def inner(self) -> int:
-        """How many nodes, the first ones, may have children."""
+        """How many nodes, counted from the first, may have children."""
         return self.starts[self.depth]
 
     @cached_property
@@ -73,26 +73,26 @@ class TreeShape:
         return slice(self.starts[level], self.starts[level + 1])
 
     def in_equal_shares(self, level: int) -> bool:
-        """Whether the children of a level's nodes stand parent by parent, equally many each."""
+        """Whether the children of a level's nodes come parent by parent, equally many each."""
         nodes, below = self.starts[level + 1] - self.starts[level], self.levels[level]
         return nodes == 1 or (not self.ragged and nodes == below / self.children[level])
 
 
 @dataclass(frozen=True)
 class FlatShape(TreeShape):
-    """So many nodes on at most so many levels; which stands on which differs from row to row.
+    """A number of nodes on at most a number of levels; which node is on which varies by row.
 
-    Each level below the root is all nodes: a node's parent alone says where it hangs.
+    Each level below the root is all nodes: only a node's parent says where it hangs.
 
     Attributes:
-        busy: most nodes of a level that have children.
+        busy: the most nodes of one level that have children.
     """
 
     busy: int = 1
 
     @classmethod
     def of(cls, nodes: int, depth: int, children: tuple[int, ...], busy: int) -> FlatShape:
-        """So many nodes, the root not counted."""
+        """A shape of ``nodes`` nodes, the root not counted."""
         return cls((nodes,) * depth, children, True, busy)
 
     @cached_property
@@ -127,17 +127,17 @@ class Tree:
             included: the tree-attention mask.
         q: per level, [R, F, D, V] what each of D drafts proposes below each of the F nodes above;
             a node's j-th child was drawn from draft j mod D. None where the proposals are one-hot
-            (deterministic siblings) or stand in ``log_q``.
+            (deterministic siblings) or in ``log_q``.
         log_q: per level, [R, F, V] the log of what the one draft proposes, in place of ``q``. What
-            is left of a sharp law once its likeliest tokens are drawn has no other home: float32
+            is left of a sharp law once its likeliest tokens are drawn fits only here: float32
             holds no probability below 1e-38.
         siblings: how the children of a node are drawn.
-        sampled: of top-and-sampled siblings how many are drawn, or all where there are fewer.
-        largest: [R, ...] of the logits that each level was grown from, the largest ones: where one
-            is no number, no law could be made.
-        rearranged: whether its nodes stand elsewhere than the drafter ran them, or were not run.
+        sampled: how many of top-and-sampled siblings are drawn; all, if there are fewer.
+        largest: [R, ...] the largest of the logits that each level was grown from: if one is not
+            a number, no law could be made.
+        rearranged: whether its nodes are not where the drafter ran them, or were not run.
         carried: what a policy carries from one level to the next; nobody else reads it.
-        own_depths: [R, N] of a flat shape the depth of every node.
+        own_depths: [R, N] the depth of every node, for a flat shape.
     """
 
     own_depths: Tensor | None = None
@@ -174,8 +174,8 @@ class Tree:
         Args:
             shape: of 1 + n nodes.
             root: [R] token ids.
-            below: of each node below the root token, parent, depth and whether it is there, [R, n];
-                where it is not, its parent is another one's.
+            below: token, parent, depth and presence of every node below the root, [R, n] each; an
+                absent node has another one's parent.
             laws: [R, 1 + n, V] the log of what was proposed below each node; None where the
                 proposals are one-hot.
         """

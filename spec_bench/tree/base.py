@@ -1,7 +1,7 @@
 """What a tree policy is: a decoder's ``tree`` block with its types, and how a tree grows by it.
 
 A policy is a frozen dataclass whose fields are the block's keys. It says everything that others
-need to know of it: which shorthand it takes, how siblings are drawn, which shape its trees have,
+need to know: which shorthand it takes, how siblings are drawn, which shape its trees have,
 and the smallest trees that audit it. ``@policy("name")`` registers it.
 """
 
@@ -30,8 +30,8 @@ class Policy(ABC):
     Attributes:
         name: under which it is registered.
         takes: the shorthand that it takes, in words, for messages.
-        drafters: the kinds of drafter that it goes with; None: every one that goes level by level.
-        shared: keys that a rule which has them too must set alike.
+        drafters: the kinds of drafter that it works with; None: all that draft level by level.
+        shared: keys that must be equal in a rule that has them too.
     """
 
     name: ClassVar[str]
@@ -42,12 +42,12 @@ class Policy(ABC):
     @classmethod
     @abstractmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        """The keys that a shorthand sets; None where the policy takes another form."""
+        """The keys that a shorthand sets; None if the policy takes another form."""
 
     @property
     @abstractmethod
     def spec(self) -> str:
-        """The shorthand, as it stands in the results table."""
+        """The shorthand, as in the results table."""
 
     @property
     def several_drafts(self) -> bool:
@@ -55,7 +55,7 @@ class Policy(ABC):
         return False
 
     def under(self, tree_attention: bool) -> Policy:
-        """The policy where the target runs a tree as one row, or each path as its own.
+        """The policy when the target runs a tree as one row, or each path as its own.
 
         Raises:
             ValueError: its trees cannot be run so.
@@ -96,9 +96,9 @@ class GrownTree(Policy):
 
     Attributes:
         merge_copies: whether nodes with equal prefixes count as one node when the tree is walked
-            (K independent paths), or each node stands for itself.
+            (K independent paths); otherwise each is its own.
         fixed_parents: whether a node's parent follows from the shape alone.
-        varies: whether trees have another form in every call: where a path ends is no rejection,
+        varies: whether trees have another form in every call: the end of a path is no rejection,
             and a batch's trees are as deep as its deepest.
     """
 
@@ -118,7 +118,7 @@ class GrownTree(Policy):
 
     @property
     def slots(self) -> int:
-        """Most nodes that stand in a cache at one time, the root and a batch's filling included."""
+        """Most nodes in a cache at one time, the root and a batch's filling included."""
         return self.shape.size
 
     @abstractmethod
@@ -141,7 +141,7 @@ class GrownTree(Policy):
         """
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
-        """Numbers that planting these trees will want on the device: they go there together."""
+        """Numbers that planting these trees needs on the device: they go there together."""
         return drafting.needs(committed)
 
     def plant(

@@ -1,6 +1,6 @@
 """Several sequences at once: the beams of beam sampling, beam search and DSBD.
 
-They are no trees that are walked; ``decode.beam_decoder`` drafts and verifies them.
+They are not walked as trees; ``decode.beam_decoder`` drafts and verifies them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
 @policy("beam_root")
 @dataclass(frozen=True)
 class BeamRoot(Policy):
-    """Beams that nobody drafts.
+    """Beams without a draft.
 
     Attributes:
         width: how many.
@@ -45,7 +45,7 @@ class Beams(Policy):
     """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3).
 
     Attributes:
-        width: W_S, draft beams a layer.
+        width: W_S, draft beams per layer.
         depth: gamma, draft layers.
         threshold: t, with what probability a layer must reach its width.
         least: W_min.

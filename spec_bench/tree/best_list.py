@@ -3,7 +3,7 @@
 With positional acceptance (Sequoia, arXiv 2402.12374, Definition 3.1) a node's k-th child at depth
 d is accepted with probability a[d][k] once the node is reached, whatever the tokens. A tree is then
 worth the sum over its nodes of the product along each path. Recursive rejection without replacement
-fits that: what a child's rank accepts does not hang on siblings drawn later.
+fits that: a rank's acceptance does not depend on siblings drawn later.
 
 Imports no torch; acceptances are plain numbers.
 """
@@ -42,10 +42,10 @@ def expected_accepted(nodes: Sequence[Path], acceptance: Acceptance) -> float:
 
 
 def pooled(acceptance: Acceptance) -> list[list[float]]:
-    """Estimates made to fall with rank, neighbours that do not being averaged (isotonic).
+    """Estimates made to fall with rank, by averaging neighbours that do not (isotonic).
 
-    A later sibling cannot be worth more than an earlier one in truth where draws are exchangeable;
-    where an estimate says so it is noise, which taking the best of would turn into a promise.
+    Where draws are exchangeable, a later sibling cannot truly be worth more than an earlier one;
+    an estimate that says so is noise, which taking the best would turn into a promise.
     """
     made = []
     for ranks in acceptance:
@@ -95,12 +95,12 @@ def best_size(
     sizes: Sequence[int],
     iteration_s: Callable[[Sequence[int]], float],
 ) -> BestList:
-    """The tree that delivers most tokens a second.
+    """The tree that delivers most tokens per second.
 
     Args:
         acceptance: a[d][k]; the deepest level is the deepest tree tried.
         sizes: numbers of nodes to try.
-        iteration_s: seconds of one iteration with so many nodes on each level, as measured.
+        iteration_s: measured seconds of one iteration, given the nodes on each level.
 
     Returns:
         The best of the best trees of each size and depth.

@@ -23,14 +23,14 @@ class BestNodes(DynamicTree):
 
     EAGLE-2 (arXiv 2406.16858, section 4): the likeliest W nodes of a level are run, each with its W
     likeliest children; of all W + (L - 1) W^2 candidates the best N are kept. OPT-Tree (arXiv
-    2406.17276, Algorithm 1) keeps the same, which is the tree of the largest expected number of
-    accepted tokens if the draft were the target, and drafts on only while that number grows.
+    2406.17276, Algorithm 1) keeps the same, the tree that would have the most expected accepted
+    tokens if the draft were the target, and drafts on only while that number grows.
     Probabilities are those of temperature 1, whatever the text is sampled at. Nothing is drawn:
-    the proposals are one-hot, and any choice among them is lawful.
+    the proposals are one-hot, and any choice among them is allowed.
 
     Attributes:
         width: W; EAGLE-2 takes 10.
-        depth: L; 6 there (its "depth" 5 counts the levels behind the first).
+        depth: L; 6 there (its "depth" 5 counts the levels after the first).
         total: N; 59 there (its 60 counts the root).
         gain: drafts on only while the last level raised the expected number of accepted tokens by
             more than this (OPT-Tree's threshold); null: always.
@@ -64,7 +64,7 @@ class BestNodes(DynamicTree):
 
 
 def expected(levels: Sequence[Candidates], total: int) -> Tensor:
-    """[R] tokens that the best ``total`` candidates would have accepted of the draft's own law."""
+    """[R] tokens that the draft's own law would accept of the best ``total`` candidates."""
     sizes = [level.value.shape[1] for level in levels]
     parts = zip(levels, kept(levels, total).split(sizes, dim=1), strict=True)
     return sum(

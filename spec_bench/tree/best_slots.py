@@ -18,18 +18,18 @@ from spec_bench.tree.dynamic import DynamicTree
 @policy("best_slots")
 @dataclass(frozen=True)
 class BestSlots(DynamicTree):
-    """The N slots of largest value, each filled with a token drawn.
+    """The N slots of largest value, each filled with a drawn token.
 
     DySpec (arXiv 2410.11744, section 4) keeps a heap of open slots (node, next sibling), worth the
     draft's probability of the node's path times its mass not drawn yet; the best slot is taken, a
     token drawn into it, and two slots open: below the new node and beside it. Neither is worth more
-    than the slot taken, so that the heap's N slots are the N of largest value, and they can be
-    found level by level: below each node W siblings are drawn, and of all slots the best stay.
+    than the slot taken, so the heap's N slots are the N of largest value and can be found level by
+    level: below each node W siblings are drawn, and the best of all slots stay.
 
-    A slot is taken for what was drawn before it, never for its own token, and so every rule for
-    siblings drawn without replacement is exact. Choosing by the probability of the token drawn is
-    not. It is DySpec's own tree where W is at least N; a smaller W draws at most W siblings of a
-    node, and below the W likeliest nodes of a level.
+    A slot is chosen by what was drawn before it, never by its own token, so every rule for siblings
+    drawn without replacement is exact. Choosing by the probability of the drawn token is not. If W
+    is at least N this is DySpec's own tree; a smaller W draws at most W siblings of a node, and
+    only below the W likeliest nodes of a level.
 
     Attributes:
         width: W.
@@ -53,7 +53,7 @@ class BestSlots(DynamicTree):
         mass = drawn.exp()
         left = (1 - (mass.cumsum(dim=-1) - mass)).clamp(min=0.0)
         value = torch.where(there, above + left.log(), -torch.inf)
-        # By a rounding a token may have more mass than was left.
+        # By a rounding error a token may have more mass than was left.
         score = torch.minimum(above + drawn, value)
         return tokens, score, value, None if deterministic else log_q
 

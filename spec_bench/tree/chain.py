@@ -19,7 +19,7 @@ from spec_bench.tree.widths import grow_iid
 @policy("root")
 @dataclass(frozen=True)
 class Root(GrownTree):
-    """No tree, which makes the decoding loop autoregressive."""
+    """No tree: the decoding loop is autoregressive."""
 
     takes = "'-' (no tree)"
     drafters = ("none",)

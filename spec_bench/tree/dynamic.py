@@ -1,9 +1,9 @@
 """Dynamic trees: drafted wider than they are verified, of another form in every iteration.
 
 Below each node of a level's frontier hang candidates; the likeliest of them are the next frontier,
-which the drafter runs. Of all candidates those of the largest values are kept and verified. What a
-value is, is the policy's; it never exceeds the parent's, nor an earlier sibling's, so that a tree
-comes out. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level,
+which the drafter runs. The candidates of largest value are kept and verified. The policy defines
+the value; it never exceeds the parent's, nor an earlier sibling's, so that the kept nodes form a
+tree. Letters: R rows, F frontier nodes, W children of each, C = F W candidates of a level,
 N nodes kept, L levels, V vocabulary.
 """
 
@@ -30,7 +30,7 @@ from spec_bench.tree.base import GrownTree, scores_below, within_bounds
 
 
 class Candidates(NamedTuple):
-    """One level of what may be kept.
+    """One level of candidates.
 
     Attributes:
         tokens: [R, C] child by child of the first frontier node, then of the next.
@@ -52,7 +52,7 @@ class DynamicTree(GrownTree):
     """At most N nodes on at most L levels, ``WxL@N``.
 
     Attributes:
-        width: W, children of a node that are looked at, and nodes of a level that are run.
+        width: W, children considered per node, and nodes run per level.
         depth: L.
         total: N, nodes of the tree, the root not counted.
     """
@@ -78,7 +78,7 @@ class DynamicTree(GrownTree):
 
     @cached_property
     def shape(self) -> TreeShape:
-        """Of the frontiers that the drafter runs; the trees verified have shapes of their own."""
+        """The shape of the frontiers that the drafter runs; verified trees have their own."""
         return TreeShape((self.width,) * self.depth, (self.width,) * self.depth)
 
     @property
@@ -98,7 +98,7 @@ class DynamicTree(GrownTree):
     @cached_property
     def _children(self) -> tuple[int, ...]:
         """Bounds on children by level, and an entry that makes them as many as all levels' nodes:
-        random numbers are drawn for so many, whatever a tree looks like.
+        random numbers are drawn for that many, whatever a tree looks like.
         """
         bounds = self.shape.children
         return (*bounds, max(sum(self._most) - sum(bounds), 0))
@@ -120,7 +120,7 @@ class DynamicTree(GrownTree):
         """
 
     def going(self, levels: Sequence[Candidates]) -> Tensor | None:
-        """[R] whether a row drafts on behind these levels; None where all do."""
+        """[R] whether a row drafts on after these levels; None if all do."""
         return None
 
     def plant(
@@ -142,7 +142,7 @@ class DynamicTree(GrownTree):
             levels.append(Candidates(*level, frontier=frontier, log_q=log_q))
             going = self.going(levels)
             if going is not None and going.is_cpu and not going.any():
-                break  # elsewhere the question would stop the device
+                break  # elsewhere asking would stall the device
             ordered = level[1].sort(dim=-1, descending=True, stable=True)
             frontier = ordered.indices[:, : self.width]
             above = ordered.values[:, : self.width]
@@ -165,7 +165,7 @@ class DynamicTree(GrownTree):
         return pad(tokens, missing).flatten(1), score.flatten(1), value.flatten(1)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
-        """Not grown level by level alone."""
+        """Not grown by levels alone."""
         raise AssertionError("a dynamic tree is cut back at its end")
 
 
@@ -183,21 +183,21 @@ def kept(levels: Sequence[Candidates], total: int) -> Tensor:
 def best_of(
     levels: Sequence[Candidates], total: int, grown: Tree, children: tuple[int, ...]
 ) -> Tree:
-    """The tree of the candidates of the largest values, its nodes level by level.
+    """The tree of the candidates of largest value, its nodes level by level.
 
-    Which they are stays on the device, for the host need not know: there are N nodes, wherever they
-    hang. A CPU is asked how many there really are and how deep.
+    Which they are stays on the device; the host need not know: there are N nodes, wherever they
+    hang. Only a CPU is asked how many there really are and how deep.
 
     Args:
         levels: all candidates.
         total: N, how many are kept.
-        grown: the tree of the frontiers, on whose roots the new one stands.
+        grown: the tree of the frontiers, whose roots the new one has.
         children: of the new tree's shape.
     """
     keep = kept(levels, total)
     sizes = tuple((level.value.shape[1], level.frontier.shape[1]) for level in levels)
     count, most = min(total, keep.shape[1]), len(levels)
-    if keep.is_cpu:  # elsewhere the question would stop the device
+    if keep.is_cpu:  # elsewhere asking would stall the device
         count = max(int(keep.sum(dim=1).amax()), 1)
     order = (~keep).byte().sort(dim=1, stable=True).indices[:, :count]
     valid = keep.gather(1, order)
@@ -205,7 +205,7 @@ def best_of(
     depth = torch.where(valid, depths[order], 1)
     if keep.is_cpu:
         most = int(depth.amax())
-    # Candidates are numbered from 1 on, level by level, behind the root; so are those that ran.
+    # Candidates are numbered from 1 on, level by level, after the root; so are those that ran.
     ran = torch.cat([level.frontier for level in levels], dim=1) + firsts
     number = pad(keep.cumsum(dim=1), (1, 0))  # [R, 1 + C] of a candidate's node
     parent = number.gather(1, ran.gather(1, hangs_below[order]))
@@ -234,9 +234,9 @@ def _layout(
         sizes: of each level the candidates and the nodes above that ran.
 
     Returns:
-        Of every candidate which of all nodes that ran it hangs below, and its depth; of every node
-        that ran what its place among its level's candidates lacks to its number among all, whose
-        first is 1. The root, which ran first, has the number 0.
+        For every candidate the node it hangs below, among all that ran, and its depth; for every
+        node that ran what to add to its place among its level's candidates to get its number among
+        all, whose first is 1. The root, which ran first, has the number 0.
     """
     hangs_below: list[int] = []
     depths: list[int] = []

@@ -21,13 +21,13 @@ from spec_bench.tree.chain import Chain
 class DynamicChain(Chain):
     """At most L tokens, each drawn from the draft, until one of them is doubtful.
 
-    The token that stopped the chain stays its last: what is drafted may depend on all tokens drawn,
-    but a token that was drawn must be verified. In a batch a row that has stopped waits for the
-    others, its further nodes being absent; random numbers are drawn for L tokens in any case.
+    The token that stopped the chain stays its last: drafting may depend on all tokens drawn, but
+    every token drawn must be verified. In a batch a row that has stopped waits for the others, with
+    absent nodes from there on; random numbers are drawn for L tokens in any case.
 
     Attributes:
         depth: L.
-        confidence: stops behind a token that the draft gives less than this at temperature 1,
+        confidence: stops after a token that the draft gives less than this at temperature 1,
             whatever the text is sampled at (0.4 by default in transformers >= 4.45,
             ``assistant_confidence_threshold``).
         path: stops where the product of these probabilities is less than this; null: never. See
@@ -74,7 +74,7 @@ class DynamicChain(Chain):
 
 
 def skip(draws: Draws, levels: int, tree: Tree) -> None:
-    """Draws the random numbers of so many levels of one token that are not grown."""
+    """Draws the random numbers of ``levels`` levels of one token that are not grown."""
     surely = torch.ones((len(tree.tokens), 1, 1), dtype=torch.float64, device=tree.tokens.device)
     for _ in range(levels):
         draws.categorical(surely, 1)
@@ -94,8 +94,8 @@ def worth_drafting(
 ) -> float:
     """The least path probability at which one more draft token pays: ``DynamicChain.path``.
 
-    A token more is worth P(all so far accepted) x P(it is accepted) tokens, and costs its draft
-    pass and what it adds to the target's, in which plain time delivers so many tokens a second.
+    One more token is worth P(all so far accepted) x P(it is accepted) tokens. It costs its draft
+    pass and what it adds to the target's; in that time ``tokens_per_s`` would be delivered anyway.
 
     Args:
         acceptance: of the next token, expected.
@@ -104,7 +104,7 @@ def worth_drafting(
         more_target_s: seconds that one more node adds to a target pass.
 
     Returns:
-        The threshold, at most 1; where nothing is ever accepted, 1.
+        The threshold, at most 1; 1 if nothing is ever accepted.
     """
     cost = tokens_per_s * (draft_s + more_target_s)
     return min(cost / acceptance, 1.0) if acceptance > 0 else 1.0

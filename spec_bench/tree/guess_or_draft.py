@@ -24,8 +24,8 @@ from spec_bench.tree.widths import grow_iid
 class GuessOrDraft(Chain):
     """At most L tokens looked up, one-hot; or L tokens drawn from the draft model.
 
-    A token looked up is a draw from a one-hot law, so that a rule for drawn tokens is exact for
-    either. The model runs where some row of the batch has no match.
+    A token looked up is a draw from a one-hot law, so a rule for drawn tokens is exact for either.
+    The model runs if some row of the batch has no match.
 
     Attributes:
         depth: L.

@@ -1,4 +1,4 @@
-"""A tree of guesses that come whole, each row's as large as what there is to guess."""
+"""A tree of guesses made at once, each row's as large as there is something to guess."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from spec_bench.tree.sizes import Rectangle
 class Guessed(Rectangle):
     """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
 
-    An iteration's tree is as deep and as wide as its largest row needs, a root where no row has
-    anything to guess; the random numbers drawn are those of the largest tree, whatever was found.
+    An iteration's tree is as deep and as wide as its largest row needs, just a root if no row has
+    a guess; the random numbers drawn are always those of the largest tree.
 
     Attributes:
         width: W.
@@ -81,7 +81,7 @@ class Guessed(Rectangle):
 
 
 def _packed(root: int, levels: Sequence[Sequence[Guess]], counts: Sequence[int]) -> list[list[int]]:
-    """One row's tokens, parents and whether each node is there, absent nodes last of a level."""
+    """One row's tokens, parents and whether each node is there, absent nodes last in a level."""
     nodes = [(root, 0, 1)]
     for level, count in enumerate(counts):
         mine = levels[level] if level < len(levels) else ()

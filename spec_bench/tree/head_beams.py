@@ -22,7 +22,7 @@ from spec_bench.tree.sizes import Rectangle
 class HeadBeams(Rectangle):
     """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
 
-    The beams come whole from the head, so nothing is grown level by level here. Given the state
+    The head gives whole beams, so nothing is grown level by level here. Given the state
     they are deterministic: exact verification takes them as one-hot proposals in order of rank.
 
     Attributes:

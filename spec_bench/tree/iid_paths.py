@@ -24,7 +24,7 @@ class IidPaths(GrownTree):
     Paths are kept apart even where they agree; the walk treats equal prefixes as one node whose
     candidates are the next tokens of all paths still alive, with multiplicity. Or they are merged:
     a node for every distinct prefix, copies absent. Then a node's children are drawn without
-    replacement: that another distinct token came says nothing of which one it is.
+    replacement: that one more distinct token came says nothing about which one.
 
     Attributes:
         paths: K.

@@ -31,7 +31,7 @@ _FILE = Path(__file__).with_name("node_lists.yaml")
 
 @functools.cache
 def node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The named lists that ship: published ones and those built for the embedded heads."""
+    """The named lists shipped here: published ones and those built for the embedded heads."""
     named = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     return {name: tuple(tuple(node) for node in nodes) for name, nodes in named.items()}
 
@@ -121,8 +121,8 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
     """Medusa's sparse tree: the nodes that add most to the expected accepted length.
 
     Medusa (arXiv 2401.10774, section 2.3.3): with a_k(n) the accuracy of head k's n-th guess, a
-    node is worth the product of the accuracies along its path, as if heads erred independently;
-    the node of the largest worth among those whose parent is in the tree is added again and again.
+    node is worth the product of the accuracies along its path, as if heads erred independently.
+    Each step adds the node of largest worth among those whose parent is in the tree.
 
     Args:
         accuracies: per head, per rank from the best on: the share of positions whose right token
@@ -134,7 +134,7 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
 
     Raises:
         ValueError: fewer than one node, more than these heads and ranks make, or an accuracy that
-            is no probability.
+            is not a probability.
     """
     widths = [len(head) for head in accuracies]
     most = sum(prod(widths[: depth + 1]) for depth in range(len(widths)))
@@ -148,7 +148,7 @@ def greedy_node_list(accuracies: Sequence[Sequence[float]], nodes: int) -> list[
             if not 0 <= accuracy <= 1:
                 raise ValueError(f"accuracies are shares between 0 and 1, got {accuracy}")
     chosen: list[tuple[int, ...]] = []
-    # Of equal worth the shallower node is taken, then the better ranked one.
+    # Among equals the shallower node is taken, then the better ranked one.
     waiting: list[tuple[float, int, tuple[int, ...]]] = [
         (-accuracy, 1, (rank,)) for rank, accuracy in enumerate(accuracies[0])
     ]

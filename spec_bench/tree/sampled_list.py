@@ -22,8 +22,8 @@ from spec_bench.tree.node_list import NodeList
 class SampledList(NodeList):
     """Node (1, 0) is the first child drawn of the second child drawn; siblings are distinct.
 
-    The list is fixed before anything is drawn, and ranks are the order of drawing, so that a node
-    is there or not whatever its token: recursive rejection and traversal verification are exact.
+    The list is fixed before anything is drawn, and ranks are the order of drawing, so a node's
+    presence does not depend on its token: recursive rejection and traversal verification are exact.
 
     Attributes:
         nodes: the name of a list that ships, or paths of ranks; every node's parent and earlier

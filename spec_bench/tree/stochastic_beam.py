@@ -22,7 +22,7 @@ class StochasticBeam(Rectangle):
     """The W sequences with the largest perturbed log-probability at every level.
 
     RSD Algorithm 8 with its Algorithm 9 corrected: the beam keeps the best (parent, token) pairs by
-    the *truncated* value psi. Nodes of a level stand in decreasing psi, so siblings are met in
+    the *truncated* value psi. A level's nodes are in decreasing psi, so siblings are met in
     decreasing psi, the one order for which recursive rejection is exact. Nothing that follows may
     depend on how many children a node got.
 

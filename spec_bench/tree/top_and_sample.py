@@ -25,7 +25,7 @@ class TopAndSample(Branching):
 
     Attributes:
         widths: children per node at each level.
-        sampled: how many of them are drawn, or all where there are fewer.
+        sampled: how many of them are drawn; all, if there are fewer.
     """
 
     sampled: Count = 1

@@ -1,9 +1,9 @@
-"""Which walk a device is given: node by node where that is cheap, all nodes at once elsewhere.
+"""Which walk a device gets: node by node where that is cheap, all nodes at once elsewhere.
 
-A CPU warps and judges the visited nodes alone, a level at a time, and a single row's children one
-by one. A GPU does every small step in
-the time that the host takes to ask for it; so there all nodes are warped in one call and judged in
-one, and the walk is a look-up of what was decided. The numbers are the same, and so is the path.
+A CPU warps and judges only the visited nodes, a level at a time, and a single row's children one by
+one. On a GPU every small step takes as long as the host needs to ask for it; so all nodes are
+warped in one call and judged in one, and the walk only looks up what was decided. The numbers are
+the same, and so is the path.
 
 Letters: R rows, N nodes, n of them above the leaves, C children of one node, V vocabulary.
 """
@@ -27,7 +27,7 @@ from spec_bench.verify.verdict import NodeRule, Verdict
 from spec_bench.verify.walk import WalkResult, walk_down
 
 Law = TypeVar("Law")
-_MOST = 2**29  # numbers that the draft's laws of all nodes may be
+_MOST = 2**29  # most numbers that the draft's laws of all nodes may hold
 
 
 def walk(
@@ -57,9 +57,9 @@ def look_up(
     *,
     merge_copies: bool = False,
 ) -> WalkResult:
-    """Judges all nodes at once; where each leads is then looked up from the root on.
+    """Judges all nodes at once, then looks up where each leads from the root on.
 
-    Same arguments, draws and result as ``walk_down``; ``draws`` must know its choices beforehand.
+    Same arguments, draws and result as ``walk_down``; ``draws`` must know its choices in advance.
     """
     shape, device = tree.shape, logits.device
     rows, inner = tree.tokens.shape[0], shape.inner
@@ -86,22 +86,22 @@ def descended(tree: Tree, children: Tensor, passed: Tensor) -> tuple[Tensor, Ten
         passed: [R, n, C].
 
     Returns:
-        [R, L + 1], the last node again where a path ends early, and [R].
+        [R, L + 1], the last node repeated where a path ends early, and [R].
     """
     shape, (rows, inner, _) = tree.shape, children.shape
-    # Children stand in the order drawn, so the first that passes is the one of lowest number.
+    # Children are in the order drawn, so the first that passes has the lowest number.
     first = torch.where(passed, children, shape.size).amin(dim=-1)
     leads_to = torch.where(first < shape.size, first, places(inner, first.device))
     path = [constant(((0,),) * rows, first.device)]
     for _ in range(shape.depth):
-        # A leaf leads nowhere; nobody asks one, for no path is longer than the tree is deep.
+        # A leaf leads nowhere and is never asked: no path is longer than the tree is deep.
         path.append(leads_to.gather(1, path[-1]))
     accepted = tree.depths.expand(rows, -1).gather(1, path[-1]).squeeze(1)
     return torch.cat(path, dim=1), accepted
 
 
 def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
-    """Whether all nodes' laws are of one kind and of a bearable size, and all that judge known."""
+    """Whether all nodes' laws are of one kind and not too large, and each node's rule is known."""
     if not tree.shape.depth or (tree.own_depths is not None and not callable(rule)):
         return False
     for held in (tree.log_q, tree.q):
@@ -121,7 +121,7 @@ def _judged(
     Args:
         tree: the trees.
         p: [R, N, V].
-        rule: for all nodes, or one a level.
+        rule: for all nodes, or one per level.
         tokens: [R, n, C].
         valid: [R, n, C].
     """
@@ -163,11 +163,11 @@ def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
 
 
 def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
-    """Numbers [R, n, C] of every node's children in the order drawn, and which are there.
+    """Numbers [R, n, C] of every node's children in the order drawn, and which exist.
 
     Args:
         tree: the trees.
-        merge_copies: whether nodes with equal prefixes have their children in common.
+        merge_copies: whether nodes with equal prefixes share their children.
     """
     shape, device = tree.shape, tree.tokens.device
     table = _table(shape)
@@ -189,7 +189,7 @@ def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
 
 
 def _same_prefix(tree: Tree) -> Tensor:
-    """[R, n, n] whether two nodes above the leaves stand for the same tokens from the root on."""
+    """[R, n, n] whether two nodes above the leaves have the same tokens from the root on."""
     shape, device = tree.shape, tree.tokens.device
     inner = shape.inner
     upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
@@ -215,8 +215,8 @@ Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
 
 @lru_cache(maxsize=256)
 def _table(shape: TreeShape) -> Table | None:
-    """Children of every node and whether there are so many, where children stand parent by parent
-    in equal shares; else None.
+    """Every node's children and which exist; None unless they come parent by parent, equally many
+    each.
     """
     width, numbers, there = _width(shape), [], []
     for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
@@ -233,9 +233,7 @@ def _table(shape: TreeShape) -> Table | None:
 
 
 def _tests(tree: Tree, width: int) -> Tensor:
-    """[n, C] or [R, n, C] which of a walk's tests decides about a child: a level's, whatever the
-    node.
-    """
+    """[n, C] or [R, n, C] which of a walk's tests decides about a child; only its level matters."""
     shape, device = tree.shape, tree.tokens.device
     by_level = _tests_of_levels(shape, width)
     if tree.own_depths is not None:
@@ -245,7 +243,7 @@ def _tests(tree: Tree, width: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _tests_of_levels(shape: TreeShape, width: int) -> tuple[tuple[int, ...], ...]:
-    """[L + 1, C] the tests of each level's children; the deepest has none, and any stand there."""
+    """[L + 1, C] the tests of each level's children; arbitrary for the deepest, which has none."""
     before, tests = 0, []
     for most in shape.children[: shape.depth]:
         tests.append(tuple(before + min(child, most - 1) for child in range(width)))

@@ -1,9 +1,8 @@
 """What a verification rule is: a decoder's ``verifier`` block with its types, and its exactness.
 
-``@rule("name", siblings=..., mark=...)`` stands above a node rule, a pure function whose parameters
-by keyword are the block's keys; or above a frozen dataclass, where deciding takes more than one
-node at a time. Either says for which ways of drawing siblings it is exact, and the audit checks
-just that.
+``@rule("name", siblings=..., mark=...)`` decorates a node rule, a pure function whose keyword
+parameters are the block's keys; or a frozen dataclass, where deciding takes more than one node at a
+time. Either says for which ways of drawing siblings it is exact, and the audit checks just that.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Verifier:
         declared: how the output's law relates to the target's.
         several_drafts: whether each child of a node may come from a draft of its own.
         library: whose code decides; "": ours.
-        policies: the tree policies that it goes with; None: as its kind of verifier says.
+        policies: the tree policies that it works with; None: all that its kind of verifier takes.
     """
 
     name: ClassVar[str]
@@ -79,7 +78,7 @@ class Verifier:
 
     @property
     def said(self) -> str:
-        """The rule and the settings that its exactness hangs on, for messages."""
+        """The rule and the settings that its exactness depends on, for messages."""
         hung = sorted({key for needed in self.laws.values() for key in needed})
         values = [f"{key}: {str(getattr(self, key)).lower()}" for key in hung]
         return " with ".join([self.name, *([", ".join(values)] if values else [])])
@@ -95,7 +94,7 @@ class TreeVerifier(Verifier):
     walk: ClassVar[Walk] = staticmethod(walk_nodes)
 
     def judge(self, depth: int) -> Any:
-        """What the walk judges by: a node rule, one per level, or what else the walk takes.
+        """What the walk judges by: a node rule, one per level, or whatever else it takes.
 
         Args:
             depth: L.
@@ -103,7 +102,7 @@ class TreeVerifier(Verifier):
         raise NotImplementedError
 
     def check(self, tree: str, shape: TreeShape, siblings: Siblings, drafts: int) -> None:
-        """Whether the rule fits a tree; one that is not exact fits any.
+        """Checks that the rule fits a tree; one that is not exact fits any.
 
         Args:
             tree: name of the policy.
@@ -133,7 +132,7 @@ class NodeVerifier(TreeVerifier):
 
     Attributes:
         function: the node rule.
-        steps: the same child by child, where one child can be judged without those behind it.
+        steps: the same child by child, where one child can be judged without those after it.
     """
 
     function: ClassVar[Callable[..., Any]]
@@ -149,9 +148,9 @@ class BeamVerifier(Verifier):
     """Verifies the beams of several sequences at once.
 
     Attributes:
-        policy: the tree policy that it goes with.
+        policy: the tree policy that it works with.
         models: draft models that it uses.
-        searches: whether the likeliest beams go on, instead of beams that are drawn.
+        searches: whether the likeliest beams go on, instead of drawn ones.
         length_penalty: the answer is the beam with the largest log-likelihood / length^penalty.
         one_cache: whether only the best output beam of an iteration goes on.
     """

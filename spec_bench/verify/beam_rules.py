@@ -1,4 +1,4 @@
-"""The rules for several sequences at once; what they decide stands in ``verify.beams``."""
+"""The rules for several sequences at once; how they decide is in ``verify.beams``."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class BeamRejection(BeamVerifier):
     @property
     def mark(self) -> Lossless:
         # With one cache an iteration's beams have the beam law given its input beam, but choosing
-        # the best of them to go on is no part of that law.
+        # the best of them to go on is not part of that law.
         return "approximate" if self.one_cache else self.declared

@@ -1,10 +1,10 @@
-"""Beam verification: which draft beams of one layer stand, and how many are asked for.
+"""Beam verification: which draft beams of one layer are accepted, and how many are wanted.
 
-DSBD (arXiv 2409.16560), section 3, with its misprints mended: a draft is accepted with
-min(1, p'/q), not the inverse (Algorithm 1, line 16); P(m, 0) and the k = 0 term of eq. 5 are there;
+DSBD (arXiv 2409.16560), section 3, with its misprints corrected: a draft is accepted with
+min(1, p'/q), not the inverse (Algorithm 1, line 16); P(m, 0) and the k = 0 term of eq. 5 are added;
 a draft whose parent was rejected counts as one more rejection instead of being dropped.
 
-Pure functions but for ``verify_layer``, whose trials come from outside. Letters: R rows, T draft
+Pure functions except ``verify_layer``, whose trials come from outside. Letters: R rows, T draft
 beams of the layer in the order drawn, M cells (parent, token).
 """
 
@@ -20,10 +20,10 @@ from spec_bench.verify.rules import normalised
 
 
 class LayerVerdict(NamedTuple):
-    """What one layer's trials came to.
+    """The outcome of one layer's trials.
 
     Attributes:
-        accepted: [R, T] which draft beams stand.
+        accepted: [R, T] which draft beams are accepted.
         rejected_in_a_row: [R] rejections since the last acceptance (or the start): which entry of
             the residual chain the next beam comes from.
     """
@@ -37,8 +37,8 @@ def residual_chain(p: Tensor, q: Tensor, trials: int) -> Tensor:
 
     Args:
         p: [R, M] the target's beam law.
-        q: [R, M] the draft's beam law over *all* its parents, restricted to those that stand: not
-            renormalised, so that its missing mass is the chance of a draft below a rejected parent.
+        q: [R, M] the draft's beam law over *all* its parents, restricted to accepted ones and not
+            renormalised: its missing mass is the chance of a draft below a rejected parent.
         trials: T.
 
     Returns:
@@ -64,7 +64,7 @@ def acceptance_in_a_row(chain: Tensor, q: Tensor) -> Tensor:
 
 
 def accepted_count_law(alpha: Tensor) -> Tensor:
-    """P(T, k): how many of T drafts are accepted (eqs. 2 and 3), were none turned away as surplus.
+    """P(T, k): how many of T drafts are accepted (eqs. 2 and 3), if none is rejected as surplus.
 
     Follows (rejections in a row, accepted) trial by trial, which is the paper's recursion with its
     base P(m, 0) = prod (1 - alpha_j).
@@ -90,8 +90,8 @@ def accepted_count_law(alpha: Tensor) -> Tensor:
 def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
     """W: the largest K with P(at least K accepted) >= t, no less than W_min (eqs. 5 to 7).
 
-    It depends on p and q alone and must be fixed before any draft of the layer is tested: letting
-    it be what happened to be accepted is biased.
+    It depends on p and q alone and must be fixed before any draft of the layer is tested: the
+    number that happened to be accepted would be biased.
 
     Args:
         alpha: [R, T].
@@ -102,7 +102,7 @@ def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
         [R] in least..T.
     """
     at_least = accepted_count_law(alpha).flip(-1).cumsum(dim=-1).flip(-1)  # [R, T + 1] by K
-    # Sums of float32 may miss 1 by a rounding; K = 0 is sure.
+    # Float32 sums may miss 1 by a rounding error; K = 0 is certain.
     reached = at_least[:, 1:] >= threshold
     return reached.long().cumprod(dim=-1).sum(dim=-1).clamp(min=least)
 
@@ -110,11 +110,11 @@ def layer_width(alpha: Tensor, threshold: float, least: int) -> Tensor:
 def verify_layer(
     chain: Tensor, q: Tensor, cells: Tensor, width: Tensor, trials: Trials, first: int
 ) -> LayerVerdict:
-    """Tests a layer's drafts in the order drawn until W stand.
+    """Tests a layer's drafts in the order drawn until W are accepted.
 
     Args:
         chain: [R, T + 1, M].
-        q: [R, M] restricted to the parents that stand; 0 at a cell below a rejected one.
+        q: [R, M] restricted to accepted parents; 0 at a cell below a rejected one.
         cells: [R, T].
         width: [R] W.
         trials: the random choices.
@@ -141,7 +141,7 @@ def verify_layer(
 
 
 def completion(chain: Tensor, verdict: LayerVerdict, width: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the beams come from that a layer is short of: one from p', the others from p.
+    """The laws of the beams that a layer still lacks: one comes from p', the others from p.
 
     Args:
         chain: [R, T + 1, M].

@@ -2,7 +2,7 @@
 
 For candidates of a known law the optimum over all rules is 1 + min_H (p(H) - P(all in H)) over
 token sets H (arXiv 2502.18779). For K draws from q, with or without replacement, the minimum is
-at a prefix of the tokens sorted by rising p/q; tokens that q leaves out are in none.
+at a prefix of the tokens sorted by rising p/q; tokens outside q's support are in none.
 Letters: B nodes, V vocabulary, T points in time.
 """
 
@@ -14,11 +14,11 @@ from torch import Tensor
 STEP = 0.1
 """Of log time; with 0.5 the error is still below 1e-6, at a fifth of the work."""
 
-_REACH = 45.0  # of log time to both sides of 0
+_REACH = 45.0  # log time on either side of 0
 
 
 def bound_iid(p: Tensor, q: Tensor, count: int) -> Tensor:
-    """Of K i.i.d. candidates.
+    """The most for K i.i.d. candidates.
 
     Args:
         p: [B, V].
@@ -34,10 +34,10 @@ def bound_iid(p: Tensor, q: Tensor, count: int) -> Tensor:
 
 
 def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = STEP) -> Tensor:
-    """Of K candidates drawn without replacement, or of all of q's support where that has fewer.
+    """The most for K candidates drawn without replacement, or all of q's support if it has fewer.
 
-    That the first K draws fall into H: let a clock ring at rate q(x) for every token, and one at
-    rate r = 1 - q(H) for all others together; then K of H's rang before it. This is the integral
+    P(the first K draws fall into H): let a clock ring at rate q(x) for every token x of H, one at
+    rate r = 1 - q(H) for all others together; K of H's must ring before it. This is the integral
     of r exp(-r t) P(at least K of H's rang by t), taken over log t with even steps, whose error is
     below 1e-12; the law of min(rang, K) is carried along while H grows.
 
@@ -53,7 +53,7 @@ def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = ST
     own_p, own_q = by_ratio(p, q)
     support = (own_q > 0).sum(dim=-1, keepdim=True)
     wanted = support.clamp(max=count)  # [B, 1]
-    most = int(support.max())  # what q leaves out stands last
+    most = int(support.max())  # tokens outside the support come last
     own_p, own_q = own_p[:, :most], own_q[:, :most]
     steps = round(_REACH / step)
     time = torch.arange(-steps, steps + 1, dtype=torch.float64, device=p.device).mul(step).exp()

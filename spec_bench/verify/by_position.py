@@ -1,7 +1,7 @@
 """Draw the target's token at every position, and go down while a child has it.
 
 The law is the naive rule's: for one-hot proposals nothing better is possible. What differs is where
-the randomness stands. A position's uniform belongs to the position, not to the iteration or to the
+the randomness sits: a position's uniform belongs to the position, not to the iteration or to the
 children tested, so the text equals that of plain decoding with the same generator, token for
 token, at any temperature: losslessness that one can see without statistics.
 """
@@ -36,7 +36,7 @@ def by_position_walk(
         tree: fully grown, N nodes; may be shallower than its policy's largest.
         logits: [R, N, V] the target's logits at every node.
         settings: the target's sampling settings.
-        rule: how many positions an iteration may come to, L + 1 of the largest tree.
+        rule: how many positions an iteration may reach, L + 1 of the largest tree.
         draws: randomness.
         merge_copies: treat nodes with equal prefixes as one (beams run apart).
 
@@ -57,7 +57,7 @@ def by_position_walk(
         tokens = tree.tokens[:, shape.level(level + 1)].gather(1, order)
         hit = (tokens == token.unsqueeze(1)) & valid
         going = going & hit.any(dim=1)
-        if going.is_cpu and not going.any():  # elsewhere the question would stop the device
+        if going.is_cpu and not going.any():  # elsewhere asking would stall the device
             break
         place = order.gather(1, hit.byte().argmax(dim=1, keepdim=True)).squeeze(1)
         node = torch.where(going, place + shape.starts[level + 1], node)
@@ -80,7 +80,7 @@ def looked_up(
     *,
     merge_copies: bool = False,
 ) -> WalkResult:
-    """The same path where every step of a walk would be a launch: all nodes' tokens at once."""
+    """The same path for devices where every step is a launch: draws all nodes' tokens at once."""
     inner = tree.shape.inner
     drawn = draws.by_position(rule).tokens_at(tree.depths, probs(logits, settings))
     children, there = children_of_all(tree, merge_copies)
@@ -93,7 +93,7 @@ def looked_up(
 @rule("by_position", siblings=("deterministic",))
 @dataclass(frozen=True)
 class ByPosition(TreeVerifier):
-    """Plain decoding's own draws, held against the proposals."""
+    """Plain decoding's own draws, compared with the proposals."""
 
     walk = staticmethod(by_position_walk)
 

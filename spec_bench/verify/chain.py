@@ -1,9 +1,9 @@
-"""Whole-path verification of a chain without a step a node: for devices where a step is a launch.
+"""Whole-path verification of a chain without a step per node: for devices where steps are launches.
 
-A chain's quotas are a product that is cut at 1 on the way, a_l = min(1, a_{l-1} r_l) with
+A chain's quotas are a product clipped at 1 on the way, a_l = min(1, a_{l-1} r_l) with
 r_l = p(x_l) / q(x_l). So with S the running sums of log r, S_0 = 0, a_l = exp(S_l - max S up to l),
-all at once. What follows from a node's own quota needs no other node. The same numbers as the loop
-of ``path_rule`` but for rounding; a CPU keeps to the loop.
+all at once. The rest follows from each node's own quota. The numbers equal those of the loop in
+``path_rule`` up to rounding; a CPU uses the loop.
 
 Letters: R rows, L draft tokens, N = L + 1 nodes, V vocabulary.
 """
@@ -65,9 +65,9 @@ def _laws(tree: Tree) -> Tensor | None:
 
 
 def _from_the_end(tree: Tree) -> Tensor:
-    """[R, N] the nodes from the deepest to the first, absent ones behind them, the root last."""
+    """[R, N] the nodes from the deepest to the first, then absent ones, the root last."""
     size, device = tree.shape.size, tree.valid.device
-    deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes stand at the end
+    deepest = tree.valid.sum(dim=1, keepdim=True) - 1  # absent nodes are at the end
     behind = constant((*range(1, size), 0), device)
     nodes = deepest - places(size, device)
     return torch.where(nodes > 0, nodes, behind)

@@ -1,6 +1,6 @@
-"""What node rules come to without a step a child: for devices where every step is a launch.
+"""Node rules without a step per child: for devices where every step is a launch.
 
-The same numbers as the rules' own loops but for rounding; a CPU keeps to the loops.
+The numbers equal those of the rules' own loops up to rounding; a CPU uses the loops.
 Shapes: B nodes, C children, V vocabulary.
 """
 
@@ -17,8 +17,8 @@ def ranked(p: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     """Recursive rejection with one-hot proposals, all children at once.
 
     Child j is met with probability 1 - p(x_1) - ... - p(x_{j-1}), copies counted once. That is
-    summed from the other end, as what is left behind the last child and the children from j on: so
-    nothing cancels where the first children have nearly all of the mass.
+    summed from the other end, as what is left after the last child plus the children from j on, so
+    that nothing cancels where the first children have nearly all of the mass.
 
     Args:
         p: [B, V].
@@ -45,8 +45,7 @@ class SharedMass:
     """beta(rho) = sum min(q, p/rho) for any number of rho, from one sort.
 
     With the tokens in order of p/q, those below rho count p/rho and those above it q; so two
-    running sums hold beta at every rho. Nothing is added up by bins, of which most tokens would
-    share one.
+    running sums hold beta at every rho. There are no bins: most tokens would share one.
 
     Args:
         p: [B, V] float64.

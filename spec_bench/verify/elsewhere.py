@@ -1,7 +1,7 @@
-"""Another engine's own decoding: who drafts and how much is said here, all else is its code.
+"""Another engine's own decoding: only who drafts and how much is set here, the rest is its code.
 
-Such rows stand beside ours on the same prompts and the same clock, and bear a mark of their own: no
-law of theirs was enumerated.
+Such rows share our prompts and our clock, but have a mark of their own: their laws were not
+enumerated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Transformers(OtherEngine):
     """``generate`` of transformers: alone, with an assistant, or with prompt lookup.
 
     Attributes:
-        confidence: the assistant stops behind a token less probable than this
+        confidence: the assistant stops after a token less probable than this
             (``assistant_confidence_threshold``; the library's own default is 0.4).
     """
 
@@ -35,7 +35,7 @@ class Transformers(OtherEngine):
 @rule("server", mark="unaudited")
 @dataclass(frozen=True)
 class Served(OtherEngine):
-    """Whatever a server decodes by, which it cannot be told here (``spec_bench.server``)."""
+    """However a server decodes; that cannot be chosen here (``spec_bench.server``)."""
 
     library = "server"
     policies = ("root",)

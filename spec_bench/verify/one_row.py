@@ -1,8 +1,8 @@
-"""The walk of a single row on a host: a loop over the nodes that it comes to.
+"""The walk of a single row on a host: a loop over the nodes that it visits.
 
-A tensor operation about one number takes a CPU as long as one about a thousand. So nothing is a
-tensor here but laws of the vocabulary, and children are judged one at a time where the rule can do
-that: none behind the accepted one is looked at. Numbers, draws and path are ``walk_down``'s.
+A tensor operation on one number takes a CPU as long as one on a thousand. So only laws over the
+vocabulary are tensors here, and children are judged one at a time where the rule allows that: none
+after the accepted one is looked at. Numbers, draws and path are ``walk_down``'s.
 
 Letters: C children of a node, D drafts, V vocabulary.
 """
@@ -30,7 +30,7 @@ def walk_one_row(
     *,
     merge_copies: bool = False,
 ) -> WalkResult:
-    """Arguments and result as of ``walk_down``; one row on a CPU, of a tree with levels."""
+    """Arguments and result as in ``walk_down``; one row on a CPU, of a tree with levels."""
     row, shape = _Row(tree), tree.shape
     chosen = draws.verdict(shape.children)
     path, alike = [0], {0}  # alike: all nodes that count as the path's last one
@@ -93,7 +93,7 @@ class _Row:
         below = range(first, first + count)
         mine = [child for child in below if self._valid[child] and self._parent[child] in alike]
         found = len(mine)
-        # Of a node with fewer children others stand behind them, which are not there.
+        # If a node has fewer children, other nodes fill up the list, marked as absent.
         if found < width:
             own = set(mine)
             mine += [child for child in below if child not in own]
@@ -121,7 +121,7 @@ class _Row:
         log_q, q = self._tree.log_q[level], self._tree.q[level]
         if log_q is not None:
             left = log_q[:, place].clone()
-            gone = torch.finfo(left.dtype).min  # not -inf: a softmax of nothing else is NaN
+            gone = torch.finfo(left.dtype).min  # the softmax of nothing but -inf is NaN
             for number, token in children:
                 yield number, token, left.softmax(dim=-1)
                 left.numpy()[0, token] = gone
@@ -137,7 +137,7 @@ def _in_turn(
     level: int,
     chosen: VerdictDraws,
 ) -> tuple[int | None, Tensor]:
-    """The first child that is accepted, and the law behind those that were not [1, V]."""
+    """The first accepted child, and the law that the rejected ones left [1, V]."""
     for number, token, q in children:
         if chosen.accepts(level, number, rule.steps.accepts(p, q, token)):
             return number, p

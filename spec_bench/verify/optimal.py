@@ -3,10 +3,10 @@
 For K draws from q no rule accepts more than 1 - max(0, max_i (t_i^K - R_i)), with t and R the
 running sums of q and p over the tokens by rising p/q (see ``bound``). The rule here reaches that
 less a small eps. First it settles which law the chosen candidate should have: p, but at most mu
-and at least lambda times q. Then it makes a choice with that law: tokens stand on levels, a token
-that falls between two levels on either by chance, and the first candidate on the highest level
-that is occupied is chosen. The law that this choice really has is a sum over the vocabulary, so
-the test that follows, min(1, p/law), is exact however roughly levels were found.
+and at least lambda times q. Then it makes a choice with that law: every token is given a level, by
+chance where it falls between two, and the first candidate on the highest occupied level is chosen.
+The actual law of this choice is a sum over the vocabulary, so the test that follows, min(1, p/law),
+is exact however roughly levels were found.
 
 Two steps, choose and test, as arXiv 2410.18234 has them; the bound is arXiv 2502.18779's.
 Letters: B nodes, C children, V vocabulary, M points of a curve, L levels.
@@ -91,7 +91,7 @@ def _chosen(choice: Choice, tokens: Tensor, valid: Tensor) -> Tensor:
 
 
 def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
-    """A way to choose one of K i.i.d. candidates whose law overlaps with p as far as one can.
+    """How to choose one of K i.i.d. candidates so that its law overlaps with p as far as possible.
 
     Args:
         p: [B, V].
@@ -109,7 +109,7 @@ def choose_one(p: Tensor, q: Tensor, count: Tensor, eps: float = EPS) -> Choice:
     level = torch.searchsorted(slopes, wanted, right=True).sub_(1).clamp_(0, LEVELS - 2)
     low, high = slopes.gather(-1, level), slopes.gather(-1, level + 1)
     upper = ((wanted - low) / (high - low)).clamp_(0.0, 1.0)
-    # q's mass on each level, as it is: from here on nothing is rough.
+    # q's actual mass on each level: from here on nothing is approximate.
     raised = q * upper
     mass = torch.zeros(slopes.shape, dtype=torch.float64, device=p.device)
     mass = mass.scatter_add(-1, level, (q - raised).double())
@@ -129,7 +129,7 @@ def _per_mass(upto: Tensor, mass: Tensor, count: Tensor) -> Tensor:
         count: [B, 1] K.
     """
     highest = upto**count - (upto - mass).clamp(min=0.0) ** count
-    # Of a level that hardly anything stands on the limit, K G^(K-1).
+    # For a level of hardly any mass, the limit K G^(K-1).
     thin = mass < 1e-12
     return torch.where(thin, count * upto ** (count - 1), highest / mass.masked_fill(thin, 1.0))
 
@@ -138,7 +138,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     """Bounds of the wanted law over q, and the slopes of the levels.
 
     With S the wanted law's running sums against t, levels are the edges of a polygon that is
-    inscribed in t^K and touches S from below with each edge: so wide is what each level may take.
+    inscribed in t^K and touches S from below with each edge: an edge's width is its level's mass.
 
     Args:
         p: [B, V].
@@ -154,9 +154,9 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     t, r = dt.cumsum(dim=-1), dr.cumsum(dim=-1)
     missing = (t**count - r).amax(dim=-1, keepdim=True).clamp(min=0.0) + eps
     tiny = torch.finfo(t.dtype).tiny
-    # sum q max(0, lambda - p/q) and sum (p - mu q)+ both are what is missing.
+    # sum q max(0, lambda - p/q) and sum (p - mu q)+ both equal what is missing.
     least = ((missing + r) / t.clamp(min=tiny)).amin(dim=-1, keepdim=True).clamp(max=1.0)
-    above_t, above_r = 1 - t + dt, 1 - r + dr  # of a token and all behind it
+    above_t, above_r = 1 - t + dt, 1 - r + dr  # of a token and all after it
     gap = (above_r - missing) / above_t.clamp(min=1e-15)
     most = gap.masked_fill(above_t <= 1e-15, -torch.inf).amax(dim=-1, keepdim=True).clamp(min=1.0)
     sums = dr.maximum(least * dt).minimum(most * dt).cumsum(dim=-1)
@@ -164,7 +164,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
     slopes, start = [least], least ** (1 / (count - 1).clamp(min=tiny))
     for level in range(1, LEVELS):
         done = start >= 1
-        if done.is_cpu and done.all():  # elsewhere the question would stop the device
+        if done.is_cpu and done.all():  # elsewhere asking would stall the device
             slopes += [slopes[-1] + place * count for place in range(1, LEVELS + 1 - level)]
             break
         power, ahead = start**count, t - start
@@ -174,7 +174,7 @@ def plan(p: Tensor, q: Tensor, count: Tensor, eps: float) -> tuple[Tensor, Tenso
         end = _crossing(start, power, steep, count)
         end = torch.where(end > start, end, 1.0)  # no way forward: the last edge goes to 1
         steep = torch.where(end >= 1, last, steep)
-        # Behind the last edge stand levels that nothing reaches.
+        # After the last edge come levels that nothing reaches.
         slopes.append(torch.where(done, slopes[-1] + count, steep))
         start = torch.where(done, start, end)
     return least, most, torch.cat(slopes, dim=-1)
@@ -197,7 +197,7 @@ def _crossing(start: Tensor, power: Tensor, slope: Tensor, count: Tensor) -> Ten
     high = (over < 0).sum(dim=-1, keepdim=True).clamp(1, at.shape[-1] - 1)
     at_low, at_high = at.gather(-1, high - 1), at.gather(-1, high)
     over_low, over_high = over.gather(-1, high - 1), over.gather(-1, high)
-    # Between two probes t^K is as good as straight.
+    # Between two probes t^K is practically straight.
     part = over_low / (over_low - over_high).clamp(max=-torch.finfo(low.dtype).tiny)
     end = torch.lerp(at_low, at_high, part.clamp(0.0, 1.0))
     return torch.where(lowest > start, end, start)

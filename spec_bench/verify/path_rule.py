@@ -1,10 +1,10 @@
 """Whole-path rules: the accepted path is chosen among all of a tree's nodes at once.
 
 Traversal verification (arXiv 2505.12398) of a tree; of a chain it is block verification
-(arXiv 2403.10444). Every node has a quota, the share of its own drawing that a lossless verifier
-may carry through it, at most 1; from it and from the quotas that its children may use up come the
-chance that a node is accepted as the last one, and the law of the token behind it. Both follow
-from the tree alone. The random part tests nodes one by one, each after its descendants, and the
+(arXiv 2403.10444). Every node has a quota, at most 1: the share of its own drawing that a lossless
+verifier may carry through it. This and the quotas that its children may use up give the chance that
+a node is accepted as the last one, and the law of the token after it. Both follow from the tree
+alone. The random part tests nodes one by one, each after its descendants, and the
 first success is the last node accepted.
 
 It is exact wherever a node's existence is settled before its token is drawn and siblings are
@@ -34,10 +34,10 @@ class PathVerdict(NamedTuple):
     """What a whole-path rule decides.
 
     Attributes:
-        order: [R, N] nodes in the order tested, absent ones behind all others, the root last.
+        order: [R, N] nodes in the order tested, absent ones after all others, the root last.
         success: [R, N - 1] float64, P(a node is the last accepted | all before it in the order
             failed); 0 for absent ones. The root succeeds where all others fail.
-        residual: [R, N, V] by node: the token behind the last accepted node is drawn from it; not
+        residual: [R, N, V] by node: the token after the last accepted node is drawn from it; not
             normalised.
     """
 
@@ -52,10 +52,10 @@ PathRule = Callable[[Tree, Tensor], PathVerdict]
 def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     """Quotas top-down, then chances of success bottom-up (arXiv 2505.12398; 2403.10444).
 
-    Of a node with quota a and residual P, each child v with token x, drawn from ``law``, has the
-    quota min(1, a P(x) / law(x)); where v is not accepted, m = max(0, a P - law) is left, so that
-    with S = sum m P becomes m / S and a becomes S / (S + 1 - a). What a is after the last child is
-    the node's chance of success; a leaf's is its quota. The product a P is all that is carried.
+    In a node with quota a and residual P, each child v with token x, drawn from ``law``, has the
+    quota min(1, a P(x) / law(x)). If v is not accepted, m = max(0, a P - law) is left: with
+    S = sum m, P becomes m / S and a becomes S / (S + 1 - a). The last such a is the node's chance
+    of success; a leaf's is its quota. Only the product a P is carried along.
 
     Args:
         tree: fully grown.
@@ -82,7 +82,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         for child, law in enumerate(laws):
             token, exists = tokens[..., child, None], there[..., child, None]
             quota, left, mass = _tested(left, mass, law, token, exists)
-            # Each node has one parent: of the places that stand for absent children all add 0.
+            # Each node has one parent; the places of absent children add 0.
             quotas = quotas.scatter_add(1, place[..., child], quota)
         success[above] = mass.squeeze(-1)
         if parents.real is None:
@@ -125,7 +125,7 @@ def _tested(
     changes = there & (total > 0)
     scale = torch.where(changes, 1 / total, 0.0)
     rest = rest.mul_(scale.to(rest.dtype))
-    if not (changes.is_cpu and changes.all()):  # elsewhere the question would stop the device
+    if not (changes.is_cpu and changes.all()):  # elsewhere asking would stall the device
         rest = torch.where(changes, rest, left)
     mass = torch.where(changes, sums * scale, mass)
     return (quota.clamp(max=1.0) * there).squeeze(-1), rest, mass
@@ -136,7 +136,7 @@ class Parents(NamedTuple):
 
     Attributes:
         at: picks them out of [R, N, ...].
-        real: [R, F] which of them have some; others stand in. None: whichever.
+        real: [R, F] which of them have children; others are fillers. None: any may.
     """
 
     at: tuple[Any, Any]
@@ -144,7 +144,7 @@ class Parents(NamedTuple):
 
 
 def parents_of(tree: Tree, level: int) -> Parents:
-    """A level's nodes; of a flat tree as many as may have children."""
+    """A level's nodes; in a flat tree, as many as may have children."""
     shape = tree.shape
     if not isinstance(shape, FlatShape):
         return Parents((slice(None), shape.level(level)), None)
@@ -164,8 +164,8 @@ def children_of(tree: Tree, level: int, parents: Parents) -> tuple[Tensor, Tenso
         parents: the level's nodes.
 
     Returns:
-        place [R, F, C] within the next level and there [R, F, C]; where there is no child any
-        place stands.
+        place [R, F, C] within the next level and there [R, F, C]; the place of a
+        missing child is arbitrary.
     """
     above, below = tree.shape.level(level), tree.shape.level(level + 1)
     valid, most = tree.valid[:, below], tree.shape.children[level]
@@ -209,8 +209,8 @@ def sibling_laws(
             log_q = q[:, :, 0].log()
         if parents.real is not None and level:
             rows, nodes = parents.at
-            log_q = log_q[rows, nodes - 1]  # where the root stands in any law will do
-        gone = torch.finfo(log_q.dtype).min  # not -inf: a softmax of nothing else is NaN
+            log_q = log_q[rows, nodes - 1]  # where the root is a filler any law will do
+        gone = torch.finfo(log_q.dtype).min  # the softmax of nothing but -inf is NaN
         for token in tokens.unbind(-1):
             yield log_q.softmax(dim=-1)
             log_q = log_q.scatter(-1, token.unsqueeze(-1), gone)
@@ -221,15 +221,15 @@ def sibling_laws(
 
 
 def post_order(tree: Tree) -> Tensor:
-    """Nodes such that each stands behind its descendants, siblings in the order drawn.
+    """Nodes such that each comes after its descendants, siblings in the order drawn.
 
-    Where a node stands depends on the nodes that exist alone.
+    A node's place depends only on the nodes that exist.
 
     Args:
         tree: the tree.
 
     Returns:
-        [R, N]; absent nodes behind the others, the root last.
+        [R, N]; absent nodes after the others, the root last.
     """
     size = tree.shape.size
     index = torch.arange(size, device=tree.tokens.device)
@@ -260,7 +260,7 @@ def path_walk(
         settings: the target's sampling settings.
         rule: the whole-path rule.
         draws: randomness.
-        merge_copies: nodes with equal prefixes stay apart all the same: each is a draw.
+        merge_copies: ignored; nodes with equal prefixes stay apart: each is a draw.
 
     Returns:
         The path, its length and the last token.

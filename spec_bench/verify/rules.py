@@ -64,7 +64,7 @@ def _accepts(p: Tensor, q: Tensor | None, token: int) -> float:
 
 
 def _leaves(p: Tensor, q: Tensor | None, token: int) -> Tensor:
-    """What recursive rejection leaves of p behind one rejected child: see ``Steps``."""
+    """What recursive rejection leaves of p after one rejected child: see ``Steps``."""
     if q is None:
         weights = p.clone()
         weights.numpy()[0, token] = 0.0
@@ -107,7 +107,7 @@ def recursive_rejection(
         q: [B, 1, V] or [B, C, V]; None for one-hot proposals in rank order. Where each child has
             its own, without replacement that is what the children before it left.
         tokens: [B, C] children in the order drawn.
-        valid: [B, C] which of them exist; absent ones stand last.
+        valid: [B, C] which of them exist; absent ones come last.
         replacement: how the children were drawn.
 
     Returns:
@@ -124,7 +124,7 @@ def recursive_rejection(
         at_q.append(current_q.gather(-1, token))
         p = normalised((p - current_q).clamp_(min=0.0), p, there)
         if not own and not replacement and child < last:
-            # Absent children stand last: what becomes of q behind one is never looked at.
+            # Absent children come last: what becomes of q after one is never looked at.
             current_q = _scaled(current_q.scatter(-1, token, 0.0))
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)
 
@@ -210,13 +210,13 @@ def optimal_rho(
     Returns:
         [B, 1] rho, 1 where K <= 1.
     """
-    if count.is_cpu and count.max() <= 1:  # elsewhere the question would stop the device
+    if count.is_cpu and count.max() <= 1:  # elsewhere asking would stall the device
         return torch.ones_like(count)
     given, number = p.dtype, torch.finfo(torch.float64)
     p, q, count = p.double(), q.double(), count.double()
     low, high = torch.ones_like(count), count.clamp(min=1.0)
     step = torch.linspace(0, 1, points + 1, dtype=p.dtype, device=p.device)
-    # Of no law no index can be made; such a request ends after the walk.
+    # Without a law there is no index; such a request ends after the walk.
     ratio = (p / q.clamp(min=number.tiny)).nan_to_num_()
     if not p.is_cpu:
         return _narrowed(closed_form.SharedMass(p, q, ratio), count, step, rounds).to(given)

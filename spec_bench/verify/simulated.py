@@ -1,4 +1,4 @@
-"""Acceptance that is stated and not decided: for models whose agreement means nothing.
+"""Acceptance that is given, not decided: for models whose agreement means nothing.
 
 Knows probabilities of nodes, and how a published block efficiency turns into one; nothing about
 where it was published.
@@ -42,7 +42,7 @@ def simulated(
         tokens: [B, C].
         valid: [B, C]; the first child that exists counts, a node without one accepts nothing.
         acceptance: P(the walk leaves the node by an accepted child).
-        computed: a rule that is computed all the same, for its time, and whose residual is used.
+        computed: a rule that is computed all the same, for its time; its residual is used.
 
     Returns:
         The verdict; without ``computed`` the residual is p.
@@ -93,7 +93,7 @@ class Simulated(TreeVerifier):
         """The rule that is computed all the same.
 
         Raises:
-            ValueError: it judges no single nodes.
+            ValueError: it does not judge single nodes.
         """
         if self.computed is None:
             return None

@@ -1,4 +1,4 @@
-"""Children of which some are drawn and the others are the draft's best: tested drawn ones first.
+"""Children of which some are drawn and the others are the draft's best; drawn ones tested first.
 
 "Greedy" drafting of arXiv 2502.18779; with two children SpecHub (arXiv 2411.05289), whose pairs
 have the same law. With Top the draft's K - S best tokens and w = q without them, renormalised, S
@@ -31,7 +31,7 @@ def top_and_sample(
             children are one-hot proposals.
         tokens: [B, C] the drawn ones first, then the best.
         valid: [B, C]; a drawn child is absent where the best are all of q's support.
-        sampled: S, how many are drawn; all of them where there are fewer children.
+        sampled: S, how many are drawn; all of them if there are fewer children.
 
     Returns:
         The verdict.

@@ -1,4 +1,4 @@
-"""Typical acceptance: a token stands if the target finds it likely enough. Approximate.
+"""Typical acceptance: a token is accepted if the target finds it likely enough. Approximate.
 
 Medusa (arXiv 2401.10774, section 2.3.1); also ReDrafter's second way (arXiv 2403.09919, section
 3.3, which prints epsilon and delta swapped). Letters: R rows, N nodes, V vocabulary.
@@ -38,7 +38,7 @@ def typical_walk(
         settings: the target's sampling settings.
         rule: the thresholds.
         draws: randomness.
-        merge_copies: makes no difference: of nodes with equal prefixes all stand or none.
+        merge_copies: makes no difference: nodes with equal prefixes are all accepted or none.
 
     Returns:
         The path, its length and the last token.

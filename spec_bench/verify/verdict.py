@@ -35,9 +35,9 @@ class Steps(NamedTuple):
     """A node rule child by child, for one node on a host: the numbers of its verdict, no others.
 
     Attributes:
-        accepts: p [1, V] behind the children rejected before, q [1, V] that this one was drawn
+        accepts: p [1, V] after the children rejected so far, q [1, V] that this one was drawn
             from (None: one-hot), its token -> P(it is accepted).
-        leaves: the same -> p [1, V] behind its rejection too.
+        leaves: the same -> p [1, V] after its rejection too.
     """
 
     accepts: Callable[[Tensor, Tensor | None, int], float]

@@ -1,4 +1,4 @@
-"""The walk from the root down the tree: one node rule a level, one verdict a row.
+"""The walk from the root down the tree: one node rule per level, one verdict per row.
 
 All rows walk together and nothing leaves the device: the caller copies the result once.
 """
@@ -82,7 +82,7 @@ def walk_down(
         picked = first.clamp(max=order.shape[1] - 1).unsqueeze(1)
         outcome = torch.where(going.unsqueeze(1), residual, outcome)
         going = going & (first < order.shape[1])
-        if going.is_cpu and not going.any():  # elsewhere the question would stop the device
+        if going.is_cpu and not going.any():  # elsewhere asking would stall the device
             break
         # Where a walk has ended, the places below it mean nothing and change nothing.
         place = order.gather(1, picked).squeeze(1)
@@ -99,7 +99,7 @@ def walk_down(
 def candidates(
     tree: Tree, level: int, place: Tensor, copies: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Children of the current node, in the order drawn; absent ones stand last.
+    """Children of the current node, in the order drawn; absent ones come last.
 
     Args:
         tree: the tree.
@@ -126,7 +126,7 @@ def candidates(
 def draft_law(
     tree: Tree, level: int, rows: Tensor | slice, place: Tensor | int, tokens: Tensor
 ) -> Tensor | None:
-    """q of the candidates: [R, 1, V] where they share one, [R, C, V] where each has its own.
+    """q of the candidates: [R, 1, V] if they share one, [R, C, V] if each has its own.
 
     Args:
         tree: the tree.
