@@ -205,8 +205,9 @@ def load_pair(
         ValueError: one line on what cannot be right.
     """
     from spec_bench.engine.pool import CachePool
+    from spec_bench.run.engine_settings import EngineSettings
     from spec_bench.run.models import models_of, tokenizer_of
-    from spec_bench.run.pair import EngineSettings, PairSettings, build_pair, with_own_name
+    from spec_bench.run.pair import PairSettings, build_pair, with_own_name
     from spec_bench.validation import check
 
     values = {"draft": None} if target and name is None else _pair_file(name or "embedded")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -120,16 +121,28 @@ def _sampled(subject: str, p_value: float, counted: str) -> Line:
 def audit_pair(
     target_path: str, draft_path: str, prompts: list[str], max_new_tokens: int
 ) -> Iterator[Line]:
-    """Greedy equality of every decoder with the autoregressive one on a real pair."""
+    """Greedy equality of every decoder with the autoregressive one on a real pair.
+
+    Tokenizers are read at once, the models with the first line.
+
+    Raises:
+        ValueError: a tokenizer that cannot be read, or two that differ.
+    """
     tokenizer = load_tokenizer(target_path)
     vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
-    target, draft = load_model(ModelSpec(target_path)), load_model(ModelSpec(draft_path))
-    target.vocab_size = draft.vocab_size = vocab
     stop = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     requests = [
         Request(str(index), tuple(tokenizer(prompt)["input_ids"]), max_new_tokens, stop)
         for index, prompt in enumerate(prompts)
     ]
+    return _greedy(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests)
+
+
+def _greedy(
+    target_spec: ModelSpec, draft_spec: ModelSpec, vocab: int, requests: list[Request]
+) -> Iterator[Line]:
+    target, draft = load_model(target_spec), load_model(draft_spec)
+    target.vocab_size = draft.vocab_size = vocab
     greedy = SamplingSettings(temperature=0.0)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
@@ -182,22 +195,34 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--temperature, --answers and --max-new-tokens must be above 0")
     prompts = []
     if options.prompts:
-        with open(options.prompts, encoding="utf-8") as file:
-            prompts = [line.strip() for line in file if line.strip()]
-    if options.server:
         try:
-            return _show(list(_of_server(options, prompts)), NOTE)
-        except (ServerError, ValueError) as error:
-            print(f"spec_bench.audit: {error}", file=sys.stderr)
-            return 2
+            text = Path(options.prompts).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"cannot read --prompts {options.prompts!r}: {error}")
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+        if not prompts:
+            parser.error(f"--prompts {options.prompts!r} has no prompt: one on each line")
+    try:
+        return _server_or_all(options, prompts)
+    except (ServerError, ValueError) as error:
+        print(f"spec_bench.audit: {error}", file=sys.stderr)
+        return 2
+
+
+def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
+    """Audits a server, or else all rules and decoders and, if one is named, a pair."""
+    if options.server:
+        return _show(list(_of_server(options, prompts)), NOTE)
+    # What is wrong with the pair's tokenizers is said before the minutes of the rules.
+    named = (options.target, options.draft, prompts, options.max_new_tokens)
+    of_pair = audit_pair(*named) if options.target else ()
     lines = [
         *audit_rules(),
         *audit_decoders(options.samples, options.seed),
         *audit_approximations(options.seed),
         *audit_beams(options.samples, options.seed),
+        *of_pair,
     ]
-    if options.target:
-        lines += audit_pair(options.target, options.draft, prompts, options.max_new_tokens)
     return _show(
         lines,
         f"tolerance of exact checks {TOLERANCE:g}, false-alarm rate of each chi-square "

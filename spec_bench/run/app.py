@@ -38,6 +38,7 @@ from spec_bench.run.compose import (
 )
 from spec_bench.run.config import RunSettings, check_settings
 from spec_bench.run.confirm import confirming, planned_confirmation
+from spec_bench.run.engine_settings import placed
 from spec_bench.run.experiment import Experiment, Tables
 from spec_bench.run.launch import (
     JobError,
@@ -50,7 +51,7 @@ from spec_bench.run.launch import (
     register_resolvers,
 )
 from spec_bench.run.outcome import feed, note_of
-from spec_bench.run.pair import placed, with_own_name
+from spec_bench.run.pair import with_own_name
 from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job
 from spec_bench.run.plan_table import print_plan
 from spec_bench.run.rates import known_rates

@@ -71,16 +71,17 @@ def register() -> None:
     Plugins.instance().register(MoreConfigs)
 
 
-def data_of(target: str) -> str:
+def data_of(target: object) -> str:
     """Where a pair's prompts come from unless told, ``${data_of:${pair.target}}`` in a task.
 
     The small models that ship take the small samples that ship, and so do random weights; any other
-    pair, published or a user's own, takes the public data set.
+    pair, published or a user's own, takes the public data set. A target that is no text is refused
+    where the pair is checked.
     """
-    return "embedded" if target.startswith((EMBEDDED, RANDOM)) else "hub"
+    return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 
-def questions_of(target: str, path: str | None) -> str:
+def questions_of(target: object, path: str | None) -> str:
     """Where the questions of a task come from whose file is a user's to fetch.
 
     ``${questions_of:${pair.target},${.path}}``: a file that is named is read. Without one the
@@ -90,7 +91,7 @@ def questions_of(target: str, path: str | None) -> str:
     return "local" if path is not None or data_of(target) != "embedded" else "embedded"
 
 
-def file_of(target: str, path: str) -> str | None:
+def file_of(target: object, path: str) -> str | None:
     """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``.
 
     None for pairs that take the sample.

@@ -12,7 +12,8 @@ from spec_bench.columns import COLUMNS
 from spec_bench.files import RUNS
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
-from spec_bench.run.pair import EngineSettings, PairSettings
+from spec_bench.run.engine_settings import EngineSettings
+from spec_bench.run.pair import PairSettings
 from spec_bench.run.simulation import check_simulate
 from spec_bench.server.settings import ServerSettings
 from spec_bench.sinks.settings import SinkSettings, sink_settings

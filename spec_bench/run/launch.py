@@ -24,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.configs import conf_dirs
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
+from spec_bench.run.engine_settings import EngineSettings, placed
 from spec_bench.run.model_files import BYTES
-from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes, placed, with_own_name
+from spec_bench.run.pair import PairSettings, pair_sizes, with_own_name
 from spec_bench.validation import check
 
 # Of a GPU's memory, what weights may fill; the rest is for caches, the drafts and the passes.

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from spec_bench.configs import read_config
 from spec_bench.engine.architectures import PREFIX as RANDOM
-from spec_bench.engine.model_spec import AUTO, DEVICE, ModelSpec, sees_cuda
+from spec_bench.engine.model_spec import ModelSpec
+from spec_bench.run.engine_settings import EngineSettings, check_there, placed
 from spec_bench.run.model_files import (
     EMBEDDED,
     ModelSize,
@@ -21,52 +22,9 @@ from spec_bench.run.model_files import (
     model_path,
     model_size,
 )
-from spec_bench.validation import Flag, Ge, Gt, Pattern, Real, Says, Text, Whole, check, settings
+from spec_bench.validation import Flag, Ge, Text, Whole, check, settings
 
 _MODELS = ("target", "draft")
-
-
-@settings
-class EngineSettings:
-    """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
-
-    device: Annotated[
-        str, Says("auto, cpu, cuda or cuda:0, or alike"), Pattern(f"({AUTO}|{DEVICE})")
-    ]
-    dtype: Literal["float32", "float64", "bfloat16", "float16"]
-    batch_size: Annotated[Whole, Ge(1)] = 1
-    batching: Literal["static", "continuous"] = "static"
-    compile: Literal["none", "static", "dynamo", "inductor"] = "none"
-    threads: Annotated[Whole, Ge(1)] | None = None
-    gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
-    tensor_parallel: Flag = False
-    kind: Literal["here", "server"] = "here"
-
-    @property
-    def served(self) -> bool:
-        """Whether a server decodes."""
-        return self.kind == "server"
-
-    @property
-    def on_cuda(self) -> bool:
-        """Whether jobs need GPUs."""
-        return self.device.startswith("cuda")
-
-
-def placed(engine: EngineSettings, target: str) -> EngineSettings:
-    """The engine's settings with the device that ``auto`` comes to.
-
-    The small models that ship are at home on a CPU. Any other target takes the GPU where torch sees
-    one.
-
-    Args:
-        engine: as asked for.
-        target: as the pair names it.
-    """
-    if engine.device != AUTO:
-        return engine
-    small = target.startswith(EMBEDDED)
-    return replace(engine, device="cpu" if small or not sees_cuda() else "cuda")
 
 
 @settings
@@ -206,6 +164,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         ValueError: for a model that does not exist, or a device that is not there.
     """
     engine = placed(engine, pair.target)
+    check_there(engine.device)
     names = (pair.target, *pair.drafts)
     device_map = pair.target_device_map
     asked = [pair.target_revision, *[pair.draft_revision] * len(pair.drafts)]

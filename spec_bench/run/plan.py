@@ -15,10 +15,11 @@ from spec_bench import files
 from spec_bench.records import CellFacts
 from spec_bench.run.cells import Cell
 from spec_bench.run.devices import gpu_memory_gib
+from spec_bench.run.engine_settings import EngineSettings
 from spec_bench.run.identity import run_id
 from spec_bench.run.launch import gpus_of_job
 from spec_bench.run.model_files import BYTES, ModelSize
-from spec_bench.run.pair import EngineSettings, PairSettings, pair_sizes
+from spec_bench.run.pair import PairSettings, pair_sizes
 from spec_bench.run.prompts import prompt_ids
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate
 from spec_bench.run.room import slots_of

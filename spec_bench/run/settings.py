@@ -17,9 +17,10 @@ from spec_bench.measure.energy import EnergySettings
 from spec_bench.records import ENGINE, CellFacts, Stage
 from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.config import ConfirmSettings, RunSettings
+from spec_bench.run.engine_settings import EngineSettings, placed
 from spec_bench.run.fit import Batch, fitting
 from spec_bench.run.identity import examples_digest, stated
-from spec_bench.run.pair import EngineSettings, Pair, build_pair, pinned, placed, with_own_name
+from spec_bench.run.pair import Pair, build_pair, pinned, with_own_name
 from spec_bench.run.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.run.simulation import simulate_cells, simulated_acceptance
 from spec_bench.server.settings import ServerSettings

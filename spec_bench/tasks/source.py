@@ -153,22 +153,31 @@ def _lines(file: Path, task: str) -> Iterator[Line]:
     Raises:
         ValueError: a line that is no JSON object, by its number.
     """
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                values = json.loads(line)
-            except ValueError as error:
-                raise ValueError(
-                    f"task {task}: {file.name}, line {number}: no JSON: {error}"
-                ) from None
-            if not isinstance(values, dict):
-                kind = type(values).__name__
-                raise ValueError(
-                    f"task {task}: {file.name}, line {number}: a {kind}, not an object"
-                )
-            yield Line(values, number)
+            if line.strip():
+                yield Line(_object(line, f"task {task}: {file.name}, line {number}"), number)
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    """A line's JSON object.
+
+    Raises:
+        ValueError: no UTF-8, no JSON, no object, or half a character (one of a pair of
+            surrogates), which no tokenizer takes and no file can keep.
+    """
+    try:
+        values = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where}: no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: a {type(values).__name__}, not an object")
+    try:
+        json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(f"{where}: {half!r} is half a surrogate pair, no character") from None
+    return values
 
 
 def _hub(source: Source, task: str) -> Any:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from spec_bench.run.config import check_folder
-from spec_bench.run.pair import EngineSettings, Pair, PairSettings, build_pair
+from spec_bench.run.engine_settings import EngineSettings
+from spec_bench.run.pair import Pair, PairSettings, build_pair
 from spec_bench.sinks.settings import SinkSettings
 from spec_bench.tasks import RandomPrompts, Task, build_task
 from spec_bench.train.answers import AnswerSettings

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from spec_bench.audit import command_line
 from spec_bench.audit.command_line import main
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.audit.served import Finding, findings, law_of_answers, token_law
@@ -216,6 +217,8 @@ def test_the_command_audits_a_server_of_a_folders_model(
         (["--server", "http://x"], "--server goes with --target"),
         (["--server", "http://x", "--target", "a", "--draft", "b"], "without --draft"),
         (["--server", "http://x", "--target", "a", "--temperature", "0"], "must be above 0"),
+        (["--prompts", "no/such.txt"], "'no/such.txt'"),
+        (["--prompts", "/dev/null"], "'/dev/null' has no prompt"),
     ],
 )
 def test_what_does_not_go_together_is_said_before_anything_is_loaded(
@@ -224,3 +227,15 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(
     with pytest.raises(SystemExit):
         main(arguments)
     assert said in capsys.readouterr().err
+
+
+def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "audit_rules", None)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Why?\n")
+    missing = str(tmp_path / "missing")
+    assert main(["--target", missing, "--draft", missing, "--prompts", str(prompts)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr(missing) in line

@@ -110,6 +110,7 @@ def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
     """The run ids of each command's cells, in order, each once."""
     identity = import_module("spec_bench.run.identity")  # where a run id is made
     pairs = import_module("spec_bench.run.pair")
+    engine = import_module("spec_bench.run.engine_settings")
     digest = identity.digest
     found: dict[str, list[str]] = {}
     for command in commands:
@@ -124,7 +125,7 @@ def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
         with (
             mock.patch.object(identity, "digest", watching),
             mock.patch.object(pairs, "hub_commit", return_value=None),  # what the cache has
-            mock.patch.object(pairs, "sees_cuda", return_value=False),
+            mock.patch.object(engine, "sees_cuda", return_value=False),
         ):
             must(RUN, *split(command), "plan=true")
         found[command] = _short(list(made))

@@ -17,9 +17,10 @@ from spec_bench.configs import conf_dir
 from spec_bench.run import devices
 from spec_bench.run.compose import register
 from spec_bench.run.devices import OFFERED, VISIBLE, Claim, visible_devices
+from spec_bench.run.engine_settings import EngineSettings
 from spec_bench.run.launch import gpus_needed, gpus_of_job, register_resolvers
 from spec_bench.run.metering import ordinals
-from spec_bench.run.pair import EngineSettings, PairSettings
+from spec_bench.run.pair import PairSettings
 from tests import warm
 from tests.said import naming
 

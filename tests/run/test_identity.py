@@ -14,9 +14,10 @@ from spec_bench.records import ENGINE
 from spec_bench.run import pair, settings
 from spec_bench.run.cells import load_decoder
 from spec_bench.run.config import check_settings
+from spec_bench.run.engine_settings import EngineSettings
 from spec_bench.run.identity import job_id, run_id
 from spec_bench.run.model_files import hub_commit
-from spec_bench.run.pair import EngineSettings, PairSettings
+from spec_bench.run.pair import PairSettings
 from spec_bench.run.settings import build_settings
 from tests.run.tiny import make_family, make_task, overrides
 

@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.configs import conf_dir, read_config
 from spec_bench.engine.random_weights import random_module
-from spec_bench.run import models, pair
-from spec_bench.run.pair import EngineSettings, PairSettings, build_pair, with_own_name
+from spec_bench.run import engine_settings, models
+from spec_bench.run.engine_settings import EngineSettings
+from spec_bench.run.pair import PairSettings, build_pair, with_own_name
 from tests.run.tiny import RunJob, rows_of
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
@@ -207,5 +208,5 @@ def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job: RunJob) -
 def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
     device: str, target: str, gpu: bool, placed_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair, "sees_cuda", lambda: gpu)
-    assert pair.placed(EngineSettings(device, "float32"), target).device == placed_on
+    monkeypatch.setattr(engine_settings, "sees_cuda", lambda: gpu)
+    assert engine_settings.placed(EngineSettings(device, "float32"), target).device == placed_on

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from spec_bench.configs import experiments_dir
+from spec_bench.run.engine_settings import EngineSettings
 from spec_bench.run.model_files import ModelSize, model_size
-from spec_bench.run.pair import EngineSettings, PairSettings
+from spec_bench.run.pair import PairSettings
 from spec_bench.run.plan import Memory, PlannedCell, job_memory, plan_arguments
 from spec_bench.run.plan_table import totals
 from spec_bench.run.rates import Rate, RateRow, Wanted, find_rate, published_rows

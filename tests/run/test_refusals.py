@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from spec_bench.run import app
 
@@ -207,3 +208,30 @@ def test_help_takes_less_than_two_seconds_of_the_processor() -> None:
     assert done.returncode == 0, done.stderr
     for word in ("usage:", "decoder=", "rsd_s", "task=", "results", "rsd=exp1", "slurm"):
         assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("engine.device=xpu:0", "'xpu:0'"),
+        ("engine.threads=100000", "engine.threads must be a whole number from 1 to 1024"),
+        ("pair.target=null", "pair.target must be a text"),
+    ],
+)
+def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(
+    override: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: False)
+    monkeypatch.setattr(app, "run_job_of", None)
+    monkeypatch.setattr(sys, "argv", ["spec_bench", override, "hydra/job_logging=none"])
+    with pytest.raises(SystemExit) as stopped:
+        app.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2
+    assert told in line

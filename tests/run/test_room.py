@@ -14,7 +14,8 @@ from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.pool import CachePool
 from spec_bench.records import Request
-from spec_bench.run.pair import EngineSettings, PairSettings
+from spec_bench.run.engine_settings import EngineSettings
+from spec_bench.run.pair import PairSettings
 from spec_bench.run.plan import job_memory
 from spec_bench.run.room import slots_of
 from tests.families import CONF, decoder_settings, tiny_pair

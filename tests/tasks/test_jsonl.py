@@ -107,11 +107,20 @@ def test_a_wrong_field_is_named_with_its_line_and_those_that_are_there(tmp_path)
         ("[1, 2]", r"mine\.jsonl, line 2: a list, not an object"),
         ('{"turns": []}', r"line 2: no turns in field 'turns'"),
         ('{"turns": null}', r"line 2: no turns in field 'turns'"),
+        ('{"turns": ["a \\ud83d b"]}', r"mine\.jsonl, line 2: .*ud83d"),
     ],
 )
 def test_a_line_that_cannot_be_is_named_by_its_number(line, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         task_of(tmp_path, {"turns": ["Why?"]}, line).examples()
+
+
+def test_a_file_of_another_encoding_is_named(tmp_path):
+    task = task_of(tmp_path, {"turns": ["a"]})
+    file = tmp_path / "mine.jsonl"
+    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-16")
+    with pytest.raises(ValueError, match=r"mine\.jsonl, line 1: .*utf-8"):
+        task.examples()
 
 
 def test_only_the_lines_asked_for_are_read(tmp_path):
