@@ -3,9 +3,9 @@
 Each iteration: draft a forest of beams, run the target once over the input beams and the forest,
 verify layer by layer, draw what is missing, copy the outcome to the host (the iteration's one
 transfer), keep the output beams' ancestors in the caches, record. Beam sampling is the case without
-draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints mended.
+draft layers. Source: DSBD (arXiv 2409.16560), section 3, with its misprints corrected.
 
-What the paper leaves open is settled so. A stopped beam repeats its stop token and keeps its
+What the paper leaves open is settled thus: a stopped beam repeats its stop token and keeps its
 likelihood. The extra layer has the width of the layer before it, a rejected layer its own. The
 draft's beam law starts from the input beams' likelihoods under the *target*, which are known.
 Verification ends at the length limit, so that the last layer is a full step of the beam law too.
@@ -76,9 +76,9 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return self.plan.depth * self.plan.width
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """One trunk, at worst a branch for every beam, and one forest behind them.
+        """One trunk, at worst a branch for every beam, and one forest after them.
 
-        With one cache a single beam goes on, so nothing branches.
+        With one cache only one beam goes on, so nothing branches.
         """
         branches = 1 if self.plan.one_cache else self.plan.width
         return longest_prompt + branches * (max_new_tokens + 2) + self.nodes
@@ -116,7 +116,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             cache.move_row(source, target, len(row.trunk) + len(row.tokens))
 
     def _keep(self, index: int, row: BeamRow, moves: Moves) -> None:
-        """Moves a row's nodes in the caches, or notes that they are to be moved."""
+        """Moves a row's nodes in the caches, or notes that they must move."""
         if self.target.device.type == "cpu":
             moves.carry_out(self._caches, index)
         else:
@@ -126,14 +126,14 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         return sum(draft.timer.take_s() for draft in self.drafts), self.target.timer.take_s()
 
     def _begin(self, active: Sequence[BeamRow]) -> tuple[Forest, Parents, Tensor]:
-        """All that the host knows goes to the device in one copy, the moves left over included.
+        """Sends all that the host knows to the device in one copy, pending moves included.
 
         Args:
             active: the rows.
 
         Returns:
-            The forest, nothing drafted; the input beams, as many places as the widest row has; how
-            many layers each row has left [R].
+            The forest, nothing drafted; the input beams, with as many places as the widest row has;
+            how many layers each row has left [R].
         """
         forest = Forest(
             [(row.tokens, row.ancestors()) for row in active],
@@ -158,7 +158,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
     def _draft(
         self, active: Sequence[BeamRow], forest: Forest, parents: Parents, draws: Draws
     ) -> Drafted:
-        """Beam sampling with the draft: D beams a layer, i.i.d. and with replacement."""
+        """Beam sampling with the draft: D beams per layer, i.i.d. and with replacement."""
         drafted = Drafted([], [])
         for layer in range(self.plan.depth):
             draft, cache = self.drafts[0], self._caches[1]

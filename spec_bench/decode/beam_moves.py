@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Moves:
-    """One row's nodes that are to move to the front.
+    """One row's nodes that must move to the front.
 
     Attributes:
         length: slots before node 0.
@@ -39,7 +39,7 @@ class Moves:
 
 
 def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
-    """All rows' moves as indices on the host, a cache each; none where nothing moves.
+    """All rows' moves as indices on the host, per cache; none if nothing moves.
 
     Args:
         moves: of R rows.

@@ -1,7 +1,7 @@
-"""The beams of one prompt: a trunk that they share and, behind it, a small trie of what they don't.
+"""The beams of one prompt: a trunk that they share and, after it, a small trie of what they don't.
 
-A prompt takes one cache row. The trunk's tokens stand at the row's first slots, the trie's nodes
-behind them in the order of this list, parents before children; the last nodes are the beams
+A prompt takes one cache row. The trunk's tokens take the row's first slots, the trie's nodes the
+next ones in the order of this list, parents before children; the last nodes are the beams
 themselves, which no model has run yet. Beams share ancestors, so the trie stays small, and no row
 is ever copied.
 """
@@ -54,8 +54,8 @@ class BeamRow(Answering):
         beams: the beams; their nodes are the last ones.
         drafted: how many of the nodes the draft has run.
         layers: tokens that every beam has generated so far.
-        moves: nodes that are still to move in the caches.
-        steps: one record a target call.
+        moves: nodes that must still move in the caches.
+        steps: one record per target call.
         answer: the delivered tokens, once finished.
         log_likelihood: of the answer.
         finish: why it ended, None while it runs.
@@ -132,12 +132,12 @@ class BeamRow(Answering):
         layers: int,
         drafted: int,
     ) -> list[int]:
-        """Puts the output beams of a step in the place of the input beams.
+        """Replaces the input beams by the output beams of a step.
 
         Args:
             forest_tokens: the step's draft nodes, which the target has run.
-            forest_parents: their parents: indices into the row's nodes and the forest behind them.
-            beams: the output beams, their parents numbered alike.
+            forest_parents: their parents: indices into the row's nodes and the forest after them.
+            beams: the output beams, their parents numbered likewise.
             layers: tokens by which every beam grew.
             drafted: nodes that the draft has run, this step's included.
 
@@ -196,7 +196,7 @@ class BeamRow(Answering):
 
 
 def host_parents(active: Sequence[BeamRow], places: int) -> list[torch.Tensor]:
-    """What the host knows of the rows' beams; see ``beam_step.Parents``, tokens left out.
+    """What the host knows of the rows' beams; see ``beam_step.Parents``, without the tokens.
 
     Args:
         active: R rows.

@@ -1,8 +1,8 @@
 """Deterministic beam search: the W likeliest continuations go on, ended ones wait in a pool.
 
 The same search as transformers' ``generate(num_beams=W, do_sample=False)`` with its default
-settings, so that the two can be compared token by token; probabilities are raw, the sampling
-settings do not enter.
+settings, so that the two can be compared token by token; probabilities are raw and ignore the
+sampling settings.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BeamSearch(BeamDecoder):
         table = torch.cat([best.values, best.indices.double()], dim=1).tolist()
         count, vocab = best.values.shape[1], log_p.shape[-1]
         for index, row in enumerate(active):
-            # A largest value that is no number: NaN counts as the largest.
+            # A largest value that is not a number: NaN counts as the largest.
             check_lawful(row.request.prompt_id, not isnan(table[index][0]))
             candidates = list(zip(table[index][:count], table[index][count:], strict=True))
             stops = len(row.request.stop_ids)

@@ -1,6 +1,6 @@
 """One iteration of beam decoding between the model passes: from logits to the output beams.
 
-Letters: R rows, B parents, D draft beams a layer, V vocabulary, L draft layers.
+Letters: R rows, B parents, D draft beams per layer, V vocabulary, L draft layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BeamPlan:
     """How beams are drafted, verified and kept.
 
     Attributes:
-        width: W_S, draft beams a layer; for beam sampling the number of beams.
+        width: W_S, draft beams per layer; for beam sampling the number of beams.
         depth: gamma, draft layers; 0 for beam sampling.
         threshold: t, with what probability a layer must reach its width.
         least: W_min.
@@ -69,8 +69,9 @@ class Parents:
     def log_probs(self, logits: Tensor) -> Tensor:
         """Raw log-probabilities after each, the same numbers after beams of the same text.
 
-        A model computes those apart, and they come out a rounding apart, by place and by batch. A
-        truncation, or a largest value, would then fall among equal cells otherwise in each batch.
+        A model computes those separately, and they differ by a rounding error that depends on place
+        and batch. A truncation, or a largest value, would then pick among equal cells differently
+        in each batch.
 
         Args:
             logits: [R, B, V].
@@ -98,14 +99,14 @@ class Parents:
         return Parents(tokens, likelihood, length, stopped | ends, self.stop_ids, first)
 
     def only(self, there: Tensor) -> Parents:
-        """The same beams with all but some gone; there: [R, B]."""
+        """The beams without those that are not ``there`` [R, B]."""
         likelihood = self.likelihood.masked_fill(~there, -torch.inf)
         return replace(self, likelihood=likelihood)
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """What was drafted, a layer an entry.
+    """What was drafted, one entry per layer.
 
     Attributes:
         laws: [R, B V] or [R, D V] the draft's beam law over all its parents.
@@ -123,13 +124,13 @@ class Outcome:
     """One row's outcome, on the host.
 
     Attributes:
-        layer: the layer of the output beams, 1..L + 1: by how many tokens the row grew.
+        layer: the layer of the output beams, 1..L + 1: the number of tokens the row grew by.
         accepted_layers: draft layers that reached their width.
         widths: beams of each layer up to that one.
         beams: the output beams; their parents are counted within the layer before.
         draft_parents: per draft layer its D parents within the layer before.
         draft_tokens: per draft layer its D tokens.
-        lawful: whether the target's and the draft's logits made laws; where not, the rest means
+        lawful: whether the target's and the draft's logits made laws; if not, the rest means
             nothing.
     """
 
@@ -188,7 +189,7 @@ def verify(
     limit: Tensor,
     draws: Draws,
 ) -> list[Outcome]:
-    """Verifies a forest and draws what is missing (Algorithm 1, mended).
+    """Verifies a forest and draws what is missing (Algorithm 1, corrected).
 
     Args:
         logits: [R, B + L D, V] the target's, at the input beams and at every draft beam.
@@ -196,7 +197,7 @@ def verify(
         drafted: the forest's laws and cells.
         plan: the widths.
         settings: the target's sampling settings.
-        limit: [R] at most so many layers.
+        limit: [R] most layers.
         draws: randomness.
 
     Returns:

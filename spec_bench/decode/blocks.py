@@ -1,4 +1,4 @@
-"""A decoder's blocks: each read by the kind that it names, the tree by its shorthand too.
+"""A decoder's blocks: each is read by the kind that it names, the tree also by its shorthand.
 
 Knows that a block is a mapping and that a registry holds its kinds; nothing about what two blocks
 must agree on, which is ``config``'s.
@@ -25,7 +25,7 @@ def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any
         title: what stands before the key in messages.
 
     Raises:
-        ValueError: it is not there, or no mapping.
+        ValueError: it is missing, or not a mapping.
     """
     block = given.get(key)
     if not isinstance(block, Mapping):
@@ -34,7 +34,7 @@ def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any
 
 
 def read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
-    """A block as the dataclass that is registered under the kind that it names.
+    """A block as the dataclass registered under the kind that it names.
 
     Args:
         registry: of drafters or of tree policies.
@@ -69,7 +69,7 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
         spec: the shorthand; None keeps the tree as it is.
 
     Returns:
-        The settings with the tree's numbers set; what they are is not checked here.
+        The settings with the tree's numbers set; their values are not checked here.
 
     Raises:
         ValueError: the shorthand does not fit the tree policy, naming the form that it takes.

@@ -1,4 +1,4 @@
-"""Whose seconds they were: a batch's wall time shared out to its rows, and each row's own latency.
+"""Divides a batch's wall time among its rows, and keeps each row's own latency.
 
 The shares of all rows add up to the time that really passed. An iteration's seconds belong to the
 rows that took part in it, in equal parts; a prefill's to the rows prefilled.
@@ -60,7 +60,7 @@ class BatchClock:
         share_s = (now_s - self._read_s) / len(rows)
         for row in rows:
             self._rows[id(row)] = _RowTimes(self._read_s, share_s)
-        self._take_forward_s()  # of the prefill: no part of decoding
+        self._take_forward_s()  # of the prefill: not part of decoding
         self._read_s = self._since_s = now_s
 
     def start(self) -> None:

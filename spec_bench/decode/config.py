@@ -1,8 +1,8 @@
 """A decoder with its types: drafter x tree x verifier, read from settings and checked as a whole.
 
 The settings are plain mappings as ``conf/decoder`` has them. Each block becomes a frozen dataclass
-that is told apart by the block's kind (``drafter.kind``, ``tree.policy``, ``verifier.rule``) and
-knows everything about itself; what stands here is only what two blocks must agree on. Everything
+chosen by the block's kind (``drafter.kind``, ``tree.policy``, ``verifier.rule``) that
+knows everything about itself; here is only what two blocks must agree on. Everything
 that can be refused is refused here, before a model is loaded.
 """
 
@@ -46,7 +46,7 @@ class DecoderConfig:
         tree_attention: whether the target runs a tree as one row, or each path as its own.
 
     Raises:
-        ValueError: two blocks do not go together, in one line that names both.
+        ValueError: two blocks do not fit together, in one line that names both.
     """
 
     name: str
@@ -97,7 +97,7 @@ class DecoderConfig:
 
     @property
     def spec(self) -> str:
-        """The tree's shorthand, as it stands in the results table."""
+        """The tree's shorthand, as in the results table."""
         return self.tree.spec
 
     @property
@@ -116,7 +116,7 @@ class DecoderConfig:
         return self.drafter.kind if self.drafter.heads else None
 
     def check_under(self, settings: SamplingSettings) -> None:
-        """Whether the rule fits the way the tree draws siblings under sampling settings.
+        """Checks that the rule fits how the tree draws siblings under sampling settings.
 
         Raises:
             ValueError: it does not, naming both.
@@ -147,7 +147,7 @@ class DecoderConfig:
             settings: sampling settings.
             rows: most requests that decode together.
             pool: caches to share with other decoders that do not run at the same time.
-            heads: the draft heads, where it uses some.
+            heads: the draft heads, if it uses any.
 
         Raises:
             ValueError: as ``check_under``; also if there are too few drafts, their vocabulary is
@@ -240,8 +240,8 @@ def read_decoder(
 
     Args:
         given: its settings: keys ``name``, ``drafter``, ``tree``, ``verifier``, and
-            ``tree_attention`` where it is off.
-        settings: sampling settings, where they are known; by default temperature 1.
+            ``tree_attention`` if it is off.
+        settings: sampling settings, if known; by default temperature 1.
 
     Raises:
         ValueError: in one line that names the key, its value and what is allowed.

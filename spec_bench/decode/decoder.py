@@ -48,7 +48,7 @@ class Decoder(DecodingLoop[Row]):
         drafter: who proposes.
         policy: how the tree grows.
         walk: how the accepted path of a tree is found.
-        rule: what the walk judges by: a node rule, one per level, or what else it takes.
+        rule: what the walk judges by: a node rule, one per level, or whatever else it takes.
         settings: sampling settings of target and draft.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
@@ -100,10 +100,10 @@ class Decoder(DecodingLoop[Row]):
         return super().speed_ratio + own / self.target.parameters
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """Cache slots per row: all committed tokens and one whole tree behind them.
+        """Cache slots per row: all committed tokens and one whole tree after them.
 
-        The last tree's root is at most the last but one token of the limit, and a block may run
-        past the limit by a whole path.
+        The last tree's root is at most the last but one token of the limit, and a block may exceed
+        the limit by a whole path.
         """
         return longest_prompt + max_new_tokens + self.policy.slots
 
@@ -170,7 +170,7 @@ class Decoder(DecodingLoop[Row]):
         return sum(emitted_now)
 
     def _judge(self, tree: Tree, logits: Tensor, draws: Draws) -> WalkResult:
-        """Which path of each tree stands."""
+        """Which path of each tree is accepted."""
         merge_copies = self.policy.merge_copies
         return self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
 
@@ -188,10 +188,10 @@ class Decoder(DecodingLoop[Row]):
             active: the rows.
             lengths: [R] tokens in the target's cache.
             verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
-                and their log-probabilities, of which the first ``accepted + 1`` mean anything; of
-                trees that differ nodes and levels behind those.
+                and their log-probabilities, of which the first ``accepted + 1`` mean anything; for
+                trees that differ, nodes and levels after those.
             path: [R, L + 1] as in the verdict, on the device.
-            tree: that was verified.
+            tree: the verified one.
 
         Returns:
             [R] tokens emitted.
@@ -203,7 +203,7 @@ class Decoder(DecodingLoop[Row]):
             for line, count in zip(verdict, counts, strict=True)
         ]
         self._scorer.commit(lengths, nodes, path)
-        # What the drafter ran is of use where it stands as the tree does: else it is the root.
+        # Of a rearranged tree only the root is where the drafter ran it.
         self.drafting.commit(lengths, nodes, path, 1 if tree.rearranged else shape.depth)
         for row, line, count in zip(active, verdict, counts, strict=True):
             emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))

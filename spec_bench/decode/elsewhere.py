@@ -1,4 +1,4 @@
-"""What another engine is asked for by a decoder's blocks, and what it cannot be asked for."""
+"""What a decoder's blocks ask of another engine, and what it cannot do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAFTERS = ("none", "language_model", "lookup")
 
 
 def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: bool) -> None:
-    """Whether transformers can be asked for it.
+    """Checks that transformers can do it.
 
     Args:
         title: of the decoder, for messages.
@@ -50,7 +50,7 @@ def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: 
 
 
 def check_settings(title: str, settings: SamplingSettings) -> None:
-    """Whether transformers samples so.
+    """Checks that transformers can sample that way.
 
     Raises:
         ValueError: the draft has a temperature of its own.
@@ -80,7 +80,7 @@ def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
     """The target as a module that transformers can run.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if not isinstance(target, HuggingFaceModel):
         raise ValueError(f"{title}: transformers runs its own modules, got {type(target).__name__}")

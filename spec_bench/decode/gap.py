@@ -1,8 +1,8 @@
 """How far a node rule stays below the most that any rule could accept, on a decoder's own nodes.
 
-A watched decoder decodes as before and keeps what its rule was given. The bound is worked out
-afterwards, so nothing of it is on the clock. What the rule accepts is taken as its chance over its
-own uniforms, 1 - prod (1 - a), for the children that were drawn.
+A watched decoder decodes as before and keeps what its rule was given. The bound is computed
+afterwards, off the clock. What the rule accepts is taken as its chance over its own uniforms,
+1 - prod (1 - a), for the children that were drawn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spec_bench.verify.walk import walk_down
 
 
 class Visit(NamedTuple):
-    """One node that a walk came to.
+    """One node that a walk visited.
 
     Attributes:
         level: of the node; 0 is the root.
@@ -47,7 +47,7 @@ class Visit(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Of the nodes of one level.
+    """Means over the nodes of one level.
 
     Attributes:
         level: 0 is the root.
@@ -63,7 +63,7 @@ class Gap(NamedTuple):
 
 
 def why_no_bound(config: DecoderConfig) -> str | None:
-    """Why nothing is said about a decoder's nodes; None where their bound is known.
+    """Why there is no bound for a decoder's nodes; None if there is one.
 
     Args:
         config: of a decoder that drafts.
@@ -83,17 +83,17 @@ def why_no_bound(config: DecoderConfig) -> str | None:
 
 
 def levels_bounded(config: DecoderConfig) -> int:
-    """How many levels' nodes have a fixed number of children: of independent paths the root's."""
+    """How many levels' nodes have a fixed number of children; for independent paths, the root's."""
     assert isinstance(config.tree, GrownTree)
     return 1 if isinstance(config.tree, IidPaths) else config.tree.shape.depth
 
 
 def watch(decoder: Decoder, most: int) -> list[Visit]:
-    """Has a decoder keep the first nodes that it comes to, one row at a time.
+    """Makes a decoder keep the first nodes that it visits, one row at a time.
 
     Args:
         decoder: with a node rule, alike on all levels.
-        most: nodes kept of each level.
+        most: nodes kept per level.
 
     Returns:
         A list that fills while the decoder decodes.
@@ -105,7 +105,7 @@ def watch(decoder: Decoder, most: int) -> list[Visit]:
         raise ValueError(f"{decoder.name}: only a node rule can be watched")
     visits: list[Visit] = []
     decoder.rule = [_watched(decoder.rule, level, visits, most) for level in range(decoder.depth)]
-    decoder.walk = walk_down  # elsewhere nodes would be judged that the walk does not come to
+    decoder.walk = walk_down  # other walks would judge nodes that are never visited
     return visits
 
 
@@ -124,7 +124,7 @@ def _watched(rule: NodeRule, level: int, visits: list[Visit], most: int) -> Node
 
 
 def gaps(visits: Sequence[Visit], siblings: Siblings) -> list[Gap]:
-    """What was accepted and could have been, by level.
+    """What was accepted and what could have been, by level.
 
     Args:
         visits: of a decoder whose number of children does not depend on what was drawn.

@@ -1,7 +1,7 @@
 """Rows that another engine decodes: transformers' ``generate`` as one step of our loop.
 
-So clock, meter, latency and stop rule are the loop's own, the same for these rows as for ours. What
-``engine.generate`` says of the prompt's seconds is moved from decoding to prefill.
+So clock, meter, latency and stop rule are the loop's own, the same for these rows as for ours. The
+prompt's seconds, as ``engine.generate`` reports them, are moved from decoding to prefill.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GeneratedRow(Answering):
 
     @property
     def log_likelihood(self) -> float:  # type: ignore[override]
-        """Of the answer, scored when it is asked for: off the clock."""
+        """Of the answer, scored on demand: off the clock."""
         return log_likelihood(self.target, self.request.prompt_ids, self.delivered)
 
     def ended(self, tokens: Sequence[int], steps: Sequence[StepRecord]) -> None:
@@ -111,13 +111,13 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return self.calls
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
-        """The library's own cache grows to the text and what is proposed behind it; with the root,
-        as our own decoders count.
+        """The library's own cache grows to the text and the proposals after it; counted with the
+        root, as for our own decoders.
         """
         return longest_prompt + max_new_tokens + 1 + self.aid.tokens
 
     def reserve(self, slots: int) -> None:
-        """The library makes its cache itself, anew for every text."""
+        """The library makes its own cache, a new one for every text."""
 
     def join(self, index: int, request: Request, seed: int) -> GeneratedRow:
         return GeneratedRow(request, row_seed(seed, request.prompt_id), self.target)
@@ -139,7 +139,7 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         return sum(len(row.steps) for row in active)
 
     def move_row(self, row: GeneratedRow, source: int, target: int) -> None:
-        """All rows end in the step that they began in."""
+        """Never needed: all rows end in the step that they began in."""
 
     def take_forward_s(self) -> tuple[float, float]:
         found, self._forward_s = self._forward_s, (0.0, 0.0)
@@ -149,12 +149,11 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
 def steps_of(
     calls: Sequence[Call], prompt: int, tokens: Sequence[int], aid: Aid
 ) -> list[StepRecord]:
-    """What each pass of the target brought one row.
+    """What each pass of the target gave one row.
 
-    Without anything proposed each pass brings a token, until the row has ended. Otherwise the
-    tokens that a pass found in its cache tell how far the text had come. The library drops what it
-    accepts behind an end, so those tokens, which ours count, are not known: at most one block a
-    text.
+    Without proposals each pass gives one token, until the row has ended. Otherwise the tokens that
+    a pass found in its cache tell how far the text had come. The library drops what it accepts
+    after an end, so those tokens, which ours count, are unknown: at most one block per text.
 
     Args:
         calls: all passes, that of the prompt first.

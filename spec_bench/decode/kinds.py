@@ -1,6 +1,6 @@
 """Which kinds of drafter, tree policy and rule go together, whatever their settings are.
 
-Each kind says itself whom it goes with; what stands here is that both sides must agree.
+Each kind says what it goes with; this module requires both sides to agree.
 """
 
 from __future__ import annotations

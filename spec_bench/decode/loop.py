@@ -59,7 +59,7 @@ class DecodingLoop(ABC, Generic[RowType]):
     Attributes:
         name: as in ``conf/decoder``.
         target: the target model.
-        drafts: draft models; empty where nothing is drafted.
+        drafts: draft models; empty if nothing is drafted.
         rows: most requests that decode together.
         lossless: how the output's law relates to the target's.
     """
@@ -203,8 +203,7 @@ class DecodingLoop(ABC, Generic[RowType]):
         """Checks that the longest request and its tree fit the models' context.
 
         Raises:
-            ValueError: naming the request, and its length and the limit or the token that no model
-                knows.
+            ValueError: naming the request, and its length and the limit, or its unknown token.
         """
         for request in requests:
             if not request.prompt_ids:

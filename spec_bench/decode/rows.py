@@ -13,7 +13,7 @@ from spec_bench.records import Finish, Generation, Request, StepRecord
 
 
 def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
-    """Refuses an iteration whose logits were no numbers: its tokens would mean nothing.
+    """Refuses an iteration whose logits were not numbers: its tokens would mean nothing.
 
     Args:
         prompt_id: of the row.
@@ -32,7 +32,7 @@ def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = Tru
 
 
 def check_largest(prompt_id: str, line: Sequence[float], counts: Sequence[int]) -> None:
-    """``check_lawful`` for a row whose largest logits stand last in what the host was sent.
+    """``check_lawful`` for a row whose largest logits come last in what the host was sent.
 
     Args:
         prompt_id: of the row.
@@ -49,7 +49,7 @@ class Answering(ABC):
 
     Attributes:
         request: what was asked for.
-        steps: one record a target call.
+        steps: one record per target call.
         finish: why it ended, None while it runs.
         log_likelihood: of the answer under the target at temperature 1, natural log.
     """
@@ -91,7 +91,7 @@ class Row(Answering):
         generator: the only source of this row's randomness.
         tokens: the prompt and everything committed; the last token is the next tree's root.
         delivered: tokens of the answer.
-        steps: one record a target call.
+        steps: one record per target call.
         finish: why it ended, None while it runs.
         log_likelihood: of the delivered tokens under the target at temperature 1, natural log.
     """

@@ -43,11 +43,11 @@ class Drafting:
         Args:
             hidden: [R, N, D] of every node.
             path: [R, L + 1] accepted nodes in order, the root first.
-            accepted: [R]; behind a row's first ``accepted + 1`` nodes its path means nothing.
+            accepted: [R]; after a row's first ``accepted + 1`` nodes its path means nothing.
         """
 
     def needs(self, committed: Committed) -> Sequence[Known]:
-        """Numbers that drafting this tree will want on the device: they are sent there together.
+        """Numbers that drafting this tree needs on the device: they are sent there together.
 
         Args:
             committed: per row all tokens so far; the last one is the root.
@@ -94,13 +94,13 @@ class Drafting:
         Args:
             lengths: [R] tokens before the root.
             nodes: per row the path, root first.
-            path: [R, L + 1] the same on the device; behind a row's accepted nodes it means nothing.
-            depth: levels whose nodes stand where the drafter ran them, the root's among them: the
+            path: [R, L + 1] the same on the device; after a row's accepted nodes it means nothing.
+            depth: levels whose nodes are where the drafter ran them, including the root's: the
                 tree's depth, since its deepest level was never run.
         """
 
     def move_row(self, source: int, target: int) -> None:
-        """Moves a row over another one."""
+        """Moves a row into another one's place."""
 
     def take_forward_s(self) -> float:
         """Seconds of drafting since the last call."""
@@ -115,7 +115,7 @@ class Equipment:
         target: the target.
         models: the draft models.
         caches: one per draft model.
-        heads: the draft heads, where there are some.
+        heads: the draft heads, if any.
         rows: rows of the caches.
         heads_cache: of heads that have one.
     """
@@ -138,7 +138,7 @@ class Drafter(ABC):
 
     Attributes:
         kind: under which it is registered.
-        policies: the tree policies that it goes with; None: every one that grows level by level.
+        policies: the tree policies that it works with; None: all that grow level by level.
         heads: the network that it needs on the target, else None.
     """
 
@@ -156,21 +156,21 @@ class Drafter(ABC):
         return depth
 
     def reach(self, heads: Heads) -> int | None:
-        """The deepest tree that heads of its kind can draft; None where nothing limits it."""
+        """The deepest tree that heads of its kind can draft; None if unlimited."""
         return None
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Which of the target's hidden states it looks at.
+        """Which of the target's hidden states it reads.
 
         Args:
-            heads: the network, where it has one.
+            heads: the network, if it has one.
             blocks: of the target.
         """
         return LAST if heads is not None else ()
 
     @classmethod
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
-        """What takes part in the audit of trees that so many draft models share."""
+        """What takes part in the audit of trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
 
     @abstractmethod

@@ -1,14 +1,14 @@
 """Drafting with an EAGLE head: level by level, with a cache of its own.
 
-Pair j is the target's feature f_j with the embedding of token j + 1; it stands at slot and position
-j of the head's cache and its output guesses token j + 2. With m tokens before the root, pairs
+Pair j is the target's feature f_j with the embedding of token j + 1; it takes slot and position j
+of the head's cache, and its output guesses token j + 2. With m tokens before the root, pairs
 0..m - 1 come from the target, and the last of them, whose token is the root, gives level 1. So to
-the head the root is node 0 of a tree behind m - 1 committed pairs, and a node's feature is its
-parent's output. After a verification the pairs that the target vouches for are run anew over the
-keys that came from the head's own features, accepted or not (EAGLE-1, arXiv 2401.15077, section
-3.1; its cache is never gathered).
+the head the root is node 0 of a tree after m - 1 committed pairs, and a node's feature is its
+parent's output. After a verification the pairs with features from the target are run again, over
+the keys that came from the head's own features, accepted or not (EAGLE-1, arXiv 2401.15077,
+section 3.1; its cache is never gathered).
 
-Letters: R rows, P pairs that wait, F frontier nodes, D width of the head, W of what the target
+Letters: R rows, P waiting pairs, F frontier nodes, D width of the head, W of what the target
 hands over, V tokens.
 """
 
@@ -77,9 +77,9 @@ class EagleDrafting(Drafting):
     def __init__(self, head: EagleHead, target: LanguageModel, cache: SlotCache, rows: int) -> None:
         self._head, self._target, self._cache = head, target, cache
         like = next(head.parameters())
-        self._features = like.new_zeros((rows, 1, head.features))  # of the pairs that wait
+        self._features = like.new_zeros((rows, 1, head.features))  # of the waiting pairs
         self._waiting = [1] * rows
-        self._cached = [0] * rows  # pairs of each row that the target vouches for
+        self._cached = [0] * rows  # pairs of each row with features from the target
         self._prompts: list[Sequence[int]] = [()] * rows
         self._outputs = like.new_empty(0)  # [R, nodes so far, D]
         self._timer = ForwardTimer(like.device)
@@ -116,7 +116,7 @@ class EagleDrafting(Drafting):
     def needs(self, committed: Committed) -> Sequence[Known]:
         waiting = self._waiting[: len(committed)]
         most = max(waiting)
-        # A row with fewer pairs runs stand-ins behind its root, where the tree is written next.
+        # A row with fewer pairs runs fillers after its root, where the tree is written next.
         self._tokens = Known(
             [
                 [*row[-count:], *[row[-1]] * (most - count)]
@@ -130,7 +130,7 @@ class EagleDrafting(Drafting):
 
     @torch.inference_mode()
     def at_root(self, committed: Committed) -> Tensor:
-        """Runs the pairs that wait; logits [R, 1, 1, V] below the root."""
+        """Runs the waiting pairs; logits [R, 1, 1, V] below the root."""
         self._timer.start()
         rows, waiting = len(committed), len(self._tokens[0])
         tokens = self._tokens.on(self._features.device)
@@ -191,7 +191,7 @@ class EagleDrafting(Drafting):
         self._prompts[target] = self._prompts[source]
 
     def take_forward_s(self) -> float:
-        """Seconds in the head since the last call, prompts' left out."""
+        """Seconds in the head since the last call, prompts excluded."""
         return self._timer.take_s()
 
 
@@ -207,7 +207,7 @@ class _EagleDrafter(Drafter):
 @drafter("eagle")
 @dataclass(frozen=True)
 class Eagle(_EagleDrafter):
-    """An EAGLE-1 head, which EAGLE-2 drafts with, too."""
+    """An EAGLE-1 head, which EAGLE-2 uses too."""
 
     heads = Eagle1Head
 
@@ -218,8 +218,8 @@ class Eagle3(_EagleDrafter):
     """An EAGLE-3 head.
 
     Attributes:
-        layer_ids: what the config's layer ids name: a block's ``input``, its ``output``, or as the
-            family of the file has it.
+        layer_ids: what the config's layer ids name: a block's ``input``, its ``output``, or what
+            they name in the file's family.
     """
 
     layer_ids: Literal["auto", "input", "output"] = "auto"
@@ -227,7 +227,7 @@ class Eagle3(_EagleDrafter):
     heads = Eagle3Head
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Three places, low to high: 2, L / 2 and L - 3 where nothing else is named.
+        """Three places, low to high: 2, L / 2 and L - 3 by default.
 
         Raises:
             ValueError: a place that no forward pass returns.

@@ -1,7 +1,7 @@
-"""The decoder block of an EAGLE head: a Llama block whose attention may read twice its width.
+"""The decoder block of an EAGLE head: a Llama block whose attention may read twice the width.
 
-Where keys and values are kept is not the block's business: it asks ``attend``, which is a slot
-cache in decoding and the steps before in training.
+The block does not know where keys and values are kept: it calls ``attend``, which is a slot cache
+in decoding and the earlier steps in training.
 
 Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 """
@@ -136,7 +136,7 @@ class Block(nn.Module):
 
         Args:
             x: [R, T, D] features, or the block before.
-            embedded: [R, T, D] which EAGLE-3's first block reads beside them.
+            embedded: [R, T, D] read beside them by EAGLE-3's first block.
             turn: rotation by position.
             attend: attention over what is kept.
 

@@ -1,8 +1,8 @@
-"""Whether an EAGLE-3 head is handed the hidden states that it learned from.
+"""Whether an EAGLE-3 head is given the hidden states that it learned from.
 
 Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
-which; a head that reads its neighbours' states still drafts, badly. So a head is tried on a text of
-the target's own: at the places it is said to read, at each moved by one block, and turned around.
+which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
+target's own text: at the places it is said to read, at each moved by one block, and reversed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.engine.model import LanguageModel, Layers
 from spec_bench.engine.tree_pass import causal
 
-TOKENS = 32  # that the target says
+TOKENS = 32  # that the target generates
 LONGEST = 512  # of a prompt
 CLEARLY = 0.15  # how much more often another reading must agree
 
@@ -87,7 +87,7 @@ def _agreement(
 def misreading(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
-    """What is wrong with the places that a head is said to read, in a line; None where nothing is.
+    """What is wrong with the places that a head is said to read, in a line; None if nothing is.
 
     Args:
         head: the head.

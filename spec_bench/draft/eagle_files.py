@@ -1,4 +1,4 @@
-"""EAGLE heads' files: four public families told apart by their tensors, one of them written.
+"""EAGLE heads' files: four public families, told apart by their tensors, are read; one is written.
 
 | family | file | tensors |
 | SafeAILab EAGLE-1 | pytorch_model.bin | fc [D, 2D], layers.0.*, no input norm, no last layer |
@@ -37,7 +37,7 @@ def weights_file(folder: Path, version: Literal[1, 3]) -> Path | None:
 
 
 def _widths(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor; their numbers are not read."""
+    """The shape of every tensor, without reading the numbers."""
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
@@ -61,7 +61,7 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
         weights: of any family.
 
     Returns:
-        The weights, and [V'] int64 where the head knows fewer tokens than its target.
+        The weights, and [V'] int64 if the head knows fewer tokens than its target.
 
     Raises:
         ValueError: the two maps of the vocabulary do not fit.

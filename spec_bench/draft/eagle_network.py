@@ -55,7 +55,7 @@ class EagleHead(Heads):
 
     @property
     def features(self) -> int:
-        """W: how wide what the target hands over is."""
+        """W: the width of what the target hands over."""
         return self.shape.hidden * (3 if self.version == 3 else 1)
 
     @property
@@ -80,7 +80,7 @@ class EagleHead(Heads):
         return SlotCache([self._layout] * self.shape.layers, rows, slots)
 
     def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
-        """The target's embeddings, or the head's own where its width is another.
+        """The target's embeddings, or the head's own if its width differs.
 
         Args:
             tokens: [...].
@@ -140,7 +140,7 @@ class EagleHead(Heads):
         return full.index_copy(-1, self.ids, own)[..., :vocab]
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not by positions: it learns from whole sequences, ``train.unrolled``."""
+        """Not position by position: it learns from whole sequences, ``train.unrolled``."""
         raise AssertionError("an EAGLE head learns from sequences")
 
     @classmethod
@@ -222,11 +222,11 @@ class Eagle3Head(EagleHead):
         self.lm_head = nn.Linear(shape.width, shape.draft_vocab, bias=False)
 
     def places(self, blocks: int, ids_name: str = "auto") -> tuple[int, ...]:
-        """Where in ``hidden_states`` it looks: 2, L / 2 and L - 3 unless its config says.
+        """The ``hidden_states`` it reads: 2, L / 2 and L - 3 unless its config says otherwise.
 
         Args:
             blocks: L, of the target.
-            ids_name: ``input`` or ``output`` of a block, against what the file's family means.
+            ids_name: ``input`` or ``output`` of a block, overriding the file's family.
 
         Raises:
             ValueError: a place that no forward pass returns.

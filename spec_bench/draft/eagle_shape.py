@@ -1,8 +1,8 @@
 """Sizes and switches of an EAGLE head, read from a public config and the tensors beside it.
 
 Families that are read: SafeAILab/EAGLE (EAGLE-1 and EAGLE-3; SpecForge and lmsys write the same),
-vllm-project/speculators, NVIDIA/Model-Optimizer. Where config and tensors differ, the tensors are
-right; a switch that nobody here knows is refused by name.
+vllm-project/speculators, NVIDIA/Model-Optimizer. Where config and tensors differ, the tensors win;
+an unknown switch is refused by name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-THETA = 10000.0  # where a config names none; nothing is inherited from the target
+THETA = 10000.0  # if a config names none; nothing is inherited from the target
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-# Switches of the families that mean what is done here at one value only.
+# Switches of the families of which only one value is implemented here.
 _ONLY = {
     "use_input_layernorm_in_first_layer": True,
     "use_last_layernorm": True,
@@ -24,7 +24,7 @@ _ONLY = {
     "use_mtp_layernorm": False,
     "mlp_bias": False,
 }
-# True or false says nothing that the tensors do not say.
+# Their values say nothing that the tensors do not.
 _TOLD: tuple[str, ...] = (
     "bias",
     "qkv_bias",
@@ -55,15 +55,15 @@ class EagleShape:
         rope: ``rope_type``, ``rope_theta`` and what the type needs.
         max_positions: the longest sequence.
         layer_ids: EAGLE-3's places in ``hidden_states``, where the config names them.
-        id_shift: what was added to the config's ids to come to them.
+        id_shift: what was added to the config's ids to get them.
         fc_bias: whether ``fc`` has a bias.
         qkv_bias: whether q, k and v have.
         o_bias: whether the output projection has.
-        qk_norm: whether q and k are normed by head, as Qwen3's.
+        qk_norm: whether q and k are normed per head, as in Qwen3.
         norm_before_residual: the residual is the normed feature.
         norm_before_fc: one norm over all hidden states before ``fc``.
         fc_norm: one norm for each of them.
-        norm_output: what is fed back went through the last norm.
+        norm_output: the last norm is applied to what is fed back.
     """
 
     version: Literal[1, 3]
@@ -104,8 +104,7 @@ def shape_of(
         config: ``config.json``.
 
     Raises:
-        ValueError: a switch or an activation that is not known, naming it; or a size that is
-            missing.
+        ValueError: an unknown switch or activation, naming it; or a missing size.
     """
     own = {**config, **config.get("transformer_layer_config", {})}
     _refuse_unknown(config)
@@ -173,12 +172,12 @@ def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 def _id_shift(config: Mapping[str, Any]) -> int:
-    """Speculators' id i is the input of block i, ``hidden_states[i]``; all others' its output."""
+    """Speculators' id i is the input of block i, ``hidden_states[i]``; elsewhere its output."""
     return 0 if "speculators_model_type" in config else 1
 
 
 def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    """Refuses what would change the numbers and is not known.
+    """Refuses unknown settings that would change the numbers.
 
     Raises:
         ValueError: naming the key and the value.

@@ -1,6 +1,6 @@
 """Draft heads on disk, in the layouts of the public checkpoints.
 
-What a layout is called and how it is read, each kind of heads knows itself.
+Each kind of heads knows the name of its layout and how to read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_heads(
         revision: of the hub repository.
 
     Raises:
-        ValueError: the folder holds no heads, or weights that do not fit its config.
+        ValueError: the folder holds no heads, or its weights do not fit its config.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -66,7 +66,7 @@ def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:
     """Heads with these weights.
 
     Raises:
-        ValueError: some are missing, or there are others.
+        ValueError: some are missing, or there are extra ones.
     """
     try:
         heads.load_state_dict(weights)
@@ -86,7 +86,7 @@ def _download(source: str, revision: str | None) -> Path:
     """Fetches a hub repository.
 
     Raises:
-        ValueError: there is no such folder, and the hub does not have it or cannot be reached.
+        ValueError: no such folder, and the hub does not have it or cannot be reached.
     """
     from huggingface_hub import snapshot_download
 

@@ -1,4 +1,4 @@
-"""The target's last hidden state behind each row: what draft heads look at."""
+"""The target's last hidden state of each row: what draft heads look at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spec_bench.draft.base import Drafting
 
 
 class HiddenStates:
-    """One vector a row: the target's last hidden state at the token before the row's root.
+    """One vector per row: the target's last hidden state at the token before the row's root.
 
     Args:
         rows: rows of the caches.
@@ -32,7 +32,7 @@ class HiddenStates:
         self._states[: states.shape[0]] = states
 
     def put_row(self, row: int, state: Tensor | None) -> None:
-        """Replaces one row's state [D]; zeros where a prompt of one token has none."""
+        """Replaces one row's state [D]; zeros if a prompt of one token has none."""
         self._states[row] = 0 if state is None else state
 
     def move(self, source: int, target: int) -> None:

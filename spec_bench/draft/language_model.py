@@ -59,8 +59,8 @@ class LanguageModelDrafting(Drafting):
 
     def needs(self, committed: Committed) -> Sequence[Known]:
         pending = max(len(c) - n for c, n in zip(committed, self._cached, strict=False))
-        # A row with fewer pending tokens runs some again that it has: same tokens, same slots. One
-        # that is too short for that runs stand-ins behind its root, where the tree is written next.
+        # A row with fewer pending tokens reruns some that it has: same tokens, same slots. One too
+        # short for that runs fillers after its root, where the tree is written next.
         self._pending = _Pending(
             Known([[*c[-pending:], *[c[-1]] * (pending - len(c))] for c in committed]),
             Known([max(len(c) - pending, 0) for c in committed]),
@@ -121,7 +121,7 @@ class LanguageModelDrafting(Drafting):
         )
 
     def move_row(self, source: int, target: int) -> None:
-        """Moves a row over another one."""
+        """Moves a row into another one's place."""
         for cache in self._caches:
             cache.move_row(source, target, self._cached[source])
         self._cached[target] = self._cached[source]
@@ -155,5 +155,5 @@ class LanguageModelDrafter(Drafter):
 
 
 def _by_draft(logits: list[Tensor]) -> Tensor:
-    """[R, F, D, V] from D logits [R, F, V]; nothing is copied where there is one draft."""
+    """[R, F, D, V] from D logits [R, F, V]; nothing is copied if there is one draft."""
     return logits[0].unsqueeze(2) if len(logits) == 1 else torch.stack(logits, dim=2)

@@ -1,8 +1,8 @@
 """No draft model: the row's own past is looked up, and what followed is proposed.
 
-Proposals are one-hot and any function of the row's tokens so far, so that every rule for
-deterministic siblings keeps the target's law. A row looks at itself alone: what its neighbours in
-a batch hold changes nothing.
+Proposals are one-hot and a function of the row's tokens so far, so every rule for deterministic
+siblings keeps the target's law. A row looks only at itself: what its neighbours in a batch hold
+changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LookupDrafting(Drafting):
     """One index per row, brought up to date before it is asked.
 
     Args:
-        plan: how is looked up.
+        plan: how to look up.
         rows: rows of the batch.
     """
 

@@ -1,4 +1,4 @@
-"""The row's own past where it has something to say, a draft model elsewhere."""
+"""The row's own past where it has a match, a draft model elsewhere."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LookupOrModel(Lookup):
         return 1
 
     def calls(self, depth: int) -> int:
-        """At most a pass a level: an iteration in which all rows find something takes none."""
+        """At most one pass per level: an iteration in which all rows find a match takes none."""
         return depth
 
     def drafting(self, equipment: Equipment) -> Drafting:

@@ -1,7 +1,7 @@
 """Medusa (arXiv 2401.10774, section 2.1): head k guesses k tokens past the next one.
 
 With the hidden state x of position t the target itself predicts token t + 1; head 1 predicts token
-t + 2, head 2 token t + 3, and so on, none knowing what the others guess. So every level's guesses
+t + 2, head 2 token t + 3, and so on, none knowing the others' guesses. So every level's guesses
 come from one look at the hidden state.
 
 Files as in the public checkpoints (FasterDecoding/medusa-vicuna-*): ``config.json`` with
@@ -171,7 +171,7 @@ class MedusaDrafting(DraftingOnLast):
 @drafter("medusa")
 @dataclass(frozen=True)
 class Medusa(Drafter):
-    """Medusa's heads; they all work at once, so that L is 1."""
+    """Medusa's heads; they all work at once, so L is 1."""
 
     policies = ("node_list",)
     heads = MedusaHeads

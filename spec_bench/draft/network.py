@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 
 class Heads(nn.Module, ABC):
-    """A small network on the target's last hidden state, and everything that is known of it.
+    """A small network on the target's last hidden state, and everything known about it.
 
     Attributes:
         kind: of the drafter that uses it.
         shape: its sizes; ``hidden`` is the target's width, ``vocab`` its number of tokens.
         starts_as_target: whether its last layer can start as the target's.
-        bytes_per_slot: bytes that one token takes in a cache of its own; 0 where it has none.
+        bytes_per_slot: bytes that one token takes in a cache of its own; 0 if it has none.
     """
 
     kind: ClassVar[str]
@@ -85,7 +85,7 @@ class Heads(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """Which fresh heads a training asks for; meanings stand in ``conf/head``.
+    """Which fresh heads a training asks for; explained in ``conf/head``.
 
     Attributes:
         guesses: K, tokens guessed.

@@ -3,7 +3,7 @@
 Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) takes the
 longest of a few short n-grams that occurred before; suffix decoding (arXiv 2411.04975, section 3;
 2411.10666) any suffix up to a bound, and goes on only where the past mostly agrees. Both are this
-index under other bounds.
+index with different bounds.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class NgramIndex:
         """The longest n-gram at the end that was there before.
 
         Returns:
-            Its length and where its earlier occurrences ended, the latest last; (0, []) where none
-            was there before.
+            Its length and where its earlier occurrences ended, the latest last; (0, []) if there
+            were none.
         """
         end = len(self.tokens)
         for length in self._lengths:
@@ -87,16 +87,16 @@ class NgramIndex:
         return 0, []
 
     def guesses(self, bounds: Bounds) -> list[list[Guess]]:
-        """What followed the match, occurrences with equal beginnings as one.
+        """What followed the match, with occurrences of equal beginnings merged.
 
-        Of a level the continuations seen most often are kept, of equally frequent ones the most
+        A level keeps the continuations seen most often, and of equally frequent ones the most
         recent, in that order.
 
         Args:
             bounds: how far to go.
 
         Returns:
-            Per level its nodes; as many levels as there is something to guess.
+            Per level its nodes; as many levels as have a guess.
         """
         length, ends = self.match()
         left = bounds.width * bounds.depth

@@ -1,4 +1,4 @@
-"""No drafter: autoregressive decoding, and beams that nobody drafts."""
+"""No drafter: autoregressive decoding, and beams without a draft."""
 
 from __future__ import annotations
 

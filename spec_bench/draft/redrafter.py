@@ -8,7 +8,7 @@ Drafting is a beam search with it.
 Files as in recurrent-drafter: ``config.json`` with ``num_draft_layers``, ``rnn`` and ``exit_dim``,
 the weights in ``model.safetensors`` under ``lm_head``, ``rnn_u``, ``rnn_w`` and ``input_proj``.
 
-Letters: R rows, W beams, L tokens a beam, V vocabulary, D hidden size.
+Letters: R rows, W beams, L tokens per beam, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RecurrentHead(Heads):
     def fresh(
         cls, plan: HeadPlan, hidden: int, vocab: int, output: Callable[[], Tensor]
     ) -> RecurrentHead:
-        """Random but for the blocks, which start as the identity."""
+        """Random except for the blocks, which start as the identity."""
         return cls(RecurrentShape(hidden, vocab, plan.blocks, plan.recurrent, plan.inner))
 
     @classmethod
@@ -212,7 +212,7 @@ class RecurrentDrafting(DraftingOnLast):
 @drafter("redrafter")
 @dataclass(frozen=True)
 class ReDrafter(Drafter):
-    """ReDrafter's head, whose beams come whole."""
+    """ReDrafter's head, which gives whole beams."""
 
     policies = ("head_beams",)
     heads = RecurrentHead

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# How far logits may lie apart: |difference| over |deviation from their mean|, over the vocabulary.
+# How far apart logits may be: |difference| over |deviation from their mean|, over the vocabulary.
 # A wrong mask moves them by a tenth and more.
 TOLERANCE = {
     torch.float64: 1e-5,  # some modules compute attention or norms in float32 whatever the dtype
@@ -17,7 +17,7 @@ NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
 
 
 def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
-    """How far apart two logits may lie that rounding alone can put in the other order.
+    """The largest gap between two logits whose order rounding alone can reverse.
 
     Args:
         dtype: of the model.
@@ -36,11 +36,11 @@ def apart(one: Tensor, other: Tensor) -> Tensor:
 
 
 def disagreement(one: Tensor, other: Tensor) -> str:
-    """In what two computations of logits [..., V] differ by more than rounding; "" if in nothing.
+    """How two computations of logits [..., V] differ by more than rounding; "" if they do not.
 
     Args:
         one: the computation in question.
-        other: the one that it is held against.
+        other: the one it is compared with.
     """
     error, allowed = float(apart(one, other).max()), TOLERANCE[other.dtype]
     if not error <= allowed:

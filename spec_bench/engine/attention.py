@@ -1,4 +1,4 @@
-"""Attention with fewer key heads than query heads, without a copy of the cache for each of them.
+"""Attention with fewer key heads than query heads, without copying the cache for each query head.
 
 transformers' own way over torch's fused attention packs the query heads of a key head for a single
 token, and repeats all keys and values for several; so a tree would pay for the cache as many times
@@ -32,16 +32,16 @@ def grouped_attention(
     scaling: float | None = None,
     **given: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in the form that transformers asks of a function.
+    """Attention with the signature that transformers expects.
 
     Args:
         module: the layer, which knows G.
-        query: [R, H, T, D]; the heads of one key head stand side by side.
+        query: [R, H, T, D]; the heads of one key head are adjacent.
         key: [R, K, S, D].
         value: [R, K, S, D].
         attention_mask: [R, 1, T, S], added to the scores.
         scaling: of the scores; None: 1 / sqrt(D).
-        **given: what else transformers says; for attention that needs it, its own function runs.
+        **given: whatever else transformers passes; if attention needs it, its own function runs.
 
     Returns:
         [R, T, H, D], and None for the weights.
@@ -75,7 +75,7 @@ def _packed_mask(mask: Tensor, groups: int) -> Tensor:
 
 
 def pack_shared_heads(module: PreTrainedModel) -> bool:
-    """Has a model use ``grouped_attention`` where it has fewer key heads; whether it does."""
+    """Makes a model with fewer key heads use ``grouped_attention``; returns whether it does."""
     config = module.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 1)
     keys = getattr(config, "num_key_value_heads", None) or heads

@@ -1,7 +1,7 @@
 """The slot cache: keys and values of every row, written at given slots, compacted on commit.
 
-Unlike a growing cache, slots are allocated once per job and a pass says where it writes: a tree's
-nodes stand side by side behind the committed tokens, and a commit gathers the accepted ones into
+Unlike in a growing cache, slots are allocated once per job and a pass says where it writes: a
+tree's nodes are adjacent, after the committed tokens, and a commit gathers the accepted ones into
 place. Rows are ragged: each has its own length. Slots at or beyond a row's length hold leftovers;
 the attention mask hides them.
 """
@@ -86,7 +86,7 @@ class SlotLayer(CacheLayerMixin):
         reach = (plan.rows, slice(None), slice(0, plan.reach))
         keys, values = self.keys[reach], self.values[reach]
         if plan.index is not None:
-            rows, slots = plan.index  # of all slots, the one behind the last among them
+            rows, slots = plan.index  # of all slots, including the one after the last
             self.keys[rows, :, slots] = key_states.transpose(1, 2)
             self.values[rows, :, slots] = value_states.transpose(1, 2)
             return keys, values
@@ -104,7 +104,7 @@ class SlotLayer(CacheLayerMixin):
         """Nothing to do: the storage exists."""
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(slots read, offset); only asked for where a model builds masks itself."""
+        """(slots read, offset); only asked for by models that build masks themselves."""
         return self._owner.plan.reach, 0
 
     def get_seq_length(self) -> int:
@@ -128,13 +128,13 @@ class SlotCache(Cache):
         layouts: one per layer of the model.
         rows: sequences.
         slots: tokens per sequence, tree nodes included.
-        scratch: whether there is one slot more, which takes what no token is meant to read.
+        scratch: whether there is one extra slot, for what no token is meant to read.
 
     Attributes:
         passes: what was made to run over this storage, and is of no use with another.
-        first: the slot that all rows of the current pass start at; None where they differ.
-        views: per layer what the current pass reads, keys and values, and writes of them; None
-            where each layer looks for itself.
+        first: the slot that all rows of the current pass start at; None if they differ.
+        views: per layer the keys and values that the current pass reads, and those it writes; None
+            if each layer looks for itself.
     """
 
     first: int | None = 0
@@ -175,9 +175,9 @@ class SlotCache(Cache):
                 layer.keys, layer.values = keys[place], values[place]
 
     def grow(self, rows: int, slots: int) -> None:
-        """Makes room for so many rows and slots at least; what was held is lost if there was less.
+        """Makes room for at least ``rows`` and ``slots``; the contents are lost if it has to grow.
 
-        The storage before is freed first: whoever holds the cache holds none of it.
+        The old storage is freed first: whoever holds the cache holds none of it.
         """
         if rows <= self.rows and slots <= self.slots:
             return
@@ -203,8 +203,8 @@ class SlotCache(Cache):
 
         Args:
             plan: of the pass.
-            views: whether to cut all layers' parts of the storage at once, which is quicker; what
-                traces a pass cannot follow it.
+            views: whether to cut all layers' parts of the storage at once, which is quicker, but
+                cannot be traced.
 
         Raises:
             ValueError: if a row has no room for it.
@@ -217,7 +217,7 @@ class SlotCache(Cache):
         self.views = self._cut(plan, first) if views and first == last else None
 
     def end(self) -> None:
-        """The pass is over: what it was told is let go, the copy to the device included."""
+        """Ends the pass: forgets its plan, including the copy on the device."""
         self.plan = WritePlan(slice(0, 1), [0], 0, 0)
         self.views = None
         self._index.clear()
@@ -234,7 +234,7 @@ class SlotCache(Cache):
         return views
 
     def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(row [R, 1], slot [R, T]) to write, where rows start at different slots."""
+        """(row [R, 1], slot [R, T]) to write, for rows that start at different slots."""
         plan = self.plan
         if device not in self._index:
             starts = Known.of(plan.starts).on(device).unsqueeze(1)
@@ -248,25 +248,25 @@ class SlotCache(Cache):
 
         Args:
             row: the row.
-            length: tokens committed before; node i stands at slot ``length + i``.
+            length: tokens committed before; node i is at slot ``length + i``.
             nodes: increasing node indices, root first.
         """
         moved = [(to, node) for to, node in enumerate(nodes) if to != node]
         if not moved:
             return
-        # Nodes move forward, and those that move are the path's last.
+        # Nodes move towards the front, and only the path's last ones move.
         first, source = moved[0][0], [length + node for _, node in moved]
         for block in self._storage:
             kept = block[:, row].index_select(2, torch.tensor(source, device=block.device))
             block[:, row, :, length + first : length + first + len(source)] = kept
 
     def commit_all(self, lengths: Sequence[int], nodes: Tensor) -> None:
-        """Keeps the given tree nodes of the first R rows, without a word from the host.
+        """Keeps the given tree nodes of the first R rows, without the host.
 
         Args:
             lengths: [R] tokens committed before.
-            nodes: [R, T] node indices, root first; where a row keeps fewer than T, what is written
-                behind them are leftovers.
+            nodes: [R, T] node indices, root first; if a row keeps fewer than T, leftovers are
+                written after them.
         """
         first = Known.of(lengths).on(nodes.device).unsqueeze(1)
         self.move_slots(first + nodes, first + places(nodes.shape[1], nodes.device))
@@ -276,7 +276,7 @@ class SlotCache(Cache):
 
         Args:
             sources: [R, T].
-            targets: [R, T]; one that stands twice is given the same twice.
+            targets: [R, T]; a repeated target must get the same source each time.
         """
         if not sources.numel():
             return

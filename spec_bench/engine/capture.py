@@ -1,4 +1,4 @@
-"""How a model's forward pass is captured: the ways of ``engine.compile``."""
+"""How a model's forward pass is captured: the choices of ``engine.compile``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _numbers = count()
 def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
     """The module's forward pass, captured once for all lengths.
 
-    What a module holds does not change while it decodes. To look through its thousands of parts and
-    weights before every pass costs up to a tenth of one, so that is left out. What then tells
-    one module from another of its class is code of its own, by which captured passes are kept.
+    What a module holds does not change while it decodes. Checking its thousands of parts and
+    weights before every pass costs up to a tenth of one, so that is left out. To tell modules of
+    one class apart, each gets code of its own, by which captured passes are kept.
 
     Args:
         module: the model, in eval mode.
@@ -46,5 +46,5 @@ def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:
-    """Which checks before a pass are made: not those of what stands within the module."""
+    """Which checks are made before a pass: not those of the module's own contents."""
     return [not each.name.startswith("captured_module.") for each in guards]

@@ -1,7 +1,7 @@
 """Reading a checkpoint: the whole of it or nothing, and what is wrong in one line.
 
 transformers fills what a checkpoint lacks with random values and says so in a table; here that is
-an error, which names the tensor or the file.
+an error that names the tensor or the file.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def read_module(
         placement: where they go: transformers' ``device_map`` or ``tp_plan``.
 
     Raises:
-        ValueError: in one line, why it cannot be read: no such model, a file that is damaged, a
-            tensor that is missing or of another shape than the config's.
+        ValueError: in one line, why it cannot be read: no such model, a damaged file, a missing
+            tensor or one of another shape than the config's.
     """
     if _two_halves(path):
         raise ValueError(
@@ -87,7 +87,7 @@ def _two_halves(path: str) -> bool:
 
 
 def _lacking(found: dict[str, Any]) -> str:
-    """What a checkpoint lacks of the model that its config describes; empty where nothing."""
+    """What a checkpoint lacks of the model that its config describes; empty if nothing."""
     missing, other = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
     if other:
         name, *shapes = other[0]
@@ -104,7 +104,7 @@ def _lacking(found: dict[str, Any]) -> str:
 
 
 def _damaged_file(path: str, revision: str | None) -> str:
-    """Which weight file cannot be read, and why; empty where all can."""
+    """Which weight file cannot be read, and why; empty if all can."""
     for file in _weight_files(path, revision):
         try:
             if file.suffix == ".safetensors":
@@ -123,7 +123,7 @@ def _damaged_file(path: str, revision: str | None) -> str:
 
 
 def _weight_files(path: str, revision: str | None) -> list[Path]:
-    """The files with weights that lie here: of a folder, or of a hub id's copy."""
+    """The weight files on this machine: of a folder, or of a hub id's copy."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         try:

@@ -6,10 +6,10 @@ from transformers import PretrainedConfig
 
 
 def longest_sequence(config: PretrainedConfig) -> int | None:
-    """The longest sequence that a model takes; None where its config names no limit.
+    """The longest sequence that a model takes; None if its config names no limit.
 
-    Rotary embeddings of the kind ``longrope`` turn all keys by other angles beyond the length they
-    were trained for, those in a cache excepted, so such a model is taken up to that length.
+    Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
+    keys by other angles, except those in a cache; so such a model is taken up to that length.
 
     Args:
         config: of the model that reads text.

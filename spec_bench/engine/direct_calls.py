@@ -1,10 +1,10 @@
-"""Calls of a model's modules without the questions that ``torch.nn.Module`` asks at each of them.
+"""Calls of a model's modules without the checks that ``torch.nn.Module`` makes at each of them.
 
-A forward pass of a small model calls hundreds of modules, and each call looks for seven kinds of
-hook and for a tracer before it comes to the module's own code; and each name of a part or a weight
-is looked for in three tables after Python has not found it. On a CPU that is some 8% of a pass.
-Here a module is asked for its own hooks alone, and its parts and weights are where Python looks
-first. Numbers, parameters and names stay as they are.
+A forward pass of a small model calls hundreds of modules. Each call looks for seven kinds of hook
+and for a tracer before it reaches the module's own code; each part or weight is looked up in three
+tables after Python has not found its name. On a CPU that is some 8% of a pass. Here only a module's
+own hooks are looked for, and its parts and weights are where Python looks first. Numbers,
+parameters and names stay as they are.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import nn
 
 
 def call_directly(model: nn.Module) -> None:
-    """Has every module of a model called directly, where its class adds nothing to a call.
+    """Makes every module of a model be called directly, if its class adds nothing to a call.
 
-    Not for a model that is traced, trained, pickled or moved: backward hooks and hooks of the whole
-    process are not looked for. Buffers stay where they are, since rotary embeddings make theirs
-    anew; so do all weights where someone put a ``forward`` of his own on a module: accelerate and
-    tensor parallelism exchange weights around it.
+    Not for a model that is traced, trained, pickled or moved: backward hooks and process-wide hooks
+    are not looked for. Buffers stay where they are, since rotary embeddings make theirs anew; so do
+    all weights if a module has been given a ``forward`` of its own: accelerate and tensor
+    parallelism exchange weights around it.
     """
     moved = any("forward" in vars(module) for module in model.modules())
     for module in model.modules():

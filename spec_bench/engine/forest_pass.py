@@ -1,8 +1,8 @@
-"""A forest of draft beams behind each row's input beams, as tensors that a model runs over.
+"""A forest of draft beams after each row's input beams, as tensors that a model runs over.
 
-Letters: R rows, B input beams (the widest row's), D draft beams a layer, C columns. Column c of a
-row stands for slot ``length + c``: first the row's trie nodes, the input beams last among them,
-then the forest's nodes, layer by layer, D each. Rows may have tries of different sizes.
+Letters: R rows, B input beams (the widest row's), D draft beams per layer, C columns. Column c of a
+row is slot ``length + c``: first the row's trie nodes, the input beams last among them, then
+the forest's nodes, layer by layer, D each. Rows may have tries of different sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Forest:
 
     Args:
         tries: per row, tokens and ancestors [n, n] of its trie nodes, on the host.
-        depths: per row, the nodes' depths behind the trunk.
+        depths: per row, the nodes' depths below the trunk.
         widths: per row, how many input beams there are.
         lengths: per row, the trunk's length.
         drafted: per row, how many nodes the draft has run.
@@ -33,7 +33,7 @@ class Forest:
     Attributes:
         inputs: B.
         input_tokens: [R, B].
-        tokens: a layer each, [R, D].
+        tokens: per layer, [R, D].
     """
 
     input_tokens: Tensor
@@ -75,9 +75,9 @@ class Forest:
         return [first + (beam if beam < width else 0) for beam in range(count)]
 
     def _slot_order(self, layers: int) -> tuple[Known, Known]:
-        """Where the target's pass takes its nodes from, and gives their logits back to.
+        """Where the target's pass takes its nodes from, and where it returns their logits.
 
-        The slots of a row hold its own input beams, then the forest, then stand-ins.
+        The slots of a row hold its own input beams, then the forest, then fillers.
         """
         inputs, nodes = self.inputs, layers * self.width
         drafted = range(inputs, inputs + nodes)
@@ -91,7 +91,7 @@ class Forest:
     def _of_draft(self, depths: Sequence[Sequence[int]]) -> list[Known]:
         """What the draft has not run yet: nodes, their positions, first slots, the input beams.
 
-        A row with fewer pending nodes runs some stand-ins behind them; a later pass writes there.
+        A row with fewer pending nodes runs fillers after them; a later pass writes there.
         """
         drafted = self._drafted
         most = max(size - done for size, done in zip(self._sizes, drafted, strict=True))
@@ -108,7 +108,7 @@ class Forest:
         return [Known(nodes), Known(positions), Known(starts), Known(inputs)]
 
     def send(self, others: Sequence[Tensor]) -> list[Tensor]:
-        """Sends all that the host knows to the device in one copy, other tensors with it.
+        """Sends all that the host knows to the device in one copy, along with other tensors.
 
         Args:
             others: on the host.
@@ -142,7 +142,7 @@ class Forest:
         self._seen.append(seen)
 
     def run_pending(self, model: LanguageModel, cache: object) -> Tensor:
-        """Runs the trie nodes that a draft has not seen, the input beams among them.
+        """Runs the trie nodes that a draft has not seen, including the input beams.
 
         Args:
             model: the draft.

@@ -1,13 +1,12 @@
 """transformers' own ``generate``, asked for the same law, with its passes counted and timed.
 
-What decodes is the library's code as it is installed; ours stands around it. The modules' own
-generation settings are put away meanwhile, since they would change the law (a repetition penalty)
-or the draft's length (a schedule).
+The installed library decodes; our code only wraps it. The modules' own generation settings are put
+away meanwhile, since they would change the law (a repetition penalty) or the draft's length (a
+schedule).
 
-The library reads the prompt in the same pass that begins to decode, the assistant too. What that
-pass takes longer than the model's mean later pass is the prompt's, so that seconds split into
-prefill and decoding as ours do; a text of a single pass has nothing to compare, and all of it is
-decoding.
+The library, like its assistant, reads the prompt in the first pass that decodes. The time this pass
+takes beyond the model's mean later pass counts for the prompt, so that seconds split into prefill
+and decoding as ours do; a text of a single pass has nothing to compare, and all of it is decoding.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Aid(NamedTuple):
 
     Attributes:
         draft: the assistant.
-        tokens: that are proposed a call, at most.
-        longest: of the n-gram that is looked up in the text so far; 0: none is.
-        confidence: the assistant stops behind a token less probable than this; 0: never.
+        tokens: most tokens proposed per call.
+        longest: length of the n-gram looked up in the text so far; 0: no look-up.
+        confidence: the assistant stops after a token less probable than this; 0: never.
     """
 
     draft: HuggingFaceModel | None = None
@@ -77,10 +76,10 @@ class Call(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """What one ``generate`` came to.
+    """The result of one ``generate``.
 
     Attributes:
-        answers: per request what was delivered, cut behind its end.
+        answers: per request what was delivered, cut after its end.
         calls: of the target.
         prompt_s: (draft, target) seconds that the prompt's passes took beyond a mean later pass.
         forward_s: (draft, target) seconds in all passes, the prompt's included.
@@ -157,7 +156,7 @@ class _Passes:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Looks on while the library calls the module."""
+        """Watches the library's calls of the module."""
         module = self.model.module
         before = module.register_forward_pre_hook(self._before, with_kwargs=True)
         after = module.register_forward_hook(self._after)
@@ -185,7 +184,7 @@ class _Passes:
 
 
 def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
-    """Seconds by which the first pass outlasts a mean later one; 0 where there is none.
+    """Seconds by which the first pass outlasts a mean later one; 0 if there is none.
 
     Args:
         first_s: of the first pass, which reads the prompt and begins to decode.
@@ -197,7 +196,7 @@ def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
 
 @contextmanager
 def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
-    """A module with other generation settings, and without a word about them."""
+    """A module with other generation settings, and without warnings about them."""
     own, level = module.generation_config, _log.level
     module.generation_config = settings
     _log.setLevel(logging.ERROR)
@@ -211,7 +210,7 @@ def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[N
 def _asked(
     target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
 ) -> GenerationConfig:
-    """The target's law in the library's words."""
+    """The target's law as the library's settings."""
     warm = settings.temperature > 0
     sampling = {
         "temperature": settings.temperature,
@@ -230,7 +229,7 @@ def _asked(
 
 
 def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts [R, T] and which of it is text, [R, T], padding first."""
+    """Prompts [R, T] and which tokens are text, [R, T], padding first."""
     longest = max(len(request.prompt_ids) for request in requests)
     lacking = [longest - len(request.prompt_ids) for request in requests]
     ids = [[0] * gap + list(r.prompt_ids) for gap, r in zip(lacking, requests, strict=True)]
@@ -239,7 +238,7 @@ def _padded(requests: Sequence[Request], device: torch.device) -> tuple[torch.Te
 
 
 def _cut(text: Sequence[int], request: Request) -> list[int]:
-    """An answer up to its first stop token or its limit; behind it stands padding."""
+    """An answer up to its first stop token or its limit; the rest is padding."""
     ends = (place + 1 for place, token in enumerate(text) if token in request.stop_ids)
     return list(text[: min(next(ends, len(text)), request.max_new_tokens)])
 

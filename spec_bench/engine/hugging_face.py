@@ -1,6 +1,6 @@
 """A transformers causal LM as it is, behind the engine's interface.
 
-It runs through additive masks by kind of layer, explicit position ids and the slot cache.
+It is run with additive masks by kind of layer, explicit position ids and the slot cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HuggingFaceModel:
         compile: how the forward pass is captured, one of ``COMPILE``.
 
     Raises:
-        ValueError: a model whose layers keep something else than keys and values of each token.
+        ValueError: a model whose layers keep anything but keys and values of each token.
     """
 
     module: PreTrainedModel
@@ -59,7 +59,7 @@ class HuggingFaceModel:
         self.blocks: int = config.num_hidden_layers
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
-        alone = processes.count() < 2  # what processes say to one another is not recorded
+        alone = processes.count() < 2  # communication between processes is not recorded
         if self.compile == "static" and here and alone and not self.masks.rows_apart:
             self.static = StaticPasses(self._over_buffers, self.device)
 
@@ -68,7 +68,7 @@ class HuggingFaceModel:
         """Runs one token to learn each layer's key and value shapes, dtype and device.
 
         Raises:
-            ValueError: if nothing is kept of it.
+            ValueError: if nothing of it is kept.
         """
         cache = DynamicCache()
         token = torch.zeros((1, 1), dtype=torch.long, device=self.device)
@@ -88,7 +88,7 @@ class HuggingFaceModel:
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """Calls the module itself for a while, whatever was captured of it."""
+        """Within it the module itself is called, whatever was captured of it."""
         captured, self._run = self._run, self.module
         static, self.static = self.static, None
         try:
@@ -159,7 +159,7 @@ class HuggingFaceModel:
         needs_hidden: Layers,
     ) -> tuple[Tensor, ...]:
         """A pass as the module makes it: logits and, if asked for, hidden states."""
-        # Most modules take all rows at once; alone, a row reads no further than it writes.
+        # Most modules take all rows at once; a row on its own reads no further than it writes.
         apart = self.masks.rows_apart
         size = 1 if apart else len(starts)
         outputs = []
@@ -230,7 +230,7 @@ class HuggingFaceModel:
 
 
 def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
-    """[R, T] where tokens [R, T] go that stand side by side from their row's first slot on."""
+    """[R, T] the adjacent slots of tokens [R, T], from their row's first slot on."""
     first = Known.of(starts).on(tokens.device).unsqueeze(1)
     return first + places(tokens.shape[1], tokens.device)
 
@@ -243,5 +243,5 @@ def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:
 
 
 def _rows(parts: list[Tensor]) -> Tensor:
-    """All rows in one tensor; nothing is copied where they came at once."""
+    """All rows in one tensor; nothing is copied if they came at once."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

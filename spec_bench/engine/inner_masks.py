@@ -1,7 +1,7 @@
 """Models that make part of their attention masks inside: GPT-Neo's windows, alibi's biases.
 
-Both go by slot there, which for a tree's nodes is not the position. What such a module hands to its
-blocks is replaced on the way, while one of our passes runs; its own passes stay as they are.
+Both go by slot there, which for a tree's nodes is not the position. During our passes, what such a
+module hands to its blocks is replaced on the way; its own passes stay as they are.
 
 Letters: R rows, T tokens of one pass, S cache slots, H heads.
 """
@@ -63,14 +63,14 @@ class BlockMasks(LayerMasks):
         return replace
 
     def for_block(self, index: int) -> Keywords:
-        """What a block is given in place of what its model gives it."""
+        """What a block gets in place of what its model gives it."""
         raise NotImplementedError
 
 
 class GPTNeoMasks(BlockMasks):
     """GPT-Neo: every second layer sees a window, which its attention cuts by slot from a table.
 
-    The tables stand open while a pass runs, and each block's mask is cut by position.
+    While a pass runs the tables hide nothing, and each block's mask is cut by position.
     """
 
     def __init__(self, module: PreTrainedModel) -> None:

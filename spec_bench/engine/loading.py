@@ -36,7 +36,7 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
 
     Raises:
         ValueError: in one line, why the path cannot be loaded, or what is wrong with its model:
-            what its checkpoint lacks, or where it answers otherwise than one plain pass does.
+            what its checkpoint lacks, or where its answers differ from one plain pass.
     """
     set_switches()
     if spec.path.startswith(PREFIX):
@@ -65,7 +65,7 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
             call_directly(module)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # a module that works otherwise fails in any way
+    except Exception as error:  # a module that works differently may fail in any way
         raise ValueError(
             f"cannot decode with model {spec.path!r} ({type(module).__name__}): "
             f"{reason_of(spec.path, error)}"
@@ -77,7 +77,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     """Loads the tokenizer of a local folder or hub id; random weights have token ids only.
 
     Raises:
-        ValueError: where transformers cannot load it, with its reason in one line.
+        ValueError: transformers cannot load it, with its reason in one line.
     """
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
@@ -88,7 +88,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
 
 
 def read_context_length(path: str, revision: str | None = None) -> int | None:
-    """The longest sequence a model takes, from its config alone; None where it has no limit."""
+    """The longest sequence a model takes, from its config alone; None if it has no limit."""
     if path.startswith(PREFIX):
         config = random_config(path)
     else:
@@ -97,7 +97,7 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
-    """Whether both tokenizers give every token the same id.
+    """Checks that both tokenizers give every token the same id.
 
     Args:
         target: the target's tokenizer.
@@ -127,7 +127,7 @@ def common_tokenizer(
 
     Args:
         tokenizers: the target's first; ``TokenIds`` for random weights, which agree with any real
-            tokenizer (whether they embed its tokens is the model's matter).
+            tokenizer (whether they embed its tokens is checked elsewhere).
 
     Returns:
         The first real one, else the first; and the number of tokens.

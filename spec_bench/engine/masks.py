@@ -1,9 +1,9 @@
 """Which slots each layer of a model attends to: by the layer's kind, by position and not by slot.
 
 A pass says which slots every token may see: its own path and nothing else. A layer with a sliding
-window or with chunks sees less of it. How far away a token lies on the path follows from the path
-alone, as the number of visible slots between the two; so a tree's siblings, which stand at
-different slots and at one position, are cut alike.
+window or with chunks sees less of it. A token's distance on the path follows from the path alone,
+as the number of visible slots between the two; so a tree's siblings, which have different slots but
+one position, are cut alike.
 
 Letters: R rows, T tokens of one pass, S cache slots.
 """
@@ -20,7 +20,7 @@ from transformers import PretrainedConfig
 
 Mask = Tensor | dict[str, Tensor]
 
-ALIGNED = 8  # elements between which a mask's rows start on a GPU
+ALIGNED = 8  # a mask's rows start at multiples of so many elements on a GPU
 
 # What transformers calls the kinds of layer that keep keys and values of single tokens, and the
 # setting that says how far such a layer looks.
@@ -41,7 +41,7 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
         config: of the model that reads text.
 
     Raises:
-        ValueError: a kind that keeps something else than keys and values of single tokens.
+        ValueError: a kind that keeps anything but keys and values of single tokens.
     """
     named = getattr(config, "layer_types", None)
     if named is not None:
@@ -61,7 +61,7 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
 class LayerMasks:
     """Makes a pass's attention masks in the form that the module takes.
 
-    A module whose layers differ takes a dict by kind, every other one a single mask for all layers.
+    A module whose layers differ takes a dict by kind; others take a single mask for all layers.
 
     Args:
         config: of the model that reads text. Windows are read at every pass, as transformers does.
@@ -77,19 +77,19 @@ class LayerMasks:
 
     @property
     def fixed_reach(self) -> int | None:
-        """How far the module's windows reach where its construction fixed them; else None."""
+        """How far the module's windows reach if its construction fixed them; else None."""
         return None
 
     @property
     def longest_reach(self) -> int | None:
-        """How far the longest window or chunk reaches; None where there is none."""
+        """How far the longest window or chunk reaches; None if there is none."""
         settings = [setting for kind in self.kinds if (setting := REACH[kind])]
         reaches = [getattr(self._config, setting) for setting in settings]
         return max((reach for reach in reaches if reach is not None), default=None)
 
     @contextmanager
     def over(self, visible: Tensor) -> Iterator[Mask]:
-        """What to hand to the module as its attention mask, for as long as the pass lasts.
+        """What to give the module as its attention mask while the pass lasts.
 
         Args:
             visible: [R, T, S] bool, each token's whole path.
@@ -97,7 +97,7 @@ class LayerMasks:
         yield self.by_kind(visible)
 
     def by_kind(self, visible: Tensor) -> Mask:
-        """Masks [R, 1, T, S] to add: one, or a dict where kinds differ."""
+        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ."""
         if len(self.kinds) == 1:
             return self.additive(self.seen_by(self.kinds[0], visible))
         made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
@@ -111,7 +111,7 @@ class LayerMasks:
         """What of [R, T, S] a layer of this kind sees."""
         setting = REACH[kind]
         reach = None if setting is None else getattr(self._config, setting)
-        # No path is longer than the slots that are read, so a shorter reach cuts nothing.
+        # No path is longer than the slots that are read: a reach of that many cuts nothing.
         if reach is None or reach >= visible.shape[-1]:
             return visible
         return cut(visible, reach, chunked=kind == "chunked_attention")
@@ -119,8 +119,8 @@ class LayerMasks:
     def additive(self, seen: Tensor) -> Tensor:
         """[R, 1, T, S]: 0 where a slot is seen, the lowest number elsewhere.
 
-        On a GPU the rows start at multiples of 8 elements; attention would else copy the mask in
-        every layer.
+        On a GPU the rows start at multiples of 8 elements; otherwise attention would copy the mask
+        in every layer.
         """
         if seen.is_cuda:
             missing = -seen.shape[-1] % ALIGNED
@@ -133,8 +133,8 @@ class LayerMasks:
 
 
 def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
-    """Cuts paths to a sliding window of ``reach`` tokens, the token itself among them, or to the
-    token's own chunk of so many positions.
+    """Cuts paths to a sliding window of ``reach`` tokens, including the token itself, or to the
+    token's own chunk of ``reach`` positions.
 
     Args:
         visible: [R, T, S] bool, each token's whole path.
@@ -169,7 +169,7 @@ def positions_of_slots(visible: Tensor) -> Tensor:
 
 @contextmanager
 def shortened(config: PretrainedConfig, reach: int) -> Iterator[None]:
-    """Windows and chunks of ``reach`` tokens for a while, in place of a model's own."""
+    """Temporarily replaces a model's windows and chunks by ones of ``reach`` tokens."""
     settings = [name for name in REACH.values() if name and getattr(config, name, None) is not None]
     own: dict[str, Any] = {name: getattr(config, name) for name in settings}
     try:

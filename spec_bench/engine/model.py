@@ -56,7 +56,7 @@ class LanguageModel(Protocol):
         vocab_size: V, the tokens that exist (padded embedding rows are cut).
         embedded: rows of the embedding, padded ones too.
         parameters: exact parameter count, shared tensors once.
-        max_positions: longest sequence, or None where there is no limit.
+        max_positions: longest sequence, or None if there is no limit.
         device: where tokens go in and logits come out.
         timer: seconds in forward passes.
         bytes_per_slot: bytes that one token's keys and values take.
@@ -108,7 +108,7 @@ class LanguageModel(Protocol):
             tokens: [R, T].
             positions: [R, T].
             visible: [R, T, S] bool, which slots each token attends to.
-            logits_to_keep: 0 for all T, else the last so many.
+            logits_to_keep: how many of the last logits, 0 for all T.
             needs_hidden: which hidden states to return.
             prefill: whether this is a prompt's pass, which no other one repeats.
 

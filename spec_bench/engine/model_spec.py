@@ -32,13 +32,13 @@ class ModelSpec:
             JSON-like mapping as a sorted tuple of pairs); ``device`` is ignored for loading then.
         revision: hub revision.
         compile: how the forward pass is captured, one of ``COMPILE_MODES``.
-        seed: of random weights; elsewhere without meaning.
+        seed: of random weights; otherwise unused.
         tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
 
     Raises:
-        ValueError: for an unknown dtype or way to compile, for a device or compiler that is not
-            there, for a device map with random weights, and for a model to be split that has a
-            device map, has no weights or has no processes to be split over.
+        ValueError: for an unknown dtype or way to compile, for a missing device or compiler, for a
+            device map with random weights, and for a model to be split that has a device map, no
+            weights or no processes to be split over.
     """
 
     path: str
@@ -89,9 +89,9 @@ class ModelSpec:
 
 
 def sees_cuda() -> bool:
-    """Whether there is a GPU that torch can use; CUDA is not started by the question.
+    """Whether there is a GPU that torch can use; asking does not start CUDA.
 
-    What starts it later may still choose its GPUs. Imports torch where the system has a GPU.
+    What starts it later may still choose its GPUs. Imports torch only if the system has a GPU.
     """
     if sys.platform == "linux" and not any(map(os.path.exists, _DRIVERS)):
         return False

@@ -1,4 +1,4 @@
-"""What a static pass runs over: tensors that stay where they are and are filled anew.
+"""What a static pass runs over: tensors that stay where they are and are refilled.
 
 Letters: R rows, T tokens of one pass, S cache slots read.
 """
@@ -17,9 +17,9 @@ class Kind(NamedTuple):
 
     Attributes:
         rows: R.
-        tokens: T, stand-ins included.
+        tokens: T, fillers included.
         slots: S.
-        logits_to_keep: 0 for all T, else the last so many.
+        logits_to_keep: how many of the last logits, 0 for all T.
         needs_hidden: which hidden states come out.
     """
 
@@ -40,7 +40,7 @@ class Buffers:
         slots: [R, T] where each token's keys and values go.
         visible: [R, T, S] bool.
         rows: [R, 1] each row's index.
-        scratch: the slot where stand-ins write.
+        scratch: the slot where fillers write.
     """
 
     tokens: Tensor
@@ -52,7 +52,7 @@ class Buffers:
 
     @classmethod
     def standing_in(cls, kind: Kind, scratch: int, device: torch.device) -> Buffers:
-        """Buffers full of stand-ins, which write to the slot ``scratch`` and see every slot."""
+        """Buffers full of fillers, which write to the slot ``scratch`` and see every slot."""
         shape = (kind.rows, kind.tokens)
         return cls(
             torch.zeros(shape, dtype=torch.long, device=device),
@@ -64,7 +64,7 @@ class Buffers:
         )
 
     def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
-        """Puts a pass's input last along T, behind the stand-ins, which then see nothing."""
+        """Puts a pass's input last along T, after the fillers, which then see nothing."""
         count, reach = tokens.shape[1], visible.shape[2]
         for buffer, values in (
             (self.tokens, tokens),
@@ -72,7 +72,7 @@ class Buffers:
             (self.slots, slots),
         ):
             buffer[:, -count:].copy_(values)
-        # A longer input before this one has left its slots where stand-ins are now.
+        # A longer input before this one has left its slots where fillers are now.
         self.slots[:, :-count].fill_(self.scratch)
         self.visible.zero_()
         self.visible[:, -count:, :reach].copy_(visible)

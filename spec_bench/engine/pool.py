@@ -19,8 +19,7 @@ class CachePool:
     """One cache per role (``target``, ``draft 0``, ...), as large as the largest request so far.
 
     A decoder prefills its rows before it decodes, so whatever another one left behind does no harm.
-    A cache grows where it is, under the hands of all who hold it, so that none keeps a smaller one
-    alive beside it.
+    A cache grows in place, for all who hold it, so that none keeps a smaller one alive beside it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class CachePool:
         return self._held[role][1]
 
     def prepare(self, batch: int) -> None:
-        """Has models make now what their passes will need; a warm-up showed which kinds there are.
+        """Makes models prepare what their passes will need; a warm-up showed which kinds there are.
 
         Args:
             batch: most sequences that decode together.

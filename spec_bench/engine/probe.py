@@ -55,7 +55,7 @@ def check_model(model: HuggingFaceModel) -> None:
         model: as loaded.
 
     Raises:
-        ValueError: what differs, or what its logits are that are no numbers; without its name.
+        ValueError: what differs, or which logits are not numbers; without the model's name.
     """
     config = model.module.config.get_text_config()
     fixed = model.masks.fixed_reach
@@ -77,7 +77,7 @@ def check_model(model: HuggingFaceModel) -> None:
 
 @contextmanager
 def _plainly(model: HuggingFaceModel) -> Iterator[None]:
-    """Runs the module itself instead of what was captured of it, and times nothing."""
+    """Runs the module itself, not what was captured of it, and times nothing."""
     with model.uncaptured():
         yield
     model.timer.take_s()

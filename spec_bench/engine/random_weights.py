@@ -2,7 +2,7 @@
 
 Knows the shapes of the models that the papers used and how to fill them with seeded noise, right on
 the device and in the precision asked for. Such a model has the speed, the memory and the energy of
-the real one; what it says means nothing. It has no tokenizer, only token ids (``TokenIds``).
+the real one; its output means nothing. It has no tokenizer, only token ids (``TokenIds``).
 """
 
 from __future__ import annotations

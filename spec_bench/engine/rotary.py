@@ -11,7 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
 def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
-    """Angles per position, and what cosine and sine are multiplied with.
+    """Angles per position, and the factor of cosine and sine.
 
     Args:
         rope: ``rope_type``, ``rope_theta`` and what the type needs.
@@ -22,7 +22,7 @@ def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> t
         [d / 2] float32, and the factor.
 
     Raises:
-        ValueError: a type that is not known, or that lacks a number.
+        ValueError: an unknown type, or one that lacks a number.
     """
     try:
         config = LlamaConfig(

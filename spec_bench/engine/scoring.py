@@ -54,7 +54,7 @@ class Scorer(Protocol):
         Args:
             lengths: [R] tokens committed before.
             nodes: per row the accepted path, root first, on the host.
-            path: [R, L + 1] the same on the device; behind a row's accepted nodes it means nothing.
+            path: [R, L + 1] the same on the device; after a row's accepted nodes it means nothing.
         """
         ...
 
@@ -101,14 +101,14 @@ class TreeScorer:
 def commit_paths(
     cache: ModelCache, lengths: Sequence[int], nodes: Sequence[Sequence[int]], path: Tensor
 ) -> None:
-    """Keeps every row's accepted path in a cache: on a CPU what has to move, row by row; elsewhere
-    all rows at once by the path that is on the device, so that no indices are copied there.
+    """Keeps every row's accepted path in a cache: on a CPU only what has to move, row by row;
+    elsewhere all rows at once by the path on the device, so that no indices are copied there.
 
     Args:
         cache: whose first R rows they are.
         lengths: [R] tokens committed before.
         nodes: per row the accepted path, root first, on the host.
-        path: [R, T] the same on the device; what stands behind them means nothing.
+        path: [R, T] the same on the device; what comes after them means nothing.
     """
     if not path.is_cpu:
         cache.commit_all(lengths, path)

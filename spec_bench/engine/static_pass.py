@@ -1,14 +1,14 @@
 """Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
 
 A pass is made per kind: rows, tokens, slots read, what comes out. What varies between two passes of
-a kind, tokens, positions, mask and the slots to write, is data on the device that is filled in
-place; no number of the host is part of it. On CUDA the pass is recorded as a graph and replayed in
+a kind (tokens, positions, mask and the slots to write) is data on the device that is filled in
+place; no number comes from the host. On CUDA the pass is recorded as a graph and replayed in
 one launch; elsewhere its function is called on the same buffers, so that everything but the
 recording runs, and is tested, on a CPU.
 
-A recording that misses something answers for the input that it was made with. So a pass is made
-over stand-ins, and its first two real answers are held against the module's own; where they differ,
-or the recording fails, that kind of pass stays with the module, and says so.
+A recording that misses something answers for the input it was made with. So a pass is made over
+fillers, and its first two real answers are compared with the module's own; if they differ, or the
+recording fails, that kind of pass stays with the module, and a line says so.
 
 Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocabulary.
 """
@@ -31,7 +31,7 @@ from spec_bench.engine.pass_buffers import Buffers, Kind
 log = logging.getLogger(__name__)
 MOST_TOKENS = 256  # of a row; longer passes are a prompt's, which keep a GPU busy by themselves
 _LEAST_SLOTS = 64
-CHECKS = 2  # first answers of a pass that are held against the module's
+CHECKS = 2  # first answers of a pass that are compared with the module's
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 Outputs = tuple[Tensor, ...]
 
@@ -40,12 +40,12 @@ class StaticPass:
     """One kind of pass over its own buffers.
 
     Args:
-        buffers: its input, full of stand-ins.
+        buffers: its input, full of fillers.
         function: runs the model over them; the outputs of every call mean the same.
         pool: of a GPU's memory, which the passes of a model share.
 
     Attributes:
-        unchecked: how many more answers are to be held against the module's.
+        unchecked: how many more answers to compare with the module's.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StaticPass:
             self.outputs = function(buffers)
 
     def _record(self, pool: Any) -> None:
-        """Records the function as a graph; only CUDA comes here."""
+        """Records the function as a graph; on CUDA only."""
         device = self.buffers.tokens.device
         with torch.cuda.device(device):
             side = torch.cuda.Stream(device)
@@ -75,7 +75,7 @@ class StaticPass:
         self._replay = graph.replay
 
     def _call(self) -> None:
-        """What a replay does, without a graph: the outputs of before are written over."""
+        """What a replay does, without a graph: overwrites the earlier outputs."""
         for kept, new in zip(self.outputs, self._function(self.buffers), strict=True):
             kept.copy_(new)
 
@@ -88,7 +88,7 @@ class StaticPass:
 
 @dataclass
 class PassCounts:
-    """How a model's passes ran, prompts' left out.
+    """How a model's passes ran, prompts' excluded.
 
     Attributes:
         static: over fixed buffers.
@@ -102,7 +102,7 @@ class PassCounts:
 
 
 class StaticPasses:
-    """The static passes of one model, made and checked as they are first needed.
+    """The static passes of one model, made and checked when first needed.
 
     Args:
         run: runs the module over buffers and a cache that has been told of them.
@@ -125,10 +125,10 @@ class StaticPasses:
         logits_to_keep: int,
         hidden: tuple[int, ...],
     ) -> Kind:
-        """The kind of pass that serves tokens [R, T] which read ``reach`` slots."""
+        """The kind of pass that serves tokens [R, T] reading ``reach`` slots."""
         rows, count = tokens.shape
         slots = min(rounded_slots(reach), cache.slots)
-        # What a draft has not seen yet is one token or two, from one iteration to the next.
+        # What a draft has not seen yet is one or two tokens, varying by iteration.
         least = 2 if logits_to_keep else 1
         return Kind(rows, rounded_tokens(max(count, least)), slots, logits_to_keep, hidden)
 
@@ -145,7 +145,7 @@ class StaticPasses:
             cache: where it writes.
             kind: from ``kind``.
             given: tokens [R, T], positions [R, T], slots [R, T], visible [R, T, S], without
-                stand-ins.
+                fillers.
             eager: the same pass by the module itself.
 
         Returns:
@@ -172,7 +172,7 @@ class StaticPasses:
         return expected
 
     def _made(self, cache: SlotCache, kind: Kind) -> StaticPass | None:
-        """A new static pass; None where it could not be made."""
+        """A new static pass; None if it could not be made."""
         buffers = Buffers.standing_in(kind, cache.slots, self._device)
         self.counts.captures += 1
         own = ref(cache)  # which holds the pass
@@ -199,12 +199,12 @@ class StaticPasses:
         self.refusals.append(reason)
 
     def prepare(self, cache: SlotCache, batch: int, run: Callable[[Kind, int], None]) -> None:
-        """Makes ahead of time what growing sequences and emptying batches will ask for.
+        """Makes ahead of time what growing sequences and emptying batches will need.
 
         Args:
             cache: whose passes; the kinds among them are known, in the widest batch at least.
             batch: most sequences that decode together, of one row each or of several.
-            run: makes one pass of a kind over as many slots as it is told.
+            run: makes one pass of a kind over a given number of slots.
         """
         widest: dict[tuple[int, int, tuple[int, ...]], int] = {}
         for kind in cache.passes:

@@ -11,7 +11,7 @@ import torch
 
 
 def set_switches() -> None:
-    """Sets them; a CPU's passes do not change by it."""
+    """Sets them; a CPU's passes do not change."""
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

@@ -22,7 +22,7 @@ Seen = Callable[[int, Tensor], None]
 
 
 def unseen(start: int, hidden: Tensor) -> None:
-    """Takes hidden states that nobody looks at."""
+    """Ignores hidden states."""
 
 
 def prefill(
@@ -73,8 +73,8 @@ def run_pending(
     logits_to_keep: int = 1,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs tokens that follow one another, under a causal mask: what a draft has not seen yet, or
-    the paths of a tree one by one.
+    """Runs consecutive tokens under a causal mask: what a draft has not seen yet, or the paths of a
+    tree one by one.
 
     Args:
         model: the draft.
@@ -151,7 +151,7 @@ def run_under_ancestors(
     *,
     needs_hidden: Layers = (),
 ) -> ForwardOutput:
-    """Runs nodes that see their row's first ``length`` slots and, of the slots behind, those that
+    """Runs nodes that see their row's first ``length`` slots and, of the later ones, those that
     ``ancestors`` says.
 
     Args:
@@ -184,5 +184,5 @@ def run_under_ancestors(
 
 
 def causal(positions: Tensor, slots: int) -> Tensor:
-    """[R, T, slots] visibility where every token stands at the slot of its position."""
+    """[R, T, slots] visibility where every token is at the slot of its position."""
     return torch.arange(slots, device=positions.device) <= positions.unsqueeze(-1)

@@ -1,8 +1,8 @@
-"""How a model's weights lie in memory: column by column where that makes tree passes faster.
+"""How a model's weights are stored: column by column where that makes tree passes faster.
 
-At the 4 to 15 tokens of a tree MKL multiplies by a matrix that lies row by row up to two times
-slower than by one that lies column by column. A single token and a prompt take the same time either
-way, and 2 or 3 tokens a quarter more by columns. ``make bench`` prints the ratios.
+At the 4 to 15 tokens of a tree MKL multiplies by a matrix stored row by row up to two times slower
+than by one stored column by column. A single token and a prompt take the same time either way, and
+2 or 3 tokens a quarter more by columns. ``make bench`` prints the ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def lay_by_columns(module: nn.Module) -> int:
         module: the model.
 
     Returns:
-        How many matrices were laid out anew.
+        How many matrices changed their layout.
     """
     if not torch.backends.mkl.is_available():
         return 0
