@@ -138,7 +138,7 @@ def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | No
     runs = records.by_seed(row, "block_efficiency")
     if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
         return None
-    return ratio_interval(*_sums(runs, runs, prompts))
+    return _over(prompts, ratio_interval(*_sums(runs, runs, prompts)))
 
 
 def _speedup(
@@ -152,8 +152,14 @@ def _speedup(
         seeds = list(own)
         known = [prompt for prompt in prompts if all(prompt in own[seed] for seed in seeds)]
         if seeds and known:
-            return rate_ratio_interval(*_sums(own, seeds, known), *_sums(theirs, seeds, known))
+            sums = *_sums(own, seeds, known), *_sums(theirs, seeds, known)
+            return _over(known, rate_ratio_interval(*sums))
     return None
+
+
+def _over(prompts: Sequence[str], found: Interval | None) -> Interval | None:
+    """Without ends for one prompt: what its seeds differ by is no interval over prompts."""
+    return Interval(found.value) if found is not None and len(prompts) < 2 else found
 
 
 def _sums(

@@ -25,6 +25,7 @@ from spec_bench.run.store import CellStore
 from spec_bench.run.timing import NEAR
 
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
+_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names its own
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,18 @@ def counted_of(answer: Recommendation) -> list[str]:
             reasons.setdefault(each.why_counted, []).append(each.cell.title)
     lines = [f"{', '.join(own)}: counted, not forecast: {why}" for why, own in reasons.items()]
     if not all(each.timed for each in answer.candidates):
-        lines.append("* not timed itself: too far behind by the seconds that its size should take")
+        lines.append(
+            "* not timed itself: its seconds are what its size should take by those that were, "
+            "which is less sure; it was not among the likeliest when these were chosen"
+        )
     return ["", *lines] if lines else []
 
 
 def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
     """The answer in three lines: decoder and spec, speed-up with interval, the command."""
     best, fresh = answer.best.facts, answer.best.metrics.get("prompts")
-    kept = [each for each in overrides if not each.lstrip("+").startswith(_OF_THE_SEARCH)]
+    others_own = (*_OF_THE_SEARCH, *_OF_A_DECODER)
+    kept = [each for each in overrides if not each.lstrip("+").startswith(others_own)]
     others, count = len(answer.measured) - 1, len(answer.candidates)
     among = f"{others} measured on {fresh} fresh prompts, of {count} candidates"
     if best.decoder == BASELINE:

@@ -13,6 +13,7 @@ from spec_bench.report.command_line import main
 from spec_bench.report.counts import Records
 from spec_bench.report.plain import categories_markdown
 from spec_bench.report.rows import groups_of
+from spec_bench.report.seeds import pooled
 from tests.report.rows import MT_BENCH, frame, record, row, write
 
 KINDS = ["qa", "math"] * 8
@@ -54,6 +55,25 @@ def test_each_category_has_the_ratios_of_its_own_prompts(results: Path) -> None:
         "ar": {"qa": (0.0, 1.0), "math": (0.0, 1.0)},
         "sd": {"qa": (2.0, 1.0), "math": (2.0, 4.0)},
     }
+
+
+def test_a_single_prompt_has_no_interval_over_prompts_however_many_seeds(results: Path) -> None:
+    cells = []
+    for seed in (0, 1):
+        for (decoder, spec), accepted in {("ar", "-"): [0] * 4, ("sd", "3"): [3, seed]}.items():
+            run = f"{decoder}-{seed}"
+            depth = 0 if decoder == "ar" else 3
+            record(
+                results, run, [accepted] * 3, depth=depth, sitting="a", categories=["a", "b", "b"]
+            )
+            cells.append({**row(decoder, spec, **MT_BENCH, run_id=run), "seed": seed})
+    records = Records(results)
+    (group,) = groups_of(pooled(frame(*cells), records))
+    _, chain = by_category(group, kinds_of(group, records), records)
+    for column in ("speedup", "block_efficiency"):
+        alone, two = (chain.of(column)[name] for name in ("a", "b"))
+        assert (alone.low, alone.high) == (None, None)
+        assert two.low is not None and two.low < two.value
 
 
 def test_what_was_not_timed_in_turn_has_tokens_and_no_speedup(results: Path) -> None:

@@ -153,6 +153,14 @@ def test_what_was_not_measured_is_not_drawn_and_the_page_says_so(tmp_path: Path)
     assert all(why in page for why in missing.values())
 
 
+def test_the_group_that_is_shown_first_has_figures(tmp_path: Path) -> None:
+    failed = row("sd", "3", **MT_BENCH, status="failed", reason="ValueError", dtype="bfloat16")
+    good = row("sd", "3", **MT_BENCH, dtype="float32", speedup=1.5, nodes_per_call=3.0)
+    write(tmp_path, "own", failed, good)
+    page = build_page(tmp_path / "own" / files.RESULTS)
+    assert re.findall(r'<option value="(\d)" selected>', page) == ["1"]
+
+
 def test_the_page_stands_alone_escapes_what_it_is_given_and_repeats_to_the_byte(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

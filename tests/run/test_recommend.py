@@ -11,7 +11,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.records import CellResult
 from spec_bench.report.recommended import write_page
 from spec_bench.run.cells import BASELINE
-from spec_bench.run.recommend import best_of, main
+from spec_bench.run.recommend import Recommendation, answer_of, best_of, main
 from spec_bench.run.timing import faster
 from tests.cells import facts
 
@@ -32,6 +32,13 @@ def test_plain_decoding_wins_where_nothing_is_surely_faster() -> None:
         best_of([plain, row("sd", None, None, "failed"), row("spectr", 1.1, 1.3)]).facts.decoder
         == "spectr"
     )
+
+
+def test_the_command_names_one_decoder_whatever_was_asked_for() -> None:
+    best = row("rsd_c", 1.05, 1.2)
+    asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
+    *_, command = answer_of(Recommendation((), (row(BASELINE, None, 1.0), best), best), asked)
+    assert command == f"python -m spec_bench task=xsum decoder=rsd_c spec={best.facts.spec}"
 
 
 def test_a_pair_is_looked_through_and_the_answer_is_a_command(

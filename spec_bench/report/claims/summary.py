@@ -14,7 +14,7 @@ _SAID = {
     "holds": ("holds", "hold"),
     "within noise": ("is within noise", "are within noise"),
     "does not hold": ("does not hold", "do not hold"),
-    "not decided": ("is not decided for lack of an interval", "are not decided for lack of one"),
+    "not decided": tuple(f"{verb} not decided for lack of an interval" for verb in ("is", "are")),
     "not comparable": ("is not comparable", "are not comparable"),
 }
 

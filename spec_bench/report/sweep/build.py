@@ -71,11 +71,13 @@ def build_page(table: Path) -> str:
     sweep = read_sweep(table)
     rows = sweep.rows
     both = zip(sweep.figures, sweep.missing, strict=True)
+    drawn_first = next((place for place, made in enumerate(sweep.figures) if made), 0)
     return render(
         "sweep.html.j2",
         name=table.parent.name,
         file=table.name,
         parts=sweep.parts,
+        first=drawn_first,
         cells=len(rows),
         failed=int((rows.status == "failed").sum()),
         prompts=prompts_of(rows),
