@@ -1,7 +1,7 @@
-"""Memory bandwidth as a job finds it: a buffer of its target's size, gone through again and again.
+"""Memory bandwidth as a job finds it: a buffer of its target's size, read again and again.
 
-Decoding reads the target's weights call after call. A buffer as large as they are stays in caches
-as far as they do, so that bytes over this bandwidth bound the passes of small models, too.
+Decoding reads the target's weights call after call. A buffer of their size stays in caches as far
+as they do, so bytes over this bandwidth also bound the passes of small models.
 
 Knows torch; nothing about decoders.
 """
@@ -30,8 +30,8 @@ def measured_bandwidth(model: nn.Module) -> float | None:
         model: on one device, or its first layers on the first of several.
 
     Returns:
-        The fastest of a sum, a matrix-vector product and a copy, best of five; None where the
-        buffer finds no room.
+        The fastest of a sum, a matrix-vector product and a copy, best of five; None if the buffer
+        does not fit.
     """
     weights = list(model.parameters())
     if not weights:

@@ -2,8 +2,8 @@
 
 Forward passes are timed by events on the device, and two events span whatever lies between them:
 where the host launches kernels more slowly than the GPU runs them, the GPU's waiting counts as time
-inside the pass, and no share of the host's shows it. The bytes that the passes must move, over the
-nominal bandwidth of the GPU's memory, is time that no implementation saves; what is left of the
+inside the pass, and the host's share does not show it. The bytes that the passes must move, over
+the nominal bandwidth of the GPU's memory, are time that no implementation can save; the rest of the
 measured time is launches, arithmetic and all else.
 
 Knows torch's modules and the records; nothing about decoders.
@@ -25,16 +25,16 @@ def moved_bytes(
     head_bytes: float = 0.0,
     batch: int = 1,
 ) -> float:
-    """Bytes that a prompt's target and draft calls cannot do without, prefill left out.
+    """Bytes that a prompt's target and draft calls cannot do without, prefill excluded.
 
     Args:
         generation: what was decoded.
         prompt_tokens: of its prompt.
         target: the target's cost.
-        drafts: of each draft model, which runs once a level.
-        head_bytes: of draft heads, read once an iteration.
-        batch: rows that share a pass, and its reading of the weights; where rows end at different
-            times there are fewer, so that this is a lower bound.
+        drafts: of each draft model, which runs once per level.
+        head_bytes: of draft heads, read once per iteration.
+        batch: rows that share a pass, and its reading of the weights; there are fewer when rows end
+            at different times, so this is a lower bound.
     """
     total, context = 0.0, float(prompt_tokens - 1)
     for step in generation.steps:
@@ -53,7 +53,7 @@ def moved_bytes(
 def bound_over_measured(
     moved: float, generations: Sequence[Generation], bytes_per_s: float
 ) -> float | None:
-    """Seconds that so many bytes take, over seconds of decoding; None where nothing was decoded.
+    """Seconds that the bytes take, over seconds of decoding; None if nothing was decoded.
 
     Args:
         moved: bytes, of all generations.

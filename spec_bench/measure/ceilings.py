@@ -1,7 +1,7 @@
 """How near a decoder comes to its device's limits: two measured ceilings and the shares attained.
 
-The ceilings are memory bandwidth and matmul throughput. A pass that must move so many bytes and do
-so many operations takes at least the longer of the two times that follow, the roofline's bound
+The ceilings are memory bandwidth and matmul throughput. A pass takes at least the longer of the
+times that they give for its bytes and its operations, the roofline's bound
 (Williams, Waterman and Patterson, CACM 52(4), 2009). Bound over measured time is what was attained.
 
 Knows torch and the records; nothing about decoders or how a model is loaded.
@@ -46,7 +46,7 @@ class Ceilings:
     matmul_from: str
 
     def roofline_s(self, moved_bytes: float, flop: float) -> float:
-        """Seconds below which no pass that moves and computes this much can go."""
+        """The fewest seconds of a pass that moves and computes this much."""
         return max(moved_bytes / self.bytes_per_s, flop / self.flop_per_s)
 
     def bound_by(self, moved_bytes: float, flop: float) -> str:
@@ -55,7 +55,7 @@ class Ceilings:
         return "memory" if moved_s >= flop / self.flop_per_s else "matmul"
 
     def columns(self) -> dict[str, float | str]:
-        """As a table has them; giga and tera are powers of ten."""
+        """As in a table; giga and tera are powers of ten."""
         return {
             "bandwidth_gb_s": self.bytes_per_s / 1e9,
             "bandwidth_from": self.bandwidth_from,
@@ -128,14 +128,14 @@ def fastest_stream(
 
 
 def _blocks(buffer_bytes: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """(rows, columns, an even number of blocks) of a buffer of about so many bytes."""
+    """(rows, columns, an even number of blocks) of a buffer of about that many bytes."""
     columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
     block = min(BLOCK_BYTES, buffer_bytes // count)
     return max(1, block // (columns * dtype.itemsize)), columns, count
 
 
 def _shortest_s(work: Callable[[], object], repeats: int, now_s: Callable[[], float]) -> float:
-    """Wall seconds of the fastest of some runs, after one that is not timed."""
+    """Wall seconds of the fastest run, after one that is not timed."""
     work()
     shortest_s = math.inf
     for _ in range(repeats):
@@ -153,7 +153,7 @@ def attainment(
     generations: Sequence[Generation],
     prompt_tokens: int,
 ) -> dict[str, float | str]:
-    """A table row's columns about the limits; those about drafting are empty where nothing drafts.
+    """A table row's columns about the limits; those about drafting are empty if nothing drafts.
 
     Columns ``_ms`` are milliseconds: ``target_call_ms`` and ``memory_bound_ms`` of one target call,
     ``draft_ms`` and ``draft_memory_bound_ms`` of an iteration's draft calls together,
@@ -166,7 +166,7 @@ def attainment(
         ceilings: of the device and dtype.
         target: the target's cost.
         draft: the draft model's.
-        levels: nodes per level of the tree below the root; empty where nothing is drafted.
+        levels: nodes per level of the tree below the root; empty if nothing is drafted.
         generations: of one decoder, decoded one at a time.
         prompt_tokens: of every prompt.
     """

@@ -3,9 +3,9 @@
 The model: the host takes ``HOST_S`` to launch a kernel; the GPU takes ``KERNEL_S`` for a small one,
 and reads weights, keys and values at its memory's nominal bandwidth. An iteration is a row of
 stretches (drafting, sampling, the target's pass, the walk). Within one, host and GPU work at the
-same time, and it is over on the GPU when all its bytes are read and its small kernels have run, but
-not before the host has launched the last of them. A replayed graph is a launch for the host and all
-its kernels for the GPU. Left out: copies between host and device, clocks that sink under load,
+same time, and the GPU is done when all its bytes are read and its small kernels have run, but
+not before the host has launched the last of them. A replayed graph is one launch for the host and
+all its kernels for the GPU. Left out: copies between host and device, clocks that drop under load,
 arithmetic (small batches are bound by memory), and all overlap of small kernels with large ones.
 
 Knows numbers only; nothing about models, decoders or files.
@@ -24,10 +24,10 @@ KERNEL_S = 2.2e-6
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its data sheet has it.
+    """A GPU as in its data sheet.
 
     Attributes:
-        name: part of the name that the driver tells.
+        name: part of the driver's name for it.
         bytes_per_s: of its memory.
         memory_bytes: how much there is.
     """

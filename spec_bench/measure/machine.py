@@ -22,8 +22,8 @@ class MachineState(NamedTuple):
 
     Attributes:
         load_average: processes that ran or waited to, mean over the last minute
-            (``os.getloadavg``), this one included; None where the system tells none.
-        clock_mhz: the device's clock; None where nothing tells it.
+            (``os.getloadavg``), this one included; None if the system does not tell.
+        clock_mhz: the device's clock; None if nothing tells it.
     """
 
     load_average: float | None
@@ -31,7 +31,7 @@ class MachineState(NamedTuple):
 
 
 class Machine:
-    """Reads a job's machine; as a context manager NVML is open inside where the job is on GPUs.
+    """Reads a job's machine; as a context manager it holds NVML open if the job is on GPUs.
 
     Args:
         device: ``cpu``, ``cuda``, ``cuda:1``.
@@ -101,7 +101,7 @@ class Machine:
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:
-    """Mean clock of the first processors that the system lists; None where it tells none.
+    """Mean clock of the first processors that the system lists; None if it does not tell.
 
     Args:
         path: in the format of Linux' ``/proc/cpuinfo``.

@@ -1,4 +1,4 @@
-"""Peak memory of the accelerator, and of the process where there is none."""
+"""Peak memory of the accelerator, and of the process if there is none."""
 
 from __future__ import annotations
 

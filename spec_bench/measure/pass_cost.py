@@ -16,7 +16,7 @@ from spec_bench.records import Generation
 
 @dataclass(frozen=True)
 class ModelCost:
-    """What one forward pass of a model moves and computes, by what it grows with.
+    """What one forward pass of a model moves and computes, by what it depends on.
 
     Attributes:
         weight_bytes: of the parameters that every pass reads in full: all but ``lookup`` tables.
@@ -24,8 +24,8 @@ class ModelCost:
             is the lm head too is read in full anyway and counts in ``weight_bytes`` alone.
         slot_bytes: a token's keys and values over all layers.
         logit_bytes: one position's logits.
-        matmul_parameters: of the matrices that every token is multiplied with, lm head apart.
-        head_parameters: of the lm head, with which only positions that need logits are.
+        matmul_parameters: of the matrices that every token is multiplied with, except the lm head.
+        head_parameters: of the lm head, used only for positions that need logits.
         pair_flop: attention's operations for one token and one slot that it sees: two products of
             a head's width, keys and values, over all heads and layers.
     """
@@ -93,11 +93,11 @@ def _bytes(weight: Tensor) -> int:
 def bytes_moved(cost: ModelCost, one: Pass) -> float:
     """Bytes between memory and the chip that a pass cannot do without.
 
-    Counted: every weight read once, of an embedding table that is not the lm head only the rows
-    looked up; keys and values of the context read once; those of the tokens run, written; logits
+    Counted: every weight read once, but only the rows looked up of an embedding table that is not
+    the lm head; keys and values of the context read once; those of the tokens run, written; logits
     written. Not counted: activations between layers and masks, which caches can hold, and whatever
-    sampling does with the logits. Weights that a cache holds from one pass to the next are counted
-    all the same, so a model that small can be faster than its bound.
+    sampling does with the logits. Weights that a cache holds from one pass to the next are still
+    counted, so a model that small can be faster than its bound.
     """
     return (
         cost.weight_bytes

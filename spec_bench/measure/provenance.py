@@ -64,7 +64,7 @@ def versions() -> dict[str, str]:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Revision of the checkout that holds ``folder`` and whether it had changes; None outside.
 
-    New results are no change.
+    New results do not count as changes.
     """
 
     def git(*arguments: str) -> str:
@@ -72,7 +72,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        # What was measured before lies in the tree, and changes while a run adds to it.
+        # Earlier results are in the tree, and change while a run adds to them.
         changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)results")
         return {"revision": git("rev-parse", "HEAD"), "dirty": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
@@ -90,7 +90,7 @@ def cpu_model() -> str:
 
 
 def device_name(device: str) -> str:
-    """``cpu``, or the GPU's name; of another device what torch calls it."""
+    """``cpu``, or the GPU's name; for another device, torch's name of it."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
@@ -106,7 +106,7 @@ def machine(device: str) -> str:
 
 
 def gpu_uuid(ordinal: int) -> str:
-    """The identity of a visible GPU, which no renumbering changes, as NVML writes it."""
+    """The identity of a visible GPU, independent of its number, as NVML writes it."""
     import torch
 
     uuid = str(torch.cuda.get_device_properties(ordinal).uuid)
@@ -114,14 +114,14 @@ def gpu_uuid(ordinal: int) -> str:
 
 
 def driver_version(path: Path = Path("/sys/module/nvidia/version")) -> str | None:
-    """The NVIDIA driver's version; None where the system does not tell."""
+    """The NVIDIA driver's version; None if the system does not tell."""
     try:
         return path.read_text().strip()
     except OSError:
         return None
 
 
-# What is asked of the driver for every GPU; megahertz and watts.
+# What the driver is asked about every GPU; megahertz and watts.
 GPU_FIELDS = {
     "name": "name",
     "uuid": "uuid",

@@ -24,7 +24,7 @@ SEED = 20240214
 _BATCH_VALUES = 2_000_000  # numbers resampled at a time, to bound memory on large test sets
 _STEP = 1e-5  # relative step of the numerical derivatives
 _ENDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
-_FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t stands in
+_FEW_PROMPTS = 8  # fewer have too few different resamples: Student's t is used instead
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -34,7 +34,7 @@ Statistic = Callable[[Array], Array]
 class Total:
     """A statistic that is a sum of statistics, each of columns of its own.
 
-    A derivative by one column then asks one term, which is what keeps a mean over hundreds of
+    A derivative by one column then needs only one term, which keeps a mean over hundreds of
     comparisons cheap.
 
     Attributes:
@@ -62,8 +62,8 @@ def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | 
         columns: per-prompt numbers (columns, prompts).
 
     Returns:
-        The interval, with empty ends for one prompt or where some resample has no value; None where
-        the statistic has no value at all.
+        The interval, with empty ends for one prompt or if some resample has no value; None if the
+        statistic has no value at all.
 
     Raises:
         ValueError: no prompts, or columns of unequal length.
@@ -83,7 +83,7 @@ def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | 
     if prompts == 1:
         return Interval(value)
     with warnings.catch_warnings():
-        # Resamples without a value are seen below; the warning would not say which column it was.
+        # Resamples without a value are handled below; the warning would not name the column.
         warnings.simplefilter("ignore", DegenerateDataWarning)
         ends = bootstrap(
             tuple(data),
@@ -105,10 +105,10 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
     """Studentised bootstrap of a smooth function of sums over prompts.
 
     Each resample is measured in its own standard error (the delta method's), the interval then laid
-    out in the data's own (the jackknife's, which is the safer one for few prompts); neither side
-    reaches less far than Student's t. With repeats the prompts are resampled as blocks, all repeats
-    of one together; what whole repeats differ by adds its own variance, and the quantiles widen by
-    the degrees of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
+    out in the data's own (the jackknife's, safer for few prompts); neither side is shorter than
+    Student's t. With repeats the prompts are resampled as blocks, all repeats of one together; the
+    difference between whole repeats adds its own variance, and the quantiles widen by the degrees
+    of freedom that so few repeats leave (Satterthwaite, Biometrics Bulletin 2, 1946).
 
     Args:
         statistic: maps sums (columns, batch) to values (batch,); differentiable, best on a scale
@@ -117,8 +117,8 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
             measured several times.
 
     Returns:
-        The interval, with empty ends for one prompt measured once or where a resample has no value;
-        None where the statistic has no value at all.
+        The interval, with empty ends for one prompt measured once or if a resample has no value;
+        None if the statistic has no value at all.
 
     Raises:
         ValueError: no prompts, or columns of unequal length.
@@ -158,9 +158,9 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
 def _over_prompts(
     statistic: Statistic, value: float, slopes: Array, blocks: Array
 ) -> tuple[float | None, float, float]:
-    """Standard error over prompts and how many of it the interval reaches down and up.
+    """Standard error over prompts, and how many of them the interval reaches down and up.
 
-    The error is None where some resample has no value, 0 where prompts do not differ.
+    The error is None if some resample has no value, 0 if prompts do not differ.
     """
     prompts = blocks.shape[1]
     if prompts == 1:
@@ -177,7 +177,7 @@ def _over_prompts(
             values, errors = _resampled(statistic, blocks, weights)
             if not np.isfinite(values).all():
                 return None, 0.0, 0.0
-            # A resample of one prompt again and again has no error of its own and says nothing.
+            # A resample of the same prompt throughout has no error of its own and says nothing.
             reached.append(((values - value) / errors)[errors > 1e-6 * linear])
     error = left_out or linear
     if prompts < _FEW_PROMPTS:
@@ -195,7 +195,7 @@ def _student_t(freedom: float) -> float:
 
 
 def _jackknife(statistic: Statistic, blocks: Array) -> float | None:
-    """Standard error from leaving out one prompt at a time; None where that leaves no value."""
+    """Standard error from leaving out one prompt at a time; None if that leaves no value."""
     prompts = blocks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         left = blocks.sum(axis=1, keepdims=True) - blocks
@@ -241,7 +241,7 @@ def _resampled(statistic: Statistic, blocks: Array, weights: Array) -> tuple[Arr
 
 
 def _between_repeats(slopes: Array, data: Array) -> float:
-    """Variance of the mean that comes from whole repeats; 0 where there is one."""
+    """Variance of the mean that comes from whole repeats; 0 if there is only one."""
     repeats = data.shape[1]
     if repeats == 1:
         return 0.0
@@ -259,7 +259,7 @@ def _gradient(statistic: Statistic, sums: Array) -> Array:
     each = np.arange(count)
     around[each, each, 0] += step
     around[each, each, 1] -= step
-    values = statistic(around.reshape(count, -1)).reshape(count, 2, batch)  # all at one call
+    values = statistic(around.reshape(count, -1)).reshape(count, 2, batch)  # all in one call
     return (values[:, 0] - values[:, 1]) / (2 * step)
 
 

@@ -49,7 +49,7 @@ def mbsu_of(cell: CellRecords) -> Sums | None:
 def mbsu(block_efficiency: float, draft_calls: int, parameter_ratio: float) -> float:
     """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
 
-    The paper's sentence has r upside down; with r = draft / target its own tables come out.
+    The paper's sentence has r upside down; its own tables follow from r = draft / target.
 
     Args:
         block_efficiency: tau, emitted tokens per target call.
@@ -78,7 +78,7 @@ def accepted_at_depth(generations: Sequence[Generation], depth: int) -> Sums:
 def acceptance(generations: Sequence[Generation]) -> Sums:
     """The counts of ``accepted_at_depth`` pooled over all depths."""
     accepted = tuple(float(sum(s.accepted for s in g.steps)) for g in generations)
-    # A walk that accepts a of L levels reached depths 0..a, and could have left each but depth L.
+    # A walk that accepts a of L levels reached depths 0..a and could have left each except L.
     reached = tuple(float(sum(min(s.accepted + 1, s.depth) for s in g.steps)) for g in generations)
     return Sums(accepted, reached)
 
@@ -140,7 +140,7 @@ def parameter_ratio(cell: CellRecords) -> float | None:
 
 @metric("beam_width")
 def beams_per_layer(generations: Sequence[Generation]) -> Sums | None:
-    """Beams of all layers over layers; None where single sequences were decoded."""
+    """Beams of all layers over layers; None if single sequences were decoded."""
     widths = [[width for step in g.steps for width in step.widths] for g in generations]
     if not any(widths):
         return None

@@ -1,7 +1,7 @@
 """What a decoder's seconds and joules bought: pure functions of generations.
 
 Knows the records only; nothing about quality or how a table is laid out. What target calls bought
-stands in ``calls``, where it also says how numbers are aggregated.
+is in ``calls``, which also says how numbers are aggregated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def host_seconds(generations: Sequence[Generation]) -> Sums:
 
 @metric("energy_j_per_token")
 def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
-    """Joules over delivered tokens; None where any generation was not metered."""
+    """Joules over delivered tokens; None if any generation was not metered."""
     energy_j = tuple(g.energy_j for g in generations if g.energy_j is not None)
     if len(energy_j) < len(generations):
         return None
@@ -64,7 +64,7 @@ def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
 
 @metric("energy_check_j_per_token")
 def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
-    """Joules per delivered token by the meter's second way; None where any window lacks it."""
+    """Joules per delivered token by the meter's second method; None if any window lacks it."""
     check_j = tuple(g.energy_check_j for g in generations if g.energy_check_j is not None)
     if len(check_j) < len(generations):
         return None
@@ -113,7 +113,7 @@ def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:
 
 
 def _decoded(generations: Sequence[Generation]) -> tuple[float, ...]:
-    """Of these, the ones that came within the seconds of decoding."""
+    """Tokens delivered within the seconds of decoding, by generation."""
     return tuple(float(generation.decoded) for generation in generations)
 
 
@@ -167,7 +167,7 @@ def perplexity(generations: Sequence[Generation]) -> Sums | None:
 def surprise_per_token(generations: Sequence[Generation]) -> Sums | None:
     """- log-likelihood of the delivered tokens over their number, in nats.
 
-    None where a record does not have it.
+    None if a record lacks it.
     """
     known = [-g.log_likelihood for g in generations if g.log_likelihood is not None]
     if len(known) < len(generations):

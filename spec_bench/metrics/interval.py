@@ -14,13 +14,13 @@ class Interval:
 
     Attributes:
         value: the statistic on the prompts as they are.
-        low: lower end, None where there is no interval (a single prompt).
-        high: upper end, None where there is no interval.
-        by_prompt: what it is the mean of, a number a prompt; empty where it is no such mean.
-        parts: the numbers of each prompt that make it by their sums, such as BLEU's counts; empty
-            where it is a mean, or nobody knows.
-        freedom: degrees of freedom behind the ends, on the scale they were laid out on; None where
-            nobody needs them.
+        low: lower end, None if there is no interval (a single prompt).
+        high: upper end, None if there is no interval.
+        by_prompt: what it is the mean of, one number per prompt; empty if it is no such mean.
+        parts: each prompt's numbers whose sums determine it, such as BLEU's counts; empty if it is
+            a mean, or unknown.
+        freedom: degrees of freedom behind the ends, on the scale they were laid out on; None if not
+            needed.
     """
 
     value: float

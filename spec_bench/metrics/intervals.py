@@ -42,7 +42,7 @@ def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None
     """Interval of a mean score over prompts, by percentiles.
 
     Args:
-        values: a score per prompt, or a sum of scores where ``counts`` says of how many.
+        values: a score per prompt, or a sum of as many scores as ``counts`` says.
         counts: how many scores each prompt has; None: one.
 
     Raises:
@@ -57,8 +57,8 @@ def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None
 def median_interval(values: Sequence[float]) -> Interval:
     """The median with the order statistics that enclose it, whatever the law of the values.
 
-    The narrowest pair of equal ranks from both ends that covers the median of the law in at least
-    95% of samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
+    The narrowest pair of equal ranks from both ends that covers the law's median in at least 95% of
+    samples (Hollander and Wolfe, Nonparametric Statistical Methods, section 3.6).
 
     Args:
         values: one per prompt, independent of each other.
@@ -74,7 +74,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     ranked = np.sort(np.asarray(values, dtype=np.float64))
     if not ranked.size:
         raise ValueError("a median needs at least one value")
-    # Leaving out so many at each end misses the median with this probability.
+    # Leaving out that many at each end misses the median with this probability.
     missed = 2 * bdtr(np.arange(ranked.size // 2, dtype=np.float64), ranked.size, 0.5)
     left_out = int((missed <= 1 - LEVEL).sum()) - 1
     median = float(np.median(ranked))
@@ -99,7 +99,7 @@ def rate_ratio_interval(
 
 
 def _on_log_scale(ratio: Statistic, columns: Array) -> Interval | None:
-    """The interval of a ratio, laid out on its logarithm where all that goes in is positive."""
+    """The interval of a ratio, laid out on its logarithm if all inputs are positive."""
     if not columns.size or not (columns > 0).all():
         return studentised_interval(ratio, columns)
     found = studentised_interval(lambda sums: np.log(ratio(sums)), columns)

@@ -13,17 +13,17 @@ from spec_bench.metrics.interval import LEVEL, Interval
 
 
 def p_value(interval: Interval, margin: float = 0.0) -> float | None:
-    """How likely an estimate so far from 0 is, were the truth no farther than a margin.
+    """The probability of an estimate this far from 0 if the truth is within the margin.
 
     Two-sided, by Student's t on the scale that the interval's own end towards 0 gives: without a
     margin it is below 5% exactly where the 95% interval leaves 0 out.
 
     Args:
-        interval: of a difference, 0 where there is none.
+        interval: of a difference, 0 if there is none.
         margin: differences up to this size are as good as none.
 
     Returns:
-        The p-value; None where there is no interval.
+        The p-value; None if there is no interval.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -43,7 +43,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction (Scandinavian Journal of Statistics 6, 1979).
 
     The chance that any true null among them comes out below alpha is at most alpha, however they
-    hang together.
+    depend on each other.
 
     Args:
         p_values: uncorrected, each in 0..1.

@@ -5,8 +5,8 @@
     def draft_share(generations):
         return Sums(tuple(g.draft_s for g in generations), tuple(g.decode_s for g in generations))
 
-A column of ours stands in ``columns.csv`` and needs no more than its name here. Another package
-names the module with its metrics as an entry point of ``spec_bench.metrics``.
+A column of ours is in ``columns.csv`` and needs only its name here. Another package names the
+module with its metrics as an entry point of ``spec_bench.metrics``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Sums:
     """A ratio of sums, kept apart by prompt so that prompts can be resampled.
 
     Attributes:
-        numerators: one number a prompt.
-        denominators: one number a prompt, in the same order.
+        numerators: one number per prompt.
+        denominators: one number per prompt, in the same order.
         mapped: the increasing function of the ratio that is the number; None: the ratio itself.
         repeats: how often the prompts were measured; with several, all prompts of the first repeat
-            stand before those of the second.
+            come before those of the second.
     """
 
     numerators: tuple[float, ...]
@@ -60,19 +60,18 @@ class Sums:
 
 @dataclass(frozen=True)
 class CellRecords:
-    """All that a number of a cell may follow from.
+    """All that a number of a cell may be computed from.
 
     Attributes:
-        generations: the cell's, one a prompt, warm-up excluded.
+        generations: the cell's, one per prompt, warm-up excluded.
         baseline: autoregressive generations of the same job and prompts, if there are any.
-        again: the generations of every later repeat, one a prompt in the same order; what they
-            delivered is what the first ones did, only their times are new.
+        again: the generations of every later repeat, one per prompt in the same order; they deliver
+            what the first ones did, only their times are new.
         baseline_again: likewise the baseline's.
         texts: prompt id -> decoded and post-processed text.
         references: prompt id -> reference texts.
         draft_calls: L, sequential draft calls per iteration; 0 for the autoregressive decoder.
-        parameter_ratio: r = parameters(draft) / parameters(target); 0 where nothing is drafted
-            by a model.
+        parameter_ratio: r = parameters(draft) / parameters(target); 0 if no model drafts.
     """
 
     generations: Sequence[Generation]
@@ -111,8 +110,8 @@ MEASURED_ANEW = ("time", "energy")
 def pooled(numbers: Sequence[Number]) -> Number:
     """One number of several repeats of the same prompts.
 
-    A ratio of sums is over all repeats, a plain number their mean; where a repeat has none there is
-    none, and what is neither is the first repeat's.
+    A ratio of sums is over all repeats, a plain number is their mean, or None if a repeat has none;
+    anything else is the first repeat's.
     """
     sums = [each for each in numbers if isinstance(each, Sums)]
     if any(each is None for each in numbers):
@@ -140,7 +139,7 @@ class Metric:
     of_cell: bool = False
 
     def of(self, cell: CellRecords) -> Number:
-        """The cell's number; of seconds and joules over all repeats, of all else the first's."""
+        """The cell's number; seconds and joules over all repeats, all else of the first."""
         if self.of_cell:
             return self.function(cell)
         if cell.again and self.column.kind in MEASURED_ANEW:
@@ -154,10 +153,10 @@ class Metric:
 
 
 def column_of(name: str, facts: Mapping[str, Any]) -> Column:
-    """The column of that name: ours, or what another package says of its own.
+    """The column of that name: ours, or as another package declares its own.
 
     Raises:
-        ValueError: there is none, or another one has its name.
+        ValueError: there is none, or its name is taken.
     """
     return columns.register(Column(name, **facts)) if facts else columns.column(name)
 

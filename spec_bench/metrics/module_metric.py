@@ -1,9 +1,9 @@
 """Any metric module behind the interface of the ``evaluate`` package.
 
 A name is one of the modules that ship here (``sacrebleu``, ``rouge``), the path of a module on this
-machine (a ``.py`` file, or a folder that holds one of its own name), or an id on the hub. Of what a
-module returns every number is a value, and so is the mean of every list with one number a prompt;
-other lists (n-gram counts) are parts of a score and are left out.
+machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. Every
+number that a module returns is a value, and so is the mean of every list with one number per
+prompt; other lists (n-gram counts) are parts of a score and are left out.
 
 A module is a black box, so its interval comes from resampled corpora: it is called on prompts drawn
 with replacement. How often depends on how long one call takes; the signature says it.
@@ -27,8 +27,8 @@ from spec_bench.metrics.bootstrap import SEED
 from spec_bench.metrics.interval import LEVEL, Interval
 
 SHIPPED = Path(__file__).parent / "modules"
-# Resamples for modules whose call takes at most so many seconds; a slower one has no interval. Few
-# and coarse, so that a busy machine seldom changes an interval.
+# Resamples by the most seconds that a module's call takes; a slower one has no interval. Few and
+# coarse steps, so that a busy machine seldom changes an interval.
 RESAMPLES = ((0.1, 200), (1.0, 50))
 
 References = Sequence[Sequence[str]]
@@ -71,7 +71,7 @@ class ModuleMetric:
     def _compute(
         self, predictions: Sequence[str], golds: Sequence[Any]
     ) -> tuple[dict[str, Any], str]:
-        """One call; its values, and the signature where the module returns one."""
+        """One call; its values, and the signature if the module returns one."""
         try:
             found = self._module.compute(predictions=list(predictions), references=list(golds))
         except Exception as error:
@@ -87,7 +87,7 @@ class ModuleMetric:
     def _per_prompt(
         self, values: Mapping[str, Any], predictions: Sequence[str], golds: Sequence[Any]
     ) -> frozenset[str]:
-        """The keys whose lists have one number a prompt: with twice the prompts they double."""
+        """The keys whose lists have one number per prompt: with twice the prompts they double."""
         lists = {key: len(value) for key, value in values.items() if _is_numbers(value)}
         if len(predictions) not in lists.values():
             return frozenset()
@@ -120,7 +120,7 @@ class ModuleMetric:
         return drawn
 
     def _golds(self, references: References) -> tuple[list[Any], list[str]]:
-        """References in the shape that the module takes, and a note where it takes one of several.
+        """References in the shape that the module takes, and a note if it takes one of several.
 
         Raises:
             ValueError: a prompt has none.
@@ -138,11 +138,11 @@ class ModuleMetric:
 
 @cache
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
-    """The module of that name, path or hub id; loaded once a process.
+    """The module of that name, path or hub id; loaded once per process.
 
     Args:
         score: which.
-        ours: scores that are no modules, for the message.
+        ours: scores that are not modules, for the message.
 
     Raises:
         ValueError: there is no such file, or the hub does not have it or cannot be reached.
@@ -184,14 +184,14 @@ def _column_name(score: str) -> str:
 
 
 def _numbers(values: Mapping[str, Any], per_prompt: frozenset[str]) -> dict[str, float]:
-    """The finite numbers, and the means of the lists with one number a prompt."""
+    """The finite numbers, and the means of the lists with one number per prompt."""
     found = {key: float(value) for key, value in values.items() if _is_number(value)}
     found.update({key: float(np.mean(values[key])) for key in sorted(per_prompt)})
     return {key: value for key, value in found.items() if math.isfinite(value)}
 
 
 def _interval(value: float, drawn: Sequence[Mapping[str, float]], key: str) -> Interval:
-    """The percentile interval; empty ends where some resample has no value."""
+    """The percentile interval; empty ends if some resample has no value."""
     if not drawn or any(key not in numbers for numbers in drawn):
         return Interval(value)
     tail = (1 - LEVEL) / 2

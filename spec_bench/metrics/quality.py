@@ -1,6 +1,6 @@
 """How good the texts are: BLEU, ROUGE-2, exact match, token F1, each with an interval.
 
-What a score is stands in ``score``, short answers in ``squad``, SQL in ``execution``, modules of
+What a score is, is in ``score``; short answers are in ``squad``, SQL in ``execution``, modules of
 ``evaluate`` in ``module_metric``.
 
 Knows texts only; nothing about models, tasks or token ids. All scores are fractions in 0..1, as
@@ -30,7 +30,7 @@ from spec_bench.registry import Registry
 
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:
-    """Facts are those of the score's column, where another package brings it."""
+    """Facts are those of the score's column, if another package brings it."""
     column_of(name, facts)
     return kind
 
@@ -113,7 +113,7 @@ SCORES.add("execution_accuracy", ExecutionAccuracy, ExecutionAccuracy.__module__
 
 
 def check_score(name: str) -> None:
-    """Makes sure that a score exists, which for a module means loading it.
+    """Makes sure that a score exists; for a module this means loading it.
 
     Raises:
         ValueError: neither a score of ours nor a module that can be loaded.
@@ -123,7 +123,7 @@ def check_score(name: str) -> None:
 
 
 def check_references(name: str, references: References) -> None:
-    """Makes sure that a score can be had against these references, where that can be known before.
+    """Makes sure that these references can be scored against, if that can be known in advance.
 
     Raises:
         ValueError: SQL that does not run.
@@ -156,14 +156,14 @@ def score_of_sums(name: str, numbers: int) -> Statistic | None:
     """The score as a function of sums over prompts (numbers, batch).
 
     Args:
-        name: a column; the score's whose column it is, if it says so (``of_sums``).
+        name: a column; its score says how, if it can (``of_sums``).
         numbers: how many numbers of each prompt are summed.
 
     Returns:
-        None where there are two, whose ratio it is.
+        None if there are two: it is their ratio.
 
     Raises:
-        ValueError: nobody says what the score is made of.
+        ValueError: nothing says what the score is made of.
     """
     if numbers == 2:
         return None

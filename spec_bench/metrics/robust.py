@@ -1,8 +1,8 @@
 """Numbers that one stalled window does not decide, and the stalls themselves.
 
-A window is one decoding of one prompt. A machine that stands still for a moment (another process,
-a paused virtual machine, a clock that throttles) leaves a window many times as long as the others,
-and a ratio of sums takes it at its full length. A median does not.
+A window is one decoding of one prompt. A machine that stalls for a moment (another process, a
+paused virtual machine, a throttled clock) leaves a window many times as long as the others, and it
+enters a ratio of sums at full length, but not a median.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def stalls(cell: CellRecords) -> int:
 
 @metric("load_average", of_cell=True)
 def load_average(cell: CellRecords) -> float | None:
-    """Mean of the 1-minute load at the windows' ends; None where the system tells none."""
+    """Mean of the 1-minute load at the windows' ends; None if the system does not tell."""
     return _mean([window.load_average for window in cell.windows])
 
 
 @metric("clock_mhz", of_cell=True)
 def clock_mhz(cell: CellRecords) -> float | None:
-    """Mean of the device's clock at the windows' ends; None where nothing tells it."""
+    """Mean of the device's clock at the windows' ends; None if nothing tells it."""
     return _mean([window.clock_mhz for window in cell.windows])
 
 
@@ -69,10 +69,10 @@ def stalled(repeats: Repeats) -> list[list[bool]]:
 
 
 def stall_note(cell: CellRecords) -> str | None:
-    """What to mind about a speed-up that stalled windows decide; None where they do not.
+    """What to mind about a speed-up that stalled windows decide; None if they do not.
 
-    They do where the ratio of sums moves by more than its interval's half width once every stalled
-    window, the cell's or the baseline's, takes the usual seconds of as many target calls. The half
+    They do if the ratio of sums moves by more than its interval's half width once every stalled
+    window, the cell's or the baseline's, is given the usual seconds for its target calls. The half
     width is that of the usual seconds: a stall widens its own interval, and would excuse itself.
     """
     pairs = list(paired_repeats(cell))
@@ -117,7 +117,7 @@ def _usual_s(repeats: Repeats) -> float:
 
 
 def _ratio(ours: Generation, theirs: Generation) -> float | None:
-    """The baseline's seconds per token over ours; None where one has no tokens or no seconds."""
+    """The baseline's seconds per token over ours; None if one has no tokens or no seconds."""
     if not (ours.decoded and theirs.decoded and ours.decode_s > 0 and theirs.decode_s > 0):
         return None
     return (theirs.decode_s / theirs.decoded) / (ours.decode_s / ours.decoded)

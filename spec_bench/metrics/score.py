@@ -23,7 +23,7 @@ class Score(Protocol):
         """Scores predictions against the references of the same prompt (several allowed)."""
 
     def columns(self, predictions: Sequence[str], references: References) -> dict[str, Interval]:
-        """The score and what belongs to it, under the names of their columns."""
+        """The score and its companions, under the names of their columns."""
 
     def signature(self, references: References) -> str:
         """Implementation, version and settings, for the record."""

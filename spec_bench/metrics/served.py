@@ -1,8 +1,8 @@
 """What a server's user sees: waiting, gaps, whole answers; what the stream says of its calls.
 
-Of answers that came over a connection; all other cells have none of these numbers. Percentiles are
-over all requests, repeats included. Gaps are between chunks, which are calls; seconds per token are
-a request's own, first chunk left out.
+Only for answers that came over a connection; other cells have none of these numbers. Percentiles
+are over all requests, repeats included. Gaps are between chunks, which are calls; seconds per token
+are a request's own, first chunk excluded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def first_s(each: Generation, came: Delivery) -> list[float]:
 
 
 def per_token_s(each: Generation, came: Delivery) -> list[float]:
-    """Seconds per token after the first chunk; none of an answer that was one chunk."""
+    """Seconds per token after the first chunk; none for an answer of one chunk."""
     return [(came.seconds[-1] - came.seconds[0]) / each.decoded] if each.decoded else []
 
 
@@ -52,7 +52,7 @@ def percentile(
     seen: Callable[[Generation, Delivery], list[float]],
     percent: float,
 ) -> float | None:
-    """A percentile of what was seen of all requests, linear between neighbours; None of nothing."""
+    """A percentile over all requests, linear between neighbours; None without values."""
     values = [value for each in windows if each.delivery for value in seen(each, each.delivery)]
     return float(np.percentile(values, percent)) if values else None
 
@@ -80,7 +80,7 @@ def by_chunks(generations: Sequence[Generation]) -> float | None:
 
 @metric("block_efficiency_source")
 def source(generations: Sequence[Generation]) -> str | None:
-    """Where the target calls are known from, with how many prompts where that differs."""
+    """Where the target calls are known from; if that differs, with the number of prompts."""
     counts = Counter(each.delivery.counted for each in generations if each.delivery)
     if len(counts) < 2:
         return next(iter(counts), None)

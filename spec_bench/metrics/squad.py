@@ -16,8 +16,8 @@ UNANSWERABLE = "unanswerable"
 class _AnswerMetric(MeanScore):
     """A score by the rules of SQuAD 2.0's own ``evaluate-v2.0.py``.
 
-    Gold answers of which normalisation leaves nothing do not count; a question left without one is
-    unanswerable, and its right answer is none: an empty text, or the word that our prompts teach.
+    Gold answers that normalisation empties do not count; a question left without one is
+    unanswerable, and the right answer is none: an empty text, or the word that our prompts teach.
     """
 
     empty_references = True
@@ -72,6 +72,6 @@ def normalise(text: str) -> str:
 
 
 def _answer(prediction: str, gold: str) -> str:
-    """The normalised prediction; where there is no answer the word that says so is made empty."""
+    """The normalised prediction; if there is no answer, the word that says so is made empty."""
     plain = normalise(prediction)
     return "" if plain == UNANSWERABLE and not gold else plain

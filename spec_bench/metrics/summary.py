@@ -29,8 +29,8 @@ class Summary:
     Attributes:
         row: a value for each registered metric, those of the scores, and the ends of their
             intervals; None is an empty cell.
-        scores: of each score that is a mean over prompts, every prompt's own, by prompt id; of one
-            that is made of sums over prompts, every prompt's numbers.
+        scores: by prompt id, every prompt's own value of each score that is a mean over prompts,
+            or its numbers of a score that is made of sums over prompts.
     """
 
     row: Row

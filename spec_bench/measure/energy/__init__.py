@@ -1,10 +1,10 @@
-"""Energy meters: what measures joules, how, and why there is no number where nothing does.
+"""Energy meters: what measures joules, how, and why a number is missing.
 
-A meter is opened once a job; its window opens with ``begin`` and closes with ``end``, and the
+A meter is opened once per job; its window opens with ``begin`` and closes with ``end``, and the
 caller synchronises the device before either. Knows nothing about tokens, decoders or cells.
 
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
-``paper`` sums one sample a second, ``rapl`` reads the processor's counters, ``auto`` takes what a
+``paper`` sums one sample per second, ``rapl`` reads the processor's counters, ``auto`` takes what a
 GPU has, ``none`` is no meter.
 Another package registers its own by ``@meter`` and names the module in ``spec_bench.meters``.
 """

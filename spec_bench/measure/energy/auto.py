@@ -1,4 +1,4 @@
-"""The meter that a GPU has, found when it is opened; none where there is none."""
+"""The meter that a GPU has, found on opening; none if there is none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AutoMeter:
 
     @property
     def reason(self) -> str:
-        """Why there is no number; "" where there is one."""
+        """Why there is no number; "" if there is one."""
         return self._found.reason
 
     @property

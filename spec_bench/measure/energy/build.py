@@ -12,7 +12,7 @@ from spec_bench.measure.energy.settings import EnergySettings, energy_settings
 def build_meter(
     config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
 ) -> EnergyMeter:
-    """The meter that the settings name, not yet opened: it has touched nothing so far.
+    """The meter that the settings name, not yet opened: nothing has been touched.
 
     Args:
         config: checked settings, or the config group.

@@ -1,4 +1,4 @@
-"""Which GPUs are the job's own, so that a neighbour's watts are not added up."""
+"""Which GPUs are the job's own, so that a neighbour's watts are not counted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job_gpus(
         ordinals: positions among the visible ones; None: all of them.
 
     Raises:
-        UnmeteredError: no GPU is left, or the power of what is visible is not metered apart.
+        UnmeteredError: no GPU is left, or what is visible has no power meter of its own.
     """
     if settings.devices is not None:
         return [_named(gpus, name) for name in settings.devices]
@@ -61,7 +61,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
 
     Args:
         gpus: all of the machine.
-        visible: the variable's value; None where it is not set.
+        visible: the variable's value; None if it is not set.
 
     Raises:
         UnmeteredError: it names a MIG instance, which has no power sensor of its own.

@@ -29,9 +29,9 @@ class SmiMeter(WindowMeter[float]):
     """The trapezoid rule over the samples' own time stamps, GPUs added up.
 
     ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
-    smears a window's ends; ``power.draw.instant`` is not, so it is taken where the driver has it,
-    and the other field is the check. After each window the meter waits for the first sample behind
-    it; that wait is in no clock reading.
+    smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it, and
+    the other field is the check. After each window the meter waits for the next sample; that wait
+    is in no clock reading.
 
     Args:
         settings: checked ones.
@@ -55,7 +55,7 @@ class SmiMeter(WindowMeter[float]):
         self._sampler.start()
 
     def mark(self) -> float:
-        """Seconds since the epoch, the clock of the samples' stamps."""
+        """Seconds since the epoch, by the clock of the samples' stamps."""
         return time.time()
 
     def joules(self, begin: float, end: float) -> Measured:

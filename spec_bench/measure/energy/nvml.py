@@ -140,7 +140,7 @@ class PowerThread(threading.Thread):
             self._news.notify_all()
 
     def energy_j(self, begin_s: float, end_s: float) -> float | None:
-        """The integral over a window on the monotonic clock; None where samples lack."""
+        """The integral over a window on the monotonic clock; None if samples are missing."""
         with self._news:
             self._news.wait_for(
                 lambda: self._stopped or (self._samples and self._samples[-1][0] >= end_s),
@@ -163,7 +163,7 @@ class PowerThread(threading.Thread):
 
 
 def _power_mw(nvml: Any, handle: Any) -> int:
-    """The instantaneous power where the driver has it, else what it calls the power usage."""
+    """The instantaneous power if the driver has it, else what it calls the power usage."""
     instant = getattr(nvml, "NVML_FI_DEV_POWER_INSTANT", None)
     if instant is not None:
         value = nvml.nvmlDeviceGetFieldValues(handle, [instant])[0]

@@ -2,8 +2,8 @@
 
 ``nvidia-smi``'s power.draw once a second, the samples of a window added up as if each stood for one
 second (arXiv:2409.16560, Section 5). A window has as many samples as seconds happened to begin in
-it, so a window of 1.5 s counts as one second or as two; the time between two samples, which is a
-little more than the second asked for, is not looked at.
+it, so a window of 1.5 s counts as one second or as two; the time between two samples, a little more
+than the second asked for, is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PERIOD_S = 1.0
 
 @meter("paper", idle_s=3.0, devices=None)
 class PaperMeter(SmiMeter):
-    """Watts summed, one sample a second.
+    """Watts summed, one sample per second.
 
     Args:
         settings: checked ones.
@@ -40,7 +40,7 @@ class PaperMeter(SmiMeter):
         return Measured(sum(summed_j(*trace, begin, end) for trace in sampler.traces(_FIELD)))
 
     def idle_w(self, begin: float, end: float, seconds: float) -> float:
-        # Idle power is no part of the protocol: a sum of one or two samples would be no watts.
+        # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
         return super().joules(begin, end).energy_j / seconds
 
     def _fields(self, known: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Where in a sensor's cycle a window starts.
 
-An A100 or H100 looks at its power for 25 of every 100 ms (Yang, Adamek and Armour, "Part-time Power
+An A100 or H100 samples its power for 25 of every 100 ms (Yang, Adamek and Armour, "Part-time Power
 Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741, Section 4). A load that keeps step
 with that cycle is always seen in the same 25 ms. Windows that start at evenly spread delays see all
 of it between them; a cell has many windows, so none is decoded twice for this.

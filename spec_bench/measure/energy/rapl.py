@@ -46,7 +46,7 @@ class Zone:
 def find_zones(root: Path) -> list[Zone]:
     """Packages, and memory outside them; not cores (part of a package) nor the whole platform.
 
-    ``intel-rapl-mmio`` counts the same packages by another way and is left out.
+    ``intel-rapl-mmio`` counts the same packages in another way and is left out.
 
     Raises:
         UnmeteredError: there is none, or its files cannot be read.

@@ -1,4 +1,4 @@
-"""What a meter offers and what it says about one window; and the meter that says nothing."""
+"""What a meter offers and reports about one window; and the meter that measures nothing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class EnergyReading:
     """One window.
 
     Attributes:
-        energy_j: joules in the window, None where nothing meters them.
-        reason: why there is no number; "" where there is one.
+        energy_j: joules in the window, None if nothing meters them.
+        reason: why there is no number; "" if there is one.
         flag: what to mind about the number, such as a window shorter than the meter's update
-            period; "" where there is nothing.
+            period; "" if there is nothing.
         method: the meter's name.
         period_s: seconds between samples of power, or between updates of a counter.
         idle_power_w: watts before the run, None where unknown.
         window_s: seconds between ``begin`` and ``end``.
-        check_j: the same window by another way: ``nvml`` integrates the power beside its counter,
-            ``nvidia_smi`` the other of its two power fields; None where there is no second way.
+        check_j: the same window measured in a second way: ``nvml`` integrates the power as well,
+            ``nvidia_smi`` the other of its two power fields; None if there is no second way.
     """
 
     energy_j: float | None
@@ -41,9 +41,9 @@ class EnergyMeter(Protocol):
 
     Attributes:
         name: its key in ``conf/energy``.
-        reason: why it gives no number; "" where it gives one.
+        reason: why it gives no number; "" if it gives one.
         period_s: seconds between samples of power, or between updates of a counter.
-        idle_power_w: watts before the run, None before ``open`` and where unknown.
+        idle_power_w: watts before the run, None before ``open`` and if unknown.
     """
 
     name: str
@@ -52,7 +52,7 @@ class EnergyMeter(Protocol):
     idle_power_w: float | None
 
     def open(self) -> None:
-        """Starts measuring and measures the idle power; where that fails it sets ``reason``."""
+        """Starts measuring and measures the idle power; if that fails it sets ``reason``."""
         ...
 
     def begin(self) -> None:
@@ -75,7 +75,7 @@ class MeterKind:
     Attributes:
         build: from ``EnergySettings`` and the job's GPUs as torch numbers them (None: all visible
             ones) to the meter, not yet opened.
-        settings: what it can be told, and what it does untold; the same as in ``conf/energy``.
+        settings: its settings with their defaults; the same as in ``conf/energy``.
     """
 
     build: Callable[[Any, Sequence[int] | None], EnergyMeter]

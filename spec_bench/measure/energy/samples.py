@@ -27,7 +27,7 @@ def integral_j(
         Joules.
 
     Raises:
-        UnmeteredError: the samples do not reach over the window.
+        UnmeteredError: the samples do not cover the window.
     """
     if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
         raise UnmeteredError("the samples of power do not reach over the window")
@@ -64,7 +64,7 @@ def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> flo
     """The longest time between neighbouring samples that a window touches.
 
     Args:
-        times_s: N times that reach over the window.
+        times_s: N times that cover the window.
         begin_s: its begin.
         end_s: its end.
     """

@@ -43,7 +43,7 @@ class EnergySettings:
     more: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"setting": False})
 
     def __post_init__(self) -> None:
-        """Refuses, by a ValueError, GPUs that are none or named twice, and an empty folder."""
+        """Refuses, by a ValueError, malformed GPUs or ones named twice, and an empty folder."""
         if not self.root:
             raise ValueError(f"root must be a folder, got {shown(self.root)}")
         if self.devices is None:
@@ -56,7 +56,7 @@ class EnergySettings:
             raise ValueError(f"devices names a GPU twice: {', '.join(self.devices)}")
 
     def identity(self) -> str | dict[str, Any]:
-        """What of it changes a number; the name alone where nothing is measured."""
+        """What of it changes a number; only the name if nothing is measured."""
         names = meter[self.meter].settings
         if not names:
             # What a device has is no setting: a cell is the same where there is a meter.
@@ -68,7 +68,7 @@ class EnergySettings:
 
 
 def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySettings:
-    """Checks the config group ``energy``; what it leaves out has its meter's default.
+    """Checks the config group ``energy``; what it leaves out gets its meter's default.
 
     Raises:
         ValueError: an unknown meter or setting, or a value that cannot be right.

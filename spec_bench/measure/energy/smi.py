@@ -40,7 +40,7 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
         fields: the power fields that were asked for, in order.
 
     Raises:
-        UnmeteredError: a power is no number (``[N/A]``, ``[Not Supported]``), or the line is none.
+        UnmeteredError: a power that is no number (``[N/A]``, ``[Not Supported]``), or a bad line.
     """
     parts = [part.strip() for part in line.split(",")]
     if len(parts) != 2 + len(fields):
@@ -182,8 +182,8 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
     """Starts a program that is killed when the calling thread ends; also what it prints to.
 
     To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its time
-    stamps are in local time without a zone, which the variable makes UTC. In a session of its own
-    it gets no interrupt that is meant for the job.
+    stamps are in local time without a zone; the variable makes that UTC. In a session of its own it
+    gets no interrupt meant for the job.
 
     Returns:
         The process, and a file descriptor to read the terminal from.
@@ -208,10 +208,10 @@ def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _die_with(parent: int) -> None:
-    """Has the kernel kill this process, a new child, when the thread that made it ends.
+    """Makes the kernel kill this process, a new child, when the thread that made it ends.
 
-    A job that is killed takes all its threads along. One that was killed before this call sends no
-    signal any more: then another process has become the parent.
+    A job that is killed takes all its threads along. One killed before this call no longer sends a
+    signal: then another process has become the parent.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
@@ -224,7 +224,7 @@ def _lines(terminal: FileIO) -> Iterator[str]:
     while True:
         try:
             data = terminal.read(65536)
-        except OSError:  # on Linux: nobody has the other side open any more
+        except OSError:  # on Linux: the other side is closed
             return
         if not data:
             return

@@ -19,7 +19,7 @@ def query(wanted: Iterable[str]) -> list[list[str]]:
     """One answer of the program: a list of cells for each GPU.
 
     Raises:
-        UnmeteredError: it is not there, or it fails; the message is its own first line.
+        UnmeteredError: it is missing or fails; the message is its own first line.
     """
     program = shutil.which(PROGRAM)
     if program is None:
@@ -41,7 +41,7 @@ def find_gpus() -> list[Gpu]:
     """All GPUs of the machine.
 
     Raises:
-        UnmeteredError: as ``query``, or its answer is no list of GPUs.
+        UnmeteredError: as ``query``, or its answer is not a list of GPUs.
     """
     try:
         return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]

@@ -57,7 +57,7 @@ class WindowMeter(ABC, Generic[Mark]):
 
     @abstractmethod
     def mark(self) -> Mark:
-        """What is known at an end of a window: a time, or counters."""
+        """What is known at either end of a window: a time, or counters."""
 
     @abstractmethod
     def joules(self, begin: Mark, end: Mark) -> Measured:
@@ -80,7 +80,7 @@ class WindowMeter(ABC, Generic[Mark]):
         return self.joules(begin, end).energy_j / seconds
 
     def open(self) -> None:
-        """Starts measuring and measures the idle power; where that fails it sets ``reason``."""
+        """Starts measuring and measures the idle power; if that fails it sets ``reason``."""
         try:
             self.start()
             if self.settings.idle_s > 0:

@@ -1,4 +1,4 @@
-"""Execution accuracy: SQL that a model wrote, run apart from us and judged by its result set."""
+"""Execution accuracy: SQL that a model wrote, run in isolation and judged by its result set."""
 
 from spec_bench.metrics.execution.accuracy import ExecutionAccuracy, check_sql
 

@@ -19,7 +19,7 @@ from spec_bench.sql_reference import SqlReference
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
 _MOST_ROWS = 200_000  # of a reference's result set
-_SLOWER = 10.0  # times a reference's seconds that an answer may take beyond its limit
+_SLOWER = 10.0  # an answer may also take this many times its reference's seconds
 
 Verdict = Literal["right", "wrong", "error", "timeout"]
 
@@ -28,11 +28,11 @@ Verdict = Literal["right", "wrong", "error", "timeout"]
 class ExecutionAccuracy:
     """Runs answers and references and compares their result sets.
 
-    Only the first statement of a text is run, and only if it reads. A text without one scores 0
-    and counts as an error, as does one that fails, is refused, goes over a limit or crashes.
+    Only the first statement of a text is run, and only if it just reads. A text without one scores
+    0 and counts as an error, as does one that fails, is refused, exceeds a limit or crashes.
 
     Attributes:
-        seconds: that an answer may take, beside ten times what its reference took.
+        seconds: that an answer may take, besides ten times what its reference took.
     """
 
     seconds: float = 2.0
@@ -44,7 +44,7 @@ class ExecutionAccuracy:
     def columns(
         self, predictions: Sequence[str], references: Sequence[Sequence[str]]
     ) -> dict[str, Interval]:
-        """The accuracy, and how many answers did not run or not in time.
+        """The accuracy, and how many answers did not run, or not in time.
 
         Args:
             predictions: the answers.
@@ -81,7 +81,7 @@ class ExecutionAccuracy:
         )
 
     def _best(self, process: SqlProcess, prediction: str, golds: Sequence[SqlReference]) -> Verdict:
-        """The verdict on one answer; of several references any may be met."""
+        """The verdict on one answer; matching any one of several references is enough."""
         verdict: Verdict = "error"
         for gold in golds:
             verdict = self._verdict(process, prediction, gold)
@@ -95,7 +95,7 @@ class ExecutionAccuracy:
         Raises:
             ValueError: the reference does not run.
         """
-        # A longer statement is refused as it is; there is no need to read all of it.
+        # A longer statement is refused anyway; there is no need to read all of it.
         statement = first_statement(prediction[: SQL_LENGTH + 1])
         if not is_query(statement):
             return "error"

@@ -1,6 +1,6 @@
 """Our end of the process that runs SQL: asks, waits, kills, starts the next one.
 
-Nothing that a query does reaches this process but a line of JSON: rows of numbers and texts.
+All that reaches this process from a query is a line of JSON: rows of numbers and texts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class SqlProcess:
-    """Runs queries one after another in one process, which is replaced when it had to be killed.
+    """Runs queries one after another in one process, which is replaced if it had to be killed.
 
     Args:
         memory_bytes: address space of the process.
@@ -89,7 +89,7 @@ class SqlProcess:
         reply = _ask(process, json.dumps(request).encode() + b"\n", seconds + _GRACE_S)
         if reply:
             return _outcome(json.loads(reply))
-        # No line in time, or the end of its output, which its end follows at once.
+        # No line in time, or the end of its output, soon followed by its own end.
         ended_by = None if reply is None else process.wait(_START_S)
         self.close()
         if ended_by in (None, -signal.SIGALRM):
@@ -97,7 +97,7 @@ class SqlProcess:
         return Outcome("error", reason=f"the process died with status {ended_by}")
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """The process, a new one where there is none.
+        """The process, a new one if there is none.
 
         Raises:
             RuntimeError: it does not start.
@@ -120,7 +120,7 @@ class SqlProcess:
 
 
 def _ask(process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bytes | None:
-    """Sends a line and reads one; None after that many seconds, b"" where the process ended."""
+    """Sends a line and reads one; None after that many seconds, b"" if the process ended."""
     assert process.stdin is not None and process.stdout is not None
     deadline = time.monotonic() + seconds
     try:

@@ -1,4 +1,4 @@
-"""Whether two result sets say the same: the rules of Spider's execution match.
+"""Whether two result sets are the same: the rules of Spider's execution match.
 
 The rules are those of ``result_eq`` in ``exec_eval.py`` of the benchmark's test-suite evaluation
 (Zhong et al., 2020, arXiv:2010.02840; https://github.com/taoyds/test-suite-sql-eval), on one
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 Value = int | float | str | bytes | None
 Row = tuple[Value, ...]
 
-# Rows that are compared at most while orders of columns are tried. Columns must agree as multisets
-# before they are tried and equal columns are tried once, so that results of queries stay far below.
+# Most rows compared while orders of columns are tried. Columns must agree as multisets before they
+# are tried, and equal columns are tried once, so results of queries stay far below this.
 MOST_COMPARED = 5_000_000
 
 
@@ -42,7 +42,7 @@ def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) 
 
 
 class _Search:
-    """Backtracking over the order of columns; every prefix of columns has to agree."""
+    """Backtracking over the order of columns; every prefix of columns must agree."""
 
     def __init__(
         self,

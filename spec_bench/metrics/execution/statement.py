@@ -23,7 +23,7 @@ _SPLIT_OPERATORS = (("> =", ">="), ("< =", "<="), ("! =", "!="))
 
 
 def first_statement(text: str) -> str:
-    """The first statement that is not empty, without its semicolon; "" where there is none."""
+    """The first non-empty statement, without its semicolon; "" if there is none."""
     for split, whole in _SPLIT_OPERATORS:
         text = text.replace(split, whole)
     begin = None

@@ -4,12 +4,12 @@ One JSON object a line in, one a line out, until the input ends. What a query ma
 
 * read: the connection is read-only and immutable, the authorizer lets SELECT and recursion pass,
   reading of the database's own tables, and functions that SQLite itself calls innocuous;
-* for as long as it is given: SQLite asks every few thousand instructions, and an alarm that nothing
-  handles ends the process where SQLite does not ask (one long call of LIKE or printf);
-* in the memory it is given: of the process, of SQLite's heap, of one value, of one result set.
+* within its time: SQLite checks every few thousand instructions, and an unhandled alarm ends the
+  process where SQLite does not check (one long call of LIKE or printf);
+* within its memory: of the process, of SQLite's heap, of one value, of one result set.
 
 It opens no other file and writes none: no attach, no extension, temporary results in memory, and a
-limit of the system of 0 bytes on what the process writes.
+system limit of 0 bytes on what the process writes.
 """
 
 import json
@@ -68,7 +68,7 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
         sqlite3.Error: no database there, or one that was not closed by its last writer.
     """
     for suffix in ("-wal", "-journal"):
-        # Immutable leaves these out, so that the database would be read half written.
+        # Immutable ignores these, so the database would be read half written.
         if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
             raise sqlite3.OperationalError(f"there is a {path}{suffix}: close the database first")
     uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
@@ -92,7 +92,7 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
     ) -> int:
         if action in ALLOWED_ACTIONS:
             return sqlite3.SQLITE_OK
-        # No column is read where rows are only counted, of a query's own table expressions too.
+        # Where rows are only counted no column is read, even of a query's own table expressions.
         if action == sqlite3.SQLITE_READ and (not second or lower(first) in tables):
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION and lower(second) in functions:
@@ -109,7 +109,7 @@ def lower(name: str | None) -> str:
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes."""
+    """Approximate bytes that a value takes."""
     return len(value) + NUMBER_BYTES if isinstance(value, str | bytes) else NUMBER_BYTES
 
 
@@ -164,7 +164,7 @@ def main() -> None:
             reply = answer(request, functions, memory_bytes)
             text = json.dumps(reply, default=lambda data: {"blob": data.hex()})
         except MemoryError:
-            os._exit(1)  # what is left of this process is not to be trusted with another query
+            os._exit(1)  # this process cannot be trusted with another query
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(text, flush=True)
 

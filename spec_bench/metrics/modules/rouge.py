@@ -1,6 +1,6 @@
 """ROUGE as an ``evaluate`` module, keys and scale as the hub's module of this name has them.
 
-``evaluate`` copies this file out of the package before it loads it: it imports nothing of ours.
+``evaluate`` copies this file out of the package before loading it, so it imports nothing of ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Corpus BLEU as an ``evaluate`` module, keys and scale as the hub's module of this name has them.
 
-``evaluate`` copies this file out of the package before it loads it: it imports nothing of ours.
+``evaluate`` copies this file out of the package before loading it, so it imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sacrebleu(evaluate.Metric):
     ) -> dict[str, Any]:
         golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
         scorer = BLEU(**settings)
-        # One stream a reference; None where a prompt has fewer.
+        # One stream per reference; None if a prompt has fewer.
         found = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*golds)])
         return {
             "score": found.score,
