@@ -1,10 +1,10 @@
 """``python -m spec_bench answers``: a run as answer files that Spec-Bench's own scripts read.
 
-A file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, a line per question with
-``choices[0]`` of ``turns``, ``decoding_steps``, ``new_tokens``, ``wall_time`` (prefill included)
+One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one line per question:
+``choices[0]`` has ``turns``, ``decoding_steps``, ``new_tokens``, ``wall_time`` (prefill included)
 and ``accept_lengths`` (tokens per target call, all turns in a row), as in Spec-Bench (Xia et al.,
-arXiv:2401.07851). Beside these ``prefill_time`` and ``decode_time``, which its scripts pass over
-and ``python -m spec_bench.report answers`` reads. Token ids, and so texts, are in the runs alone.
+arXiv:2401.07851); also ``prefill_time`` and ``decode_time``, which its scripts ignore and
+``python -m spec_bench.report answers`` reads. Token ids, and so texts, are only in the runs.
 
 With ``--texts`` also ``texts.csv``, a line per cell, repeat and prompt, which
 ``python -m spec_bench.report export NAME --texts FILE`` takes as a column.
@@ -32,7 +32,7 @@ Text = Callable[[Sequence[int]], str]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the files; 2 and one line where the request cannot be right."""
+    """Writes the files; 2 and one line if the request cannot be right."""
     parser = Parser(
         prog="python -m spec_bench answers",
         description=str(__doc__).replace("``", ""),
@@ -124,7 +124,7 @@ def _answers_of(table: Path, row: Mapping[str, str]) -> tuple[list[Generation], 
 
 
 def _name(row: Mapping[str, str]) -> str:
-    """A cell's, fit for a file's name."""
+    """A cell's name, fit for a file."""
     parts = (row["decoder"], row["spec"] if row["spec"] != "-" else "")
     return "-".join(re.sub(r"[^\w.-]+", "_", part) for part in parts if part)
 

@@ -106,7 +106,7 @@ def main() -> None:
             print("interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        if signals.came():  # made something else of the interrupt
+        if signals.came():  # turned the interrupt into another error
             sys.exit(130)
         if not _wants_trace and comes_from_hydra(error):
             _complain(ValueError(f"{one_line(error)} (in {' '.join(sys.argv[1:])})"))
@@ -215,7 +215,7 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
 
 
 def run_job_of(settings: JobSettings) -> list[CellResult]:
-    """Imports torch, which no refusal should wait for, and runs the job."""
+    """Imports torch, late so that no refusal waits for it, and runs the job."""
     with signals.raising(False):
         if settings.served:
             from spec_bench.run.served import run_served as run_job
@@ -231,7 +231,7 @@ def plan(asked: RunSettings) -> list[PlannedCell]:
     Raises:
         ValueError: settings that cannot be right.
     """
-    # Where a sweep is planned there need not be the device it will run on.
+    # The machine that plans a sweep need not have the device it will run on.
     engine = placed(asked.engine, asked.pair.target)
     here = replace(asked, engine=replace(engine, device="cpu"))
     settings = build_settings(here, *_configs()).pinned(fetch=False)
@@ -278,7 +278,7 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
 
 
 def _finish_tables() -> None:
-    """Makes the tables whole that a sweep's last jobs left to others."""
+    """Completes the tables that a sweep's last jobs left to others."""
     try:
         _tables.finish()
     except OSError as error:

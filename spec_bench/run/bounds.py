@@ -20,17 +20,17 @@ def bound_columns(
     prompt_tokens: dict[str, int],
     device_name: str,
 ) -> dict[str, Any]:
-    """Columns of the roofline; none where what the models read is not known.
+    """Columns of the roofline; none if what the models read is unknown.
 
-    Layers that are spread over several GPUs run one after another, at one GPU's bandwidth; a target
-    that is split over processes is read by all of them at once. The bandwidth is measured when all
-    is decoded, so that it costs no cell any time.
+    Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
+    over processes is read by all of them at once. The bandwidth is measured after all decoding, so
+    it costs no cell any time.
 
     Args:
         decoder: the cell's.
         generations: in any order.
         prompt_tokens: of every prompt, by its id.
-        device_name: as the driver tells it.
+        device_name: the driver's.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(each.steps) for each in generations)

@@ -1,10 +1,10 @@
 """``budget=14`` and ``length=3``: lists of trees by their number of nodes or by their depth.
 
-The numbers that papers compare are files, such as ``conf/budget/14.yaml``. Of any other budget the
+The numbers that papers compare are files, such as ``conf/budget/14.yaml``. For any other budget the
 trees are enumerated here, by a rule of ours: the chain of that many draft tokens, every K paths of
 L tokens with K L nodes, and every tree of RSD-C with that many nodes in which no level branches
-more than the one above. Hydra reads a bare number as an int, which names no config, so that numbers
-are quoted on the way in.
+more than the one above. Hydra reads a bare number as an int, which names no config, so numbers are
+quoted on the way in.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hydra.core.config_store import ConfigStore
 
 from spec_bench.configs import conf_dirs
 
-LISTS = ("budget", "length")  # config groups of which several may be chosen at once
+LISTS = ("budget", "length")  # config groups that allow several choices at once
 _ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
 _WORD = re.compile(r"[^\[\],'\"\s]+")
 _MOST = 256
 
 
 def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
-    """The command line as Hydra understands it, every budget that it names a config.
+    """The command line as Hydra understands it; every budget in it has a config.
 
     Args:
         arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,24]``; others stay as they
@@ -58,7 +58,7 @@ def _offered(group: str, word: str) -> int:
 
 
 def _offer(group: str, number: int) -> None:
-    """Sees to it that there is a config of that number."""
+    """Makes sure that there is a config of that number."""
     known = sorted(int(file.stem) for folder in conf_dirs() for file in folder.glob(f"{group}/*"))
     if number in known:
         return
@@ -71,7 +71,7 @@ def _offer(group: str, number: int) -> None:
 
 
 def trees_of(nodes: int) -> list[str]:
-    """The cells that have just so many nodes to verify, RSD's decoders in its tables' order.
+    """The cells with exactly ``nodes`` nodes to verify, RSD's decoders in its tables' order.
 
     Args:
         nodes: at least 2.
@@ -90,7 +90,7 @@ def trees_of(nodes: int) -> list[str]:
 
 
 def _is_chain_or_flat(widths: str) -> bool:
-    """What is SD's tree, or has no second level."""
+    """Whether it is SD's tree, or has no second level."""
     return widths.startswith("1") or "-" not in widths
 
 

@@ -1,6 +1,6 @@
 """One cell while its job runs: what it has done, what it lacks, and why it was given up.
 
-What it leaves on disk is ``run.store``'s.
+``run.store`` handles what it leaves on disk.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class CellRun:
         memory: peak memory of its windows.
         passes: how its windows' forward passes ran.
         done: generations by repeat and prompt id, those of an earlier, killed job included.
-        unpaired: of these, repeat and prompt id of what no baseline was timed in turn with.
+        unpaired: repeat and prompt id of those that no baseline was timed in turn with.
         decoder: None until it is built, and for a cell that was complete before.
         failure: why the cell was given up; None while it goes on.
         nodes: of sampled iterations, for the bound of acceptance.
-        no_nodes: why there are none, where that is not plain.
+        no_nodes: why there are none, if that is not obvious.
     """
 
     cell: Cell
@@ -68,7 +68,7 @@ class CellRun:
         return [] if self.decoder is None else self.lacking(requests, repeat)
 
     def lacking(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
-        """The same whether or not it can be decoded: not done, or not in turn with the baseline."""
+        """The same for failed cells too: what is not done, or not in turn with the baseline."""
         return [
             each
             for each in requests
@@ -76,10 +76,10 @@ class CellRun:
         ]
 
     def fail(self, error: Exception) -> None:
-        """Gives the cell up; its trace lies beside its records.
+        """Gives the cell up; its trace is beside its records.
 
         Raises:
-            OSError: the error itself, where its folder takes no more: it would take no trace.
+            OSError: the error itself, if its folder can take no more: not even a trace.
         """
         own = error.filename if isinstance(error, OSError) and disk.refused(error) else None
         if own is not None and Path(own).is_relative_to(self.store.folder):

@@ -76,7 +76,7 @@ def expand_grid(item: Any) -> list[Any]:
 
 BASELINE = "ar"
 _MOST_TREES = 1_000_000
-_DEEP = 64  # two factors make more trees of this depth than can ever be
+_DEEP = 64  # two factors make more trees of this depth than can ever be run
 
 
 @settings
@@ -131,7 +131,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     """Reads ``decoder/NAME.yaml`` from the first config folder that has it.
 
     Raises:
-        ValueError: no folder has it; the message lists those there are.
+        ValueError: no folder has it; the message lists the known ones.
     """
     for folder in folders:
         path = folder / "decoder" / f"{name}.yaml"
@@ -154,7 +154,7 @@ def build_cells(
     """The cells of a job: the baseline, then those asked for, each once.
 
     Args:
-        chosen: the composed ``decoder`` config, used where ``wanted`` is empty.
+        chosen: the composed ``decoder`` config, used if ``wanted`` is empty.
         spec: its shorthand or None.
         wanted: list of strings ``decoder:spec``, mappings, or grids of trees (``Grid``).
         load: gives a decoder's config by name.
@@ -173,7 +173,7 @@ def build_cells(
 
 
 def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
-    """One cell as a list of cells names it.
+    """One cell, as written in a list of cells.
 
     Args:
         item: ``decoder:spec``, or a mapping.
@@ -189,10 +189,10 @@ def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cel
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked.
 
-    A drafter or verifier that is a name is another one in place of the decoder's, which has
-    settings of its own, and the decoder is called after all of them.
+    A drafter or verifier given by name replaces the decoder's, with settings of its own, and the
+    decoder is named after all of them.
     """
-    # What a decoder may say is known where decoders are, beside torch.
+    # What a decoder may contain is known only where decoders are, which needs torch.
     from spec_bench.decode.blocks import resolve_spec
     from spec_bench.decode.config import read_decoder
 

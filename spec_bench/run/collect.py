@@ -47,7 +47,7 @@ def collect(
 ) -> None:
     """Writes the result of every cell that this job worked on.
 
-    A baseline that stood and was timed again gets these timings into its packed records.
+    The packed records of an earlier baseline that was timed again get the new timings.
 
     Args:
         settings: the job's.
@@ -56,7 +56,7 @@ def collect(
         against: every timing of the baseline.
         prompts: what was decoded, for scoring.
         metering: how energy was measured.
-        ran: what of ``CellFacts`` the loaded models told.
+        ran: the ``CellFacts`` known from the loaded models.
     """
     job, baseline = job_of(runs), runs[0] if runs[0].cell.name == BASELINE else None
     assert baseline or settings.served
@@ -95,7 +95,7 @@ def _complete(
     prompts: Prompts,
     metering: Metering,
 ) -> CellResult:
-    """A row with its numbers; where a column is empty the reason says why.
+    """A row with its numbers; if a column is empty the reason says why.
 
     Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
     the speedup.
@@ -135,14 +135,14 @@ def _complete(
 
 
 def _judged(settings: JobSettings) -> bool:
-    """Whether a model is to rate the answers."""
+    """Whether a model should rate the answers."""
     return isinstance(settings.task, Task) and settings.task.judged
 
 
 def _beside(
     settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
 ) -> dict[str, Any]:
-    """Columns that are no metric of the records."""
+    """Columns that are not metrics of the records."""
     longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
     values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
     if not settings.served:
@@ -158,7 +158,7 @@ def _beside(
 def _bound(
     facts: CellFacts, decoder: AnyDecoder, records: CellRecords, prompts: Prompts
 ) -> dict[str, Any]:
-    """How much of the time the memory alone explains, where that is known."""
+    """How much of the time the memory alone explains, if known."""
     lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
     return bound_columns(decoder, records.windows, lengths, facts.device)
 
@@ -188,7 +188,7 @@ def _reasons(
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
     """The generations in the order of the requests, so that resamples pair between cells.
 
-    One list a repeat; one that another job was killed in is left out.
+    One list per repeat; one that another job was killed in is left out.
     """
     ids = [request.prompt_id for request in prompts.requests]
     whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
@@ -196,7 +196,7 @@ def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
 
 
 def _unlike_the_first(records: CellRecords) -> str:
-    """What to mind where a device does not decode the same every time; "" where it did."""
+    """What to mind if a device does not decode the same every time; "" if it did."""
     again = [each for repeat in records.again for each in repeat]
     first = [*records.generations] * len(records.again)
     other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
@@ -215,7 +215,7 @@ def write_answers(
     prompts: Prompts,
     generations: Sequence[Generation],
 ) -> None:
-    """Writes questions and answers of a judged task; of another task nothing.
+    """Writes questions and answers of a judged task; nothing for other tasks.
 
     Args:
         folder: the cell's.

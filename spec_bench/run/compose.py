@@ -1,13 +1,13 @@
-"""Hydra around our configs: where it finds them, and what it says in one line of our words.
+"""Hydra around our configs: where it finds them, and its errors in one line of our words.
 
-``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package names itself as an entry point,
+``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package registers an entry point,
 
     [project.entry-points."spec_bench.configs"]
     mine = "my_package"
 
 and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then ``decoder=coin``
 (and ``cells=[coin:4x3]``), ``conf/task`` and ``conf/pair`` likewise, and
-``my_package/experiments/mypaper/exp1.yaml`` is ``mypaper=exp1``. Where two files have one name,
+``my_package/experiments/mypaper/exp1.yaml`` is ``mypaper=exp1``. If two files have the same name,
 ours is taken.
 """
 
@@ -33,7 +33,7 @@ from spec_bench.run.budgets import with_quoted_numbers
 from spec_bench.run.model_files import EMBEDDED
 from spec_bench.validation import did_you_mean
 
-# Libraries that log requests and uploads; of ours are only warnings.
+# Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "httpx", "httpx2", "huggingface_hub", "wandb")
 
 
@@ -48,11 +48,11 @@ class MoreConfigs(SearchPathPlugin):
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it.
 
-    Recipes that the list of defaults does not name get a plus, numbers of ``budget`` and ``length``
-    are quoted.
+    Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
+    quoted.
 
     Raises:
-        ValueError: a budget or length that there is not.
+        ValueError: an unknown budget or length.
     """
     papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
@@ -60,7 +60,7 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
-    """The command line under which ``--cfg job`` shows what interpolations come to."""
+    """The command line with which ``--cfg job`` shows interpolations resolved."""
     asked = " ".join(arguments).replace("=", " ")
     shown = any(f"{flag} job" in asked for flag in ("--cfg", "-c"))
     return [*arguments, *(["--resolve"] if shown and "--resolve" not in arguments else [])]
@@ -74,19 +74,19 @@ def register() -> None:
 def data_of(target: object) -> str:
     """Where a pair's prompts come from unless told, ``${data_of:${pair.target}}`` in a task.
 
-    The small models that ship take the small samples that ship, and so do random weights; any other
-    pair, published or a user's own, takes the public data set. A target that is no text is refused
-    where the pair is checked.
+    The small models shipped here use the small samples shipped here, and so do random weights; any
+    other pair, published or a user's own, uses the public data set. A target that is not text is
+    refused where the pair is checked.
     """
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
 
 
 def questions_of(target: object, path: str | None) -> str:
-    """Where the questions of a task come from whose file is a user's to fetch.
+    """Where the questions come from for a task whose file users fetch themselves.
 
-    ``${questions_of:${pair.target},${.path}}``: a file that is named is read. Without one the
-    models that ship, and random weights, take the sample of the same shape that ships; any other
-    pair has none, and says so.
+    ``${questions_of:${pair.target},${.path}}``: a named file is read. Without one the shipped
+    models, and random weights, use the shipped sample of the same format; any other pair has none,
+    and says so.
     """
     return "local" if path is not None or data_of(target) != "embedded" else "embedded"
 
@@ -94,7 +94,7 @@ def questions_of(target: object, path: str | None) -> str:
 def file_of(target: object, path: str) -> str | None:
     """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``.
 
-    None for pairs that take the sample.
+    None for pairs that use the sample.
     """
     return None if data_of(target) == "embedded" else path
 
@@ -112,7 +112,7 @@ def tree_of(
         task: name of the task.
         temperature: of the sampling; null: 1.
         pair: what the papers call it, ``paper:`` of its config.
-        otherwise: the tree of any pair that the paper does not have there.
+        otherwise: the tree of any pair that the paper lacks there.
     """
     names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
     numbers = read_published(experiments_dir() / paper / FILE)
@@ -135,7 +135,7 @@ _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|Se
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message in one line that names the key, the value and what there is to choose.
+    """An error's message in one line that names the key, the value and the choices.
 
     Args:
         error: Hydra's, OmegaConf's, or one of ours, whose message is one line already.
@@ -156,7 +156,7 @@ def one_line(error: BaseException) -> str:
 
 
 def comes_from_hydra(error: BaseException) -> bool:
-    """Whether an error arose in Hydra or OmegaConf, so that no config can be made."""
+    """Whether an error arose in Hydra or OmegaConf, so no config can be made."""
     last = deque(walk_tb(error.__traceback__), maxlen=1)
     module = last[0][0].f_globals.get("__name__", "") if last else ""
     return module.partition(".")[0] in {"hydra", "omegaconf", "antlr4"}
@@ -182,5 +182,5 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _plain(text: str) -> str:
-    """A message without the lines that help nobody."""
+    """A message without its unhelpful lines."""
     return " ".join(_NOISE.sub(" ", text).split())

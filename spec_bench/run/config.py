@@ -35,13 +35,13 @@ def _folder_name(name: str) -> str:
 
 
 def _checked_task(config: Any) -> Any:
-    """A task's mapping as it is, which the run id hashes, once it makes a task."""
+    """A task's mapping unchanged, as the run id hashes it, once it makes a task."""
     build_task(config)
     return config
 
 
 def _ranking(name: str) -> str:
-    """A column by which cells are told apart: more, or less, of it is better."""
+    """A column that ranks cells: more, or less, of it is better."""
     known = [each.name for each in COLUMNS if each.better and each.interval]
     if name not in known:
         raise ValueError(f"confirm.by must be one of {', '.join(known)}, got {name!r}")
@@ -59,7 +59,7 @@ class ConfirmSettings:
 
 @settings
 class RunSettings:
-    """What ``conf/config.yaml`` composes to, checked; meanings stand there.
+    """What ``conf/config.yaml`` composes to, checked; it explains the keys.
 
     A decoder's own mapping and the cells are checked where they become cells (``run.cells``).
     """
@@ -111,7 +111,7 @@ def check_settings(config: Any) -> RunSettings:
 
 
 def check_folder(key: str, folder: Path) -> None:
-    """Whether a folder is there or can be made.
+    """Checks that a folder exists or can be made.
 
     Raises:
         ValueError: a file is in its place or above it.

@@ -1,7 +1,7 @@
 """A search in two stages: many trees on few prompts, then the best few on prompts of their own.
 
-The best of hundreds of trees on a few prompts is partly luck, and its interval does not know that
-it is that of a maximum. So a first job screens all cells, and a second one decodes the best of them
+The best of hundreds of trees on a few prompts is partly luck, and its interval does not account for
+being that of a maximum. So a first job screens all cells, and a second one decodes the best of them
 on prompts that the first did not see; its rows say ``confirm`` in the column ``stage``. The cells
 of both are ordinary cells with run ids of their own, and both jobs resume as any job does.
 """
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str]:
     """The run ids of the best cells of each decoder, by the number itself, in the order screened.
 
-    Not by an end of its interval: on few prompts a wide one would win for being wide.
+    Not by an end of its interval: on few prompts a wide interval would win by its width.
 
     Args:
-        results: of the screening, the baseline included, which is none of them.
+        results: of the screening, including the baseline, which is never chosen.
         confirm: how many, and by which column.
     """
     sign = -1 if columns.column(confirm.by).better == "down" else 1
@@ -44,7 +44,7 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
 
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
-    """The second job of a search, with a baseline of its own; None where there is none.
+    """The second job of a search, with a baseline of its own; None if there is none.
 
     Args:
         settings: the first job's.
@@ -70,7 +70,7 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
 def planned_confirmation(
     settings: JobSettings, screened: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
-    """What the second job takes at most while nobody knows which cells it will have.
+    """The most that the second job takes, while its cells are still unknown.
 
     Args:
         settings: the first job's.

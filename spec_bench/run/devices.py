@@ -1,4 +1,4 @@
-"""A machine's GPUs: which this process may use, and a claim on some that no other process has.
+"""A machine's GPUs: which this process may use, and exclusive claims on some of them.
 
 A claim is locks on small files, which the system releases however the process ends. Imports no
 torch: devices are chosen before CUDA starts.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, where a launcher overwrites the above
+OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
 _POLL_S = 0.5
 _QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
 
@@ -30,7 +30,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def gpu_memory_gib() -> float | None:
-    """The smallest memory of this machine's GPUs, in GiB; None where there is none."""
+    """The smallest memory of this machine's GPUs, in GiB; None if there is none."""
     return min((float(mib) / 1024 for mib in _ask("memory.total")), default=None)
 
 
@@ -38,7 +38,7 @@ class Claim:
     """GPUs that no other process claims, until this process ends.
 
     Args:
-        folder: where the lock files lie; None: one folder a machine and user.
+        folder: where the lock files are; None: one folder per machine and user.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -58,7 +58,7 @@ class Claim:
             The devices, all of them or none.
 
         Raises:
-            ValueError: there are not so many, or, without waiting, not so many free ones.
+            ValueError: there are not that many, or, without waiting, not that many are free.
         """
         if len(self.devices) == count:
             return self.devices
@@ -104,7 +104,7 @@ class Claim:
 
 
 def identities(devices: Sequence[str]) -> dict[str, str]:
-    """What tells each device from all others, whatever it is called: its UUID where known.
+    """What tells each device from all others, whatever it is called: its UUID if known.
 
     Args:
         devices: indices, UUIDs or their beginnings, as CUDA_VISIBLE_DEVICES has them.
@@ -122,7 +122,7 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
 
 
 def _lock(path: Path) -> TextIO | None:
-    """The locked file; None where another process has it."""
+    """The locked file; None if another process has it."""
     stream = path.open("w")
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ def _lock(path: Path) -> TextIO | None:
 
 
 def _ask(field: str) -> list[str]:
-    """One value a GPU from the driver's own program; none where there is no driver."""
+    """One value per GPU from the driver's own program; none if there is no driver."""
     command = [*_QUERY, f"--query-gpu={field}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -3,9 +3,9 @@
 Every job writes a note of its own, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
 nobody else writes that file. The CSV is rebuilt from all notes and the cells' own results, so jobs
 that end at the same moment on different machines need no lock on a shared file, and a process
-killed at any point leaves a CSV that the next job's end, or a rerun, makes whole. So is the file
-of records beside it, from what each cell packed when it finished: a job's end reads no generations
-of other jobs.
+killed at any point leaves a CSV that the next job's end, or a rerun, completes. The file of records
+beside it is rebuilt likewise, from what each cell packed when it finished: a job's end reads no
+generations of other jobs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv, read_rows
 
 log = logging.getLogger(__name__)
-_QUICK_S = 0.5  # a rebuild that took no longer is always done
-_SHARE = 0.05  # of the time of a sweep, what longer ones may take
+_QUICK_S = 0.5  # a rebuild this short is always done
+_SHARE = 0.05  # of a sweep's time that longer ones may take
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class JobNote:
     """What a job leaves about itself.
 
     Attributes:
-        number: its place in the sweep, 0 where there is none.
-        place: labels that tell jobs of one number apart, so that their order never depends on time.
+        number: its place in the sweep, 0 if there is none.
+        place: labels that tell jobs of one number apart, so their order never depends on time.
         cells: the run ids of its cells, in order.
         stage: which stage of a search it is.
-        ended: when, in seconds; of two states of a cell the present one is that of the later job.
+        ended: when, in seconds; of a cell's states the one of the latest job counts.
     """
 
     number: int
@@ -82,10 +82,10 @@ class Experiment:
         self._notes = files.jobs_folder(results, name)
 
     def check_places(self) -> None:
-        """Whether what a job ends with can be written: better said now than after decoding.
+        """Checks that a job's final files can be written: better now than after decoding.
 
         Raises:
-            ValueError: a folder takes no file, or the table there is none that takes more rows.
+            ValueError: a folder takes no file, or the table there takes no more rows.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
@@ -104,8 +104,8 @@ class Experiment:
     def rebuild(self) -> list[dict[str, Any]]:
         """Rewrites CSV and records until no job has ended since its notes were read; the rows.
 
-        Whoever renames last has then seen every note: a note that comes later brings a rebuild of
-        its own. Rows of the file that no note knows stay first, in their order.
+        Whoever renames last has then seen every note: a later note brings its own rebuild. Rows of
+        the file that no note knows stay first, in their order.
         """
         state, rows = None, list[dict[str, Any]]()
         while state != (state := self._state()):
@@ -154,10 +154,10 @@ class Experiment:
 class Tables:
     """The tables that the jobs of one process add to.
 
-    A rebuild reads and writes all of an experiment's cells: done at every end of a sweep of short
-    jobs it would grow with their number squared. A job that others follow in this process leaves it
-    to them where the last one took long and is not long ago; ``finish`` makes up for it. What a
-    killed process left undone the next end of a job, or the rerun's, does.
+    A rebuild reads and writes all of an experiment's cells: done after every short job of a sweep,
+    it would cost their number squared. A job that others follow in this process leaves it to them
+    if the last rebuild took long and was recent; ``finish`` makes up for it. What a killed process
+    left undone, the next job's end, or the rerun's, does.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class Tables:
             more: whether jobs may follow in this process, and ``finish`` will be called.
 
         Returns:
-            The table's rows; none where it is left to a later job.
+            The table's rows; none if it is left to a later job.
         """
         experiment.note(note)
         ended, took = self._last.get(experiment.csv, (0.0, 0.0))
@@ -197,7 +197,7 @@ class Tables:
 
 
 def _note(path: Path) -> JobNote | None:
-    """A job's note; one that cannot be used is set aside, and its cells' rows stay as they are."""
+    """A job's note; an unusable one is set aside, and its cells' rows stay as they are."""
     try:
         note = JobNote(**json.loads(path.read_bytes()))
         texts = (note.place, note.stage, *note.cells)

@@ -1,4 +1,4 @@
-"""Whether a cell fits the pair's drafts and heads and the job's batch; what to do where not."""
+"""Whether a cell fits the pair's drafts and heads and the job's batch; what to do if not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     """How a job's prompts decode together.
 
     Attributes:
-        size: at most so many.
+        size: most prompts at a time.
         batching: ``static`` or ``continuous``.
         sampling: the job's.
     """
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 def fitting(
     cells: Sequence[Cell], pair: Pair, batch: Batch
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells that the pair and the batch suit, and why each of the others is left out.
+    """The cells that fit the pair and the batch, and why each of the others is left out.
 
     Raises:
         ValueError: none but the baseline is left.
@@ -49,7 +49,7 @@ def fitting(
 
 
 def check_fit(cell: Cell, pair: Pair) -> None:
-    """Whether a pair has the drafts and heads that a cell uses.
+    """Checks that a pair has the drafts and heads that a cell uses.
 
     Raises:
         ValueError: naming what is missing.
@@ -83,7 +83,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
 
 
 def check_batch(cell: Cell, batch: Batch) -> None:
-    """Whether a library that decodes a cell can decode so many prompts at once as it would alone.
+    """Checks that a library that decodes a cell gives a batch the answers it would give one by one.
 
     Raises:
         ValueError: naming the batch and why it must be 1.

@@ -1,9 +1,9 @@
 """Acceptance beside the most that any rule could accept, from a sample of a cell's iterations.
 
-Looked at once all cells are timed: some iterations of each cell are picked, their contexts (the
-prompt and the answer so far) are gone to again, and one iteration is run from each with draws of
-its own. What its rule was given tells the bound (``decode.gap``). Nothing of it is on the clock,
-and no token, draw or timing of the cell hangs on it.
+Done once all cells are timed: some iterations of each cell are picked, their contexts (the prompt
+and the answer so far) are restored, and one iteration is run from each with draws of its own. What
+its rule was given determines the bound (``decode.gap``). All of it is off the clock, and no token,
+draw or timing of the cell depends on it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _STEP = 0.5
 
 @dataclass(frozen=True)
 class Node:
-    """One node that a sampled iteration came to.
+    """One node that a sampled iteration visited.
 
     Attributes:
         depth: of its children; 1 is the root's.
         accepted: P(one of the children drawn is accepted), over the rule's own uniforms.
-        bound: the most that this could be, in the mean over children drawn so, for any exact rule.
+        bound: the most this could be for any exact rule, in the mean over children drawn that way.
     """
 
     depth: int
@@ -91,11 +91,11 @@ def columns_of(nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def rates_left_out(decoder: AnyDecoder) -> dict[str, Any]:
-    """The acceptance rates as empty cells, of a decoder whose records do not tell them.
+    """The acceptance rates as empty cells, for a decoder whose records do not tell them.
 
     A record says how deep a call's tree was and how much of it was accepted. In a tree that the
-    draft shapes anew a path may end above the deepest level: to come there is no rejection, and
-    whether it happened is not recorded.
+    draft reshapes every time a path may end above the deepest level: reaching its end is no
+    rejection, and whether that happened is not recorded.
     """
     names = (RATE, *(f"{RATE}{end}" for end in ENDS), f"{RATE}_by_depth")
     return dict.fromkeys(names) if _vary(decoder) else {}
@@ -131,7 +131,7 @@ def _nodes(settings: JobSettings, run: CellRun, decoder: Any, prompts: Prompts) 
         for context in contexts(requests, answers, most, settings.seed):
             (row,) = decoder.begin([context], settings.seed)
             decoder.step([row])
-            # On a GPU a walk goes on below where it ended; such nodes mean nothing.
+            # On a GPU a walk continues below its end; such nodes mean nothing.
             kept += [visit for visit in visits if visit.level <= row.steps[0].accepted]
             visits.clear()
     finally:
@@ -147,11 +147,11 @@ def _nodes(settings: JobSettings, run: CellRun, decoder: Any, prompts: Prompts) 
 def contexts(
     requests: Sequence[Request], answers: Sequence[Generation], most: int, seed: int
 ) -> list[Request]:
-    """What a sample of iterations started from, every iteration of the cell alike likely.
+    """What a sample of iterations started from; all iterations of the cell are equally likely.
 
     Args:
         requests: what was asked.
-        answers: of it, in the same order.
+        answers: to these, in the same order.
         most: how many iterations.
         seed: of the sample.
     """

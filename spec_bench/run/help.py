@@ -1,6 +1,6 @@
-"""``--help``, for people: what there is to choose, with a line for each, and examples.
+"""``--help``, for people: the choices, with a line for each, and examples.
 
-Made from the comments of the config files themselves, ours and those that other packages bring.
+Made from the comments of the config files themselves, ours and those of other packages.
 Knows files only; imports neither Hydra nor torch.
 """
 
@@ -88,7 +88,7 @@ def _recipes() -> Iterator[tuple[str, str]]:
 
 
 def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
-    """The settings that stand in a file itself, not below another."""
+    """The settings that a file has itself, not those nested below another."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if (found := _SETTING.fullmatch(line)) and found[1] != "defaults":
             yield f"{prefix}{found[1]}={found[2]}".replace(": ", ":"), found[3] or ""

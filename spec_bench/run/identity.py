@@ -1,4 +1,4 @@
-"""What a cell and a job are known by: hashes of what changes a cell's numbers.
+"""What identifies a cell and a job: hashes of what changes a cell's numbers.
 
 Knows settings as mappings and examples as tasks give them; nothing about models or results.
 """
@@ -19,7 +19,7 @@ def run_id(settings: Mapping[str, Any]) -> str:
 
     Args:
         settings: pair, task, prompts, generation, engine, decoder, energy, warm-up and seed, all
-            resolved; output folder, sinks and names are no part of it.
+            resolved; output folder, sinks and names are not part of it.
     """
     return digest(settings)
 
@@ -30,7 +30,7 @@ def job_id(run_ids: Iterable[str]) -> str:
 
 
 def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
-    """The examples as a cell's settings state them; with databases that are asked, their digest."""
+    """The examples as a cell's settings state them; with the digest of databases they query."""
     found: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
     if files := {
         gold.database
@@ -47,7 +47,7 @@ def examples_digest(examples: tuple[Example, ...]) -> str:
     """What was asked and expected: a data set that changes under its name is another cell."""
     return digest(
         [
-            # Answers that later turns continue; only there where a file of them was given.
+            # Answers that later turns continue; present only if a file of them was given.
             [each.id, each.turns, each.references, *([each.answers] if each.answers else [])]
             for each in examples
         ]

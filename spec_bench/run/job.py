@@ -1,6 +1,6 @@
 """One job: shared models, every cell's records on disk as they come, and its results collected.
 
-How the cells take turns is ``run.turns``'s. The baseline is among the cells even where it was
+``run.turns`` says how the cells take turns. The baseline is among the cells even if it was
 complete before (``run.pairing``).
 """
 
@@ -56,7 +56,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
         settings: checked settings.
 
     Returns:
-        One result a cell, the baseline first.
+        One result per cell, the baseline first.
 
     Raises:
         ValueError: models or prompts that cannot work together, before any decoding.
@@ -82,7 +82,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
             start = perf_counter()
             _prepare(settings, active, models, prompts.requests)
             prepared = perf_counter()
-            processes.wait_for_all()  # none writes before all have read what there is
+            processes.wait_for_all()  # none writes before all have read
             decode_in_turn(settings, active, baseline, against, prompts, metering, machine)
             _weigh_capture(settings, prepared - start, perf_counter() - prepared)
             look_at_nodes(settings, pending, prompts)
@@ -109,7 +109,7 @@ def open_cells(settings: JobSettings, locks: ExitStack) -> list[CellRun]:
     for run in runs:
         if processes.rank() == 0:
             run.done = run.store.mend(settings.cell_settings(run.cell))
-    processes.wait_for_all()  # none reads before what is no good is out of the way
+    processes.wait_for_all()  # none reads before bad files are set aside
     for run in runs:
         if processes.rank():
             run.done = run.store.load_repeats()
@@ -175,7 +175,7 @@ def _prepare(
         if (run.cell.name == BASELINE and decoding)  # it is timed beside whatever is decoded
         or any(run.missing(requests, each) for each in repeats)
     ]
-    # All make room before any warms up: what is made to run over a cache ends where it grows.
+    # All make room before any warms up: what is made to run over a cache is lost when it grows.
     for step in (_make_room, _warm_up):
         for run in needed:
             if run.decoder:
@@ -203,7 +203,7 @@ def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Requ
 
 
 def _weigh_capture(settings: JobSettings, preparing: float, decoding: float) -> None:
-    """Says so where capturing the passes took longer than all that they then decoded (seconds)."""
+    """Says so if capturing the passes took more seconds than all decoding with them."""
     how = settings.pair.specs[0].compile
     if how != "none" and preparing > decoding:
         log.warning(
@@ -214,7 +214,7 @@ def _weigh_capture(settings: JobSettings, preparing: float, decoding: float) -> 
 
 
 def judge(settings: JobSettings, runs: Sequence[CellRun]) -> None:
-    """Has the answers of a judged task graded; what was asked before is not asked again."""
+    """Gets the answers of a judged task graded; what was asked before is not asked again."""
     if settings.judge.model is None or not isinstance(settings.task, Task):
         return
     folders = [run.store.folder for run in runs if (run.store.folder / ANSWERS).exists()]

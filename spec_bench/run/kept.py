@@ -1,8 +1,8 @@
-"""What a cell's folder holds is checked whenever it is read: nobody promises who wrote it last.
+"""A cell's folder is checked whenever it is read: anything may have written to it last.
 
-A disk that was full, a machine that lost its power, an editor, a copy from another folder: what
-they leave is named in one line, set aside beside its place (``NAME.bad-1``), and measured again.
-What is good stays. Knows what a whole file looks like; nothing about what its numbers mean.
+What a full disk, a power cut, an editor or a copy from another folder leaves is named in one line,
+set aside beside its place (``NAME.bad-1``), and measured again. What is good stays. Knows what a
+whole file looks like; nothing about what its numbers mean.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kept:
     Attributes:
         result: the cell's.
         job: the job that finished it.
-        measured: size and digest of the generations it was made of; None of an older version.
+        measured: size and digest of the generations it was made of; None for an older version.
     """
 
     result: CellResult
@@ -48,7 +48,7 @@ class Kept:
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A result's content with a check of it all; ``read_result`` holds it to that."""
+    """A result's content with a checksum of it all, which ``read_result`` verifies."""
     return {**content, "check": files.digest(content)}
 
 
@@ -56,7 +56,7 @@ def measured(path: Path, size: int | None = None) -> dict[str, Any]:
     """What tells generations from others: their size in bytes and SHA-256.
 
     Args:
-        path: the file; none counts as empty.
+        path: the file; a missing one counts as empty.
         size: of the part that is meant, from the start; None: all of it.
     """
     data = path.read_bytes() if path.is_file() else b""
@@ -65,7 +65,7 @@ def measured(path: Path, size: int | None = None) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> Kept | None:
-    """A cell's result; None where it has none.
+    """A cell's result; None if it has none.
 
     Raises:
         ValueError: the file cannot be used; the message says why.
@@ -89,7 +89,7 @@ def read_result(folder: Path) -> Kept | None:
 
 
 def _hold(result: CellResult, run_id: str) -> None:
-    """Whether it is this cell's and its metrics are of the columns' types.
+    """Checks that it is this cell's and its metrics are of the columns' types.
 
     Raises:
         ValueError: it is not.
@@ -112,7 +112,7 @@ def _result_adapter() -> TypeAdapter[CellResult]:
 
 
 def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
-    """Sets aside what cannot be used in a cell's folder, whose lock this process holds.
+    """Sets aside what is unusable in a cell's folder, whose lock this process holds.
 
     Args:
         folder: the cell's.
@@ -139,7 +139,7 @@ def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
 
     Args:
         folder: the cell's.
-        vocabulary: size of the target's, where it is known.
+        vocabulary: size of the target's, if known.
     """
     for path in files.retimed_files(folder):
         _whole_lines(path, vocabulary)
@@ -160,7 +160,7 @@ def _whole_lines(path: Path, vocabulary: int | None) -> Lines:
 
 
 def _mend_scores(folder: Path) -> None:
-    """Without what the answers scored the result is made again, from the same answers."""
+    """Without the answers' scores the result is made again, from the same answers."""
     path = folder / files.SCORES
     try:
         cell_files.read_scores(path)
@@ -171,7 +171,7 @@ def _mend_scores(folder: Path) -> None:
 
 
 def _mend_result(folder: Path) -> None:
-    """A result that cannot be read, or was made of other generations than are here, goes."""
+    """Removes a result that cannot be read, or was made of other generations than are here."""
     path = folder / files.RESULT
     try:
         kept = read_result(folder)
@@ -191,7 +191,7 @@ def _mend_result(folder: Path) -> None:
 
 
 def _mend_records(folder: Path, found: Lines) -> Packed | None:
-    """Packed records that are not the generations' are packed again when the cell ends or now."""
+    """Packed records of other generations are packed again, when the cell ends or now."""
     path = folder / files.RECORDS
     if not path.exists():
         return None
@@ -205,7 +205,7 @@ def _mend_records(folder: Path, found: Lines) -> Packed | None:
     scores = cell_files.read_scores(folder / files.SCORES)
     own = packed.pack(folder.name, found.generations, None, scores, cell_files.read_retimed(folder))
     if (folder / files.RESULT).exists() and not kept.lines.equals(own.lines):
-        if kept.own(folder.name).equals(own.own(folder.name)):  # was killed before it packed anew
+        if kept.own(folder.name).equals(own.own(folder.name)):  # was killed before repacking
             packed.write(path, replace(own, origins=kept.origins))
         else:
             _aside(path, f"its lines are not those of {files.GENERATIONS}")
@@ -213,7 +213,7 @@ def _mend_records(folder: Path, found: Lines) -> Packed | None:
 
 
 def _mend_starts(folder: Path, kept: Packed | None) -> None:
-    """Where a cell was measured stands in its packed records too."""
+    """Puts where a cell was measured into its packed records too."""
     path = folder / files.PROVENANCE
     try:
         cell_files.read_starts(path)
@@ -224,7 +224,7 @@ def _mend_starts(folder: Path, kept: Packed | None) -> None:
 
 
 def _mend_config(folder: Path, settings: Mapping[str, Any]) -> None:
-    """What a cell is, is known: a file that says something else is written again."""
+    """Rewrites the file of a cell's settings if it differs from the known ones."""
     path = folder / files.CONFIG
     if not path.exists() and not (folder / files.RESULT).exists():
         return

@@ -1,11 +1,11 @@
 """Where a sweep's jobs run: the GPUs they need, and what a job does in a launcher's process.
 
 The launchers' presets ask by OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that
-the largest job of a sweep needs, or the argument where jobs need none; ``${workers_here:}`` is how
-many jobs this machine runs at once. A process that a launcher started goes to the user's folder,
-claims GPUs that no other worker uses, and tells its failure to the user's process. The basic
-launcher runs jobs in the user's process and nothing of that concerns it. Imports no torch, as
-``devices`` does not.
+the largest job of a sweep needs, or the argument if jobs need none; ``${workers_here:}`` is how
+many jobs this machine runs at once. A process started by a launcher goes to the user's folder,
+claims GPUs that no other worker uses, and reports its failure to the user's process. None of this
+concerns the basic launcher, which runs jobs in the user's process. Like ``devices``, it imports no
+torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spec_bench.run.model_files import BYTES
 from spec_bench.run.pair import PairSettings, pair_sizes, with_own_name
 from spec_bench.validation import check
 
-# Of a GPU's memory, what weights may fill; the rest is for caches, the drafts and the passes.
+# The share of a GPU's memory for weights; the rest is for caches, the drafts and the passes.
 WEIGHTS_SHARE = 0.85
 _ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a job needs
 
@@ -100,7 +100,7 @@ def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
 
 
 def _workers_here(*, _root_: DictConfig) -> int:
-    """One a GPU, or group of GPUs that a job needs; else one for ``engine.threads`` cores."""
+    """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
     needed = max(_gpus_of_jobs(_root_), default=0)
     if needed:
         return max(1, len(visible_devices()) // needed)
@@ -129,7 +129,7 @@ def _jobs(root: DictConfig) -> Iterator[DictConfig]:
 
 
 # Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
-# its devices for the whole sweep: whoever waited for them would wait until its end.
+# its devices for the whole sweep: waiting for them would last until its end.
 _CLAIMS = {"JoblibLauncher": False, "LocalLauncher": True}
 _claim = Claim()
 
@@ -154,19 +154,19 @@ def offer_devices() -> None:
 
 
 def place_in_sweep() -> int | None:
-    """The job's number in the sweep that Hydra runs it in; None where it is the only one."""
+    """The job's number in the sweep that Hydra runs it in; None if it is the only one."""
     if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
         return None
     return int(HydraConfig.get().job.num)
 
 
 def enter_folder() -> None:
-    """Goes to the folder that the user is in."""
+    """Changes to the folder that the user is in."""
     os.chdir(HydraConfig.get().runtime.cwd)
 
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
-    """Takes GPUs that no other worker uses, where the launcher gives none to a job.
+    """Takes GPUs that no other worker uses, if the launcher gives a job none.
 
     Args:
         pair: the job's, with what it states about its own models.
@@ -180,7 +180,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
         return
     kind, _, index = placed(engine, pair.target).device.partition(":")
     if kind == "cuda" and index:
-        # The one that was asked for; what is visible stays, or it would have another number.
+        # The one asked for; what is visible must stay, or its number would change.
         named = visible_devices()[int(index) :][:1]
         _claim.take(named, 1, _CLAIMS[launcher])
     elif kind == "cuda":

@@ -1,7 +1,7 @@
 """A job's energy meter around the decode windows of its cells.
 
-Knows how a window's joules become the records' and how a row says what was wrong with them; nothing
-about how joules are measured.
+Knows how a window's joules get into the records and how a row says what was wrong with them;
+nothing about how joules are measured.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def energy_columns(metering: Metering) -> dict[str, float | str | None]:
 
 
 def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
-    """Why the energy is missing, or what to mind about it, with the windows that it concerns."""
+    """Why the energy is missing, or what to mind about it, with the windows concerned."""
     unsaid, every = metering.meter.reason, len(generations)
     notes = Counter(
         generation.energy_note or ("" if generation.energy_j is not None else unsaid)
@@ -144,12 +144,12 @@ def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
     kind, _, index = settings.device.partition(":")
     if kind != "cuda":
         return None
-    if settings.pair.specs[0].tensor_parallel:  # a process a GPU, of which one meters
+    if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
         return tuple(range(processes.count_here()))
     own, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
     named = [where for each in maps if isinstance(each, tuple) for _, where in each]
     if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
         return None
     spread = {where for where in named if isinstance(where, int)}
-    # What no map places stands on the job's own device.
+    # What no map places is on the job's own device.
     return tuple(sorted(spread | ({own} if None in maps else set())))

@@ -1,7 +1,7 @@
-"""A pair's models as files: where they lie, what identifies them, how large they are.
+"""A pair's models as files: where they are, what identifies them, how large they are.
 
-Knows the file system and shapes; no weights are read, and a name that is no folder is left for the
-hub.
+Knows the file system and shapes; no weights are read, and a name that is not a folder is left to
+the hub.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def model_path(name: str) -> str:
 def fingerprint(name: str) -> str | None:
     """A short hash of a local model's config and weights; None for a hub id.
 
-    Two models that once lay in the same folder are two models: their results must not be mixed.
+    Two models that were once in the same folder are two models: their results must not be mixed.
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):
@@ -83,9 +83,9 @@ def fingerprint(name: str) -> str | None:
 
 
 def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
-    """The commit that a revision of a hub id is now, as the hub says; without it, as its cache.
+    """The current commit of a hub id's revision by the hub, or by its cache if not reached.
 
-    None for a local model, and where neither knows it.
+    None for a local model, and if neither knows it.
 
     Args:
         name: as a pair names a model.
@@ -98,7 +98,7 @@ def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> st
 
     try:
         file = hf_hub_download(name, "config.json", revision=revision, local_files_only=not fetch)
-    except Exception:  # whatever it is, loading the model meets it again and says so
+    except Exception:  # whatever it is, loading the model hits it again and says so
         return None
     snapshot = Path(file).parent
     return snapshot.name if snapshot.parent.name == "snapshots" else None
@@ -112,9 +112,9 @@ class ModelSize:
     """What memory depends on.
 
     Attributes:
-        parameters: exact count; None where it is unknown.
-        cached_numbers: keys and values of one token over all layers; None where unknown.
-        positions: longest sequence; None where it is unknown or has no limit.
+        parameters: exact count; None if unknown.
+        cached_numbers: keys and values of one token over all layers; None if unknown.
+        positions: longest sequence; None if unknown or unlimited.
     """
 
     parameters: int | None
@@ -127,8 +127,8 @@ def model_size(name: str, stated: int | None = None) -> ModelSize:
 
     Args:
         name: hub id, folder, ``embedded:NAME`` or ``random:NAME``.
-        stated: exact parameter count that the pair's file gives, used where there is no config
-            here. If it is that of a published architecture, that one's shape is taken.
+        stated: exact parameter count that the pair's file gives, used if there is no config here.
+            If it is that of a published architecture, that one's shape is taken.
     """
     path = model_path(name)
     if path.startswith(RANDOM):

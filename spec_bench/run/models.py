@@ -35,8 +35,8 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
     Args:
         pair: which.
         tokens: how many tokens the tokenizer has. Embedding rows beyond them are padding and are
-            cut; tokens that a model does not embed (an added padding token, say) do no harm as long
-            as no prompt holds one, which is checked with the prompts.
+            cut; tokens that a model does not embed (say, an added padding token) do no harm unless
+            a prompt holds one, which is checked with the prompts.
 
     Raises:
         ValueError: a model cannot be loaded.
@@ -54,7 +54,7 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
     Args:
         pair: which.
         kind: ``medusa`` or ``redrafter``; None for none.
-        target: what they look at.
+        target: the one they read.
 
     Raises:
         ValueError: there are no heads where the pair says, or they do not fit their config.
@@ -71,7 +71,7 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
 
 
 def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
-    """Warns where an EAGLE-3 head would draft better from other hidden states than it is handed.
+    """Warns if an EAGLE-3 head would draft better from other hidden states than it is given.
 
     Args:
         decoder: a built one, of any kind.
@@ -90,8 +90,8 @@ def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
-    Where the pair names a tokenizer that is every model's, and none is looked for beside them. A
-    pair with a chat template of its own gets a copy that bears it.
+    A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
+    with a chat template of its own gets a copy with that template.
 
     Raises:
         ValueError: naming the first token on which two vocabularies differ.
@@ -109,7 +109,7 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
 
 
 def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> dict[str, Any]:
-    """What a cell ran with as far as only the loaded things tell; fields of ``CellFacts``.
+    """What a cell ran with, as known only after loading; fields of ``CellFacts``.
 
     Args:
         settings: the job's.
@@ -129,7 +129,7 @@ def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> di
 
 
 def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
-    """Loads a model once a process; ``mark`` tells apart what lay in one folder over time."""
+    """Loads a model once per process; ``mark`` tells apart models of one folder over time."""
     if (spec, mark) in _models:
         log.info("reusing %s", spec.path)
     else:

@@ -1,4 +1,4 @@
-"""What a job that has ended leaves: the note about itself, and what its sinks are given.
+"""What a finished job leaves: the note about itself, and what its sinks are given.
 
 Knows settings, results and the cells' folders; nothing about Hydra or processes.
 """
@@ -27,7 +27,7 @@ def note_of(settings: JobSettings, results: Sequence[CellResult], number: int) -
     Args:
         settings: the job's.
         results: of its cells, in order.
-        number: its place in the sweep, 0 where there is none.
+        number: its place in the sweep, 0 if there is none.
     """
     labels = labels_of(settings.facts(settings.cells[0]))
     cells = tuple(result.run_id for result in results)

@@ -37,7 +37,7 @@ class Printed:
 
 @settings
 class PairSettings:
-    """The config group ``pair``; meanings stand in ``conf/pair/shared/base.yaml``."""
+    """The config group ``pair``; explained in ``conf/pair/shared/base.yaml``."""
 
     target: Text
     draft: Text | tuple[Text, ...] | None
@@ -62,7 +62,7 @@ class PairSettings:
 
     @property
     def printed(self) -> list[tuple[str, str]]:
-        """(target, draft) in each of the papers' spellings; "" where there is no draft."""
+        """(target, draft) in each of the papers' spellings; "" if there is no draft."""
         spellings = (self.paper,) if isinstance(self.paper, Printed) else self.paper or ()
         return [
             (target, draft)
@@ -89,7 +89,7 @@ class Pair:
         chat_template: Jinja, in place of the tokenizer's own; None keeps that.
         heads: draft heads on the target by kind, as the user wrote them.
         head_commits: of heads on the hub, once they are known.
-        tokenizer: where the tokens of all models are told; None: in the target's own folder.
+        tokenizer: where the tokenizer of all models is; None: in the target's own folder.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Pair:
     tokenizer: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What of the pair changes a number; part of a cell's run id."""
+        """The parts of the pair that change a number; part of a cell's run id."""
         settings = {
             "target": self.target,
             "drafts": list(self.drafts),
@@ -119,23 +119,23 @@ class Pair:
         return settings
 
     def heads_settings(self, kind: str) -> dict[str, Any]:
-        """What of the draft heads changes a number."""
+        """The parts of the draft heads that change a number."""
         return {"kind": kind, "source": self.heads[kind], "revision": self.heads_revision(kind)}
 
     def heads_revision(self, kind: str) -> str | None:
-        """The fingerprint of a folder of heads, or the commit; None where that is not known."""
+        """The fingerprint of a folder of heads, or the commit; None if unknown."""
         return fingerprint(self.heads[kind]) or self.head_commits.get(kind)
 
 
 def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
-    """The pair at the commits that its hub models have now, so that what is loaded is what is said.
+    """The pair at its hub models' current commits, so that what is loaded is what is recorded.
 
-    A revision that nobody knows stays as it is: loading the model says what is wrong.
+    An unknown revision stays as it is: loading the model says what is wrong.
 
     Args:
         pair: as asked for.
         kinds: of its heads, those that are used.
-        fetch: whether the hub is asked; else its cache alone.
+        fetch: whether the hub is asked; else only its cache.
     """
     names = (pair.target, *pair.drafts)
     asked = [spec.revision for spec in pair.specs]
@@ -161,7 +161,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         engine: where and how precise.
 
     Raises:
-        ValueError: for a model that does not exist, or a device that is not there.
+        ValueError: for a model that does not exist, or a missing device.
     """
     engine = placed(engine, pair.target)
     check_there(engine.device)
@@ -196,7 +196,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
 
 
 def _named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
-    """Draft heads by kind, those that are there.
+    """Draft heads by kind, those that are given.
 
     Raises:
         ValueError: an unknown kind.
@@ -211,18 +211,18 @@ def _named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
-    """The pair without its name where the name is another pair's.
+    """The pair without its name if the name is another pair's.
 
-    A name from ``conf/pair`` belongs to that file's models. Where ``pair.target=...`` replaced one
-    of them the rows must not bear it; ``build_pair`` then makes a name from the models. A label
-    that no file bears (``pair.name=mine``) is the user's and stays.
+    A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
+    them the rows must not have it; ``build_pair`` then makes a name from the models. A label
+    that no file has (``pair.name=mine``) is the user's and stays.
 
     Args:
         pair: as composed.
         folders: the config folders, in the order they are searched.
 
     Raises:
-        ValueError: the file that bears the name cannot be right.
+        ValueError: the file of that name cannot be right.
     """
     files = (folder / "pair" / f"{pair.name}.yaml" for folder in folders)
     path = next((path for path in files if path.is_file()), None)
@@ -232,7 +232,7 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     replaced = [model for model in _MODELS if getattr(pair, model) != getattr(own, model)]
     if not replaced:
         return pair
-    # What a pair states about a replaced model is nothing, unless the user stated it anew.
+    # What a pair states about a replaced model is dropped, unless the user restated it.
     stated = [*(f"{model}_parameters" for model in replaced), "paper"]
     stale = [key for key in stated if getattr(pair, key) == getattr(own, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])

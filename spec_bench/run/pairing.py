@@ -1,9 +1,9 @@
 """A speed-up is against a baseline that was timed in turn with the cell, prompt by prompt.
 
-A sitting is one process that works on a job. What it decoded it decoded interleaved, and what two
-sittings decoded, hours apart or with other work on the machine, is never compared. Where a sitting
-decodes a prompt for a cell and the baseline has it from an earlier one (cells were added to a
-finished job), the baseline is timed again beside it. Its tokens must be the same.
+A sitting is one process that works on a job. It decodes interleaved, and what two sittings decoded,
+hours apart or with other work on the machine, is never compared. If a sitting decodes a prompt for
+a cell and the baseline has it from an earlier one (cells were added to a finished job), the
+baseline is timed again beside it. Its tokens must be the same.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def paired(
     """The baseline's generations that were timed in turn with a cell's, in the same order.
 
     Args:
-        repeats: the cell's, a list a repeat.
+        repeats: the cell's, one list per repeat.
         against: the baseline's.
 
     Returns:
-        None where one is missing.
+        None if one is missing.
     """
     keys = [[(one.sitting, one.repeat, one.prompt_id) for one in each] for each in repeats]
     if any(key not in against for each in keys for key in each):
@@ -71,7 +71,7 @@ def paired(
 def to_time(
     baseline: CellRun, cells: Iterable[CellRun], batch: Sequence[Request], repeat: int
 ) -> list[Request]:
-    """What the baseline decodes of a batch: what it lacks, and what a cell is about to decode."""
+    """What the baseline decodes in a batch: what it lacks, and what a cell is about to decode."""
     if baseline.decoder is None:
         return []
     wanted = {each.prompt_id for run in cells for each in run.missing(batch, repeat)}
@@ -82,13 +82,13 @@ def to_time(
 def check_retimed(
     again: Iterable[Generation], stored: Mapping[str, Generation], run_id: str, repeatable: bool
 ) -> None:
-    """Whether a baseline that is timed again delivers what its records hold.
+    """Checks that a baseline that is timed again delivers what its records hold.
 
     Args:
         again: its generations now.
-        stored: those of before, by prompt id.
+        stored: the earlier ones, by prompt id.
         run_id: the baseline's.
-        repeatable: whether the device gives the same tokens every time; else it is only said.
+        repeatable: whether the device gives the same tokens every time; if not, it only warns.
 
     Raises:
         OtherTokensError: naming the first prompt with other tokens.

@@ -1,4 +1,4 @@
-"""How the forward passes of a cell's windows ran, where they may run in two ways."""
+"""How the forward passes of a cell's windows ran, if they may run in two ways."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ class Memory:
     """What a job's models need.
 
     Attributes:
-        weights_bytes: of all models; None where a size is unknown.
-        cache_bytes: keys and values of all models, at most; None where a shape is unknown.
-        gpus: GPUs that the job gets; None where that cannot be said.
-        capacity_bytes: their memory together; None where it is unknown or the job is on a CPU.
+        weights_bytes: of all models; None if a size is unknown.
+        cache_bytes: keys and values of all models, at most; None if a shape is unknown.
+        gpus: GPUs that the job gets; None if unknown.
+        capacity_bytes: their memory together; None if unknown or if the job is on a CPU.
     """
 
     weights_bytes: int | None
@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def fits(self) -> bool | None:
-        """Whether weights and caches fit; None where that cannot be said."""
+        """Whether weights and caches fit; None if unknown."""
         if self.weights_bytes is None or self.capacity_bytes is None:
             return None
         if self.weights_bytes > self.capacity_bytes:
@@ -69,7 +69,7 @@ class PlannedCell:
         state: what is on disk.
         prompts: how many there are, each repeat counted.
         left: how many are not decoded yet.
-        rate: tokens a second; None where nothing is known.
+        rate: tokens per second; None if unknown.
         device_hours: decoding what is left, at most, times the GPUs; None without a rate.
         memory: of the job.
     """
@@ -96,7 +96,7 @@ def plan_job(
     Args:
         settings: checked settings.
         pair: the pair, whose entries for planning ``settings`` does not carry.
-        engine: where the job will run; need not be here.
+        engine: where the job will run; that need not be here.
         measured: known rates of this machine.
         published: known rates of papers.
     """
@@ -155,7 +155,7 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int, rows: int
     gib = (engine.gpu_memory_gib or gpu_memory_gib()) if engine.on_cuda else None
     try:
         gpus = gpus_of_job(pair, engine)
-    except ValueError:  # says what must be stated to know it, which a plan leaves open
+    except ValueError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
     return Memory(
         _sum([size.parameters for size in sizes], bytes_each),
@@ -177,7 +177,7 @@ def longest_sequence(settings: JobSettings) -> int:
 
 
 def _slots(sizes: Sequence[ModelSize], slots: int) -> int:
-    """Not beyond what the models take: longer prompts are refused before decoding."""
+    """At most what the models take: longer prompts are refused before decoding."""
     limits = [size.positions for size in sizes if size.positions is not None]
     return min([slots, *limits])
 

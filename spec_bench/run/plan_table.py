@@ -1,4 +1,4 @@
-"""A sweep's plan as it is printed: a line a cell, then what all of them take together."""
+"""A sweep's plan as it is printed: one line per cell, then what all of them take together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = "unknown"
 
 
 def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> None:
-    """Prints a line a cell, then the totals; a cell that two jobs share is counted once."""
+    """Prints a line per cell, then the totals; a cell that two jobs share is counted once."""
     console = console or Console()
     console.width = max(console.width, _WIDTH)
     once = list({cell.run_id: cell for cell in cells}.values())

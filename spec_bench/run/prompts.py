@@ -38,8 +38,7 @@ class Prompts:
     Attributes:
         requests: one per turn that is asked of each example. A later turn continues fixed answers,
             so that all decoders continue the same text, or the cell's own (``follow_ups``): such a
-            request stands here with a prompt as long as it can become, ``resolved`` has the real
-            one.
+            request has a prompt as long as it can become here; ``resolved`` has the real one.
         references: by prompt id.
         follow_ups: what continues a cell's own answers, by prompt id.
         left_out: turns that are not asked, for want of a fixed answer to continue.
@@ -63,7 +62,7 @@ class Prompts:
         """Encodes the job's examples.
 
         Raises:
-            ValueError: prompts that are to be cut cannot be, or none is left.
+            ValueError: prompts to be cut cannot be, or none is left.
         """
         task = settings.task
         asked, truncated = list[tuple[Example, list[Request]]](), 0
@@ -101,7 +100,7 @@ class Prompts:
         truncated: int,
         skipped: int,
     ) -> Prompts:
-        """Examples and their requests as they stand."""
+        """Examples and their requests as they are."""
         task = settings.task
         requests: list[Request] = []
         references, follow_ups, left_out = {}, {}, 0
@@ -129,7 +128,7 @@ class Prompts:
         )
 
     def waves(self) -> list[tuple[Request, ...]]:
-        """The requests in groups; those of a group need answers of groups before it at most."""
+        """The requests in groups; a group needs answers only of groups before it."""
         turns: dict[int, list[Request]] = {}
         for request in self.requests:
             follow_up = self.follow_ups.get(request.prompt_id)
@@ -181,10 +180,10 @@ class Prompts:
 
 
 def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[Request]:
-    """An example's requests, one a turn that is asked.
+    """An example's requests, one per turn that is asked.
 
-    Where turns continue own answers, a later one's limit is what is left of the models' room after
-    answers at their limits, so that 1024 tokens a turn fit into 2048.
+    If turns continue own answers, a later one's limit is what is left of the models' room after
+    answers at their limits, so that 1024 tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
     stop_ids, found, room = task.stop_ids(tokenizer), list[Request](), None
@@ -194,7 +193,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
             ids += ids[-1:] * (turn * limit)
             room = _context(settings) if room is None else room
             left = limit if room is None else min(limit, room - len(ids))
-            # Where not even one token is left the prompt is refused as it is.
+            # If not even one token is left the prompt is refused as it is.
             found.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
         else:
             ids = task.encode(example, tokenizer, turn)
@@ -207,7 +206,7 @@ def _longest(requests: Sequence[Request]) -> int:
 
 
 def _room(settings: JobSettings) -> int | None:
-    """Tokens that a prompt may have where longer ones are cut or left out, by the models' configs.
+    """Tokens that a prompt may have if longer ones are cut or left out, by the models' configs.
 
     It follows from the pair and the limit alone: a cell has the same prompts in every job.
     """
@@ -218,7 +217,7 @@ def _room(settings: JobSettings) -> int | None:
 
 
 def _context(settings: JobSettings) -> int | None:
-    """Tokens of a prompt and its answer that all models have room for; None where none says."""
+    """Tokens of a prompt and its answer that all models have room for; None if none says."""
     from spec_bench.engine.loading import read_context_length
 
     lengths = [read_context_length(spec.path, spec.revision) for spec in settings.pair.specs]

@@ -27,12 +27,12 @@ class RateRow:
     Attributes:
         target: the model, as results or as papers name it.
         draft: likewise; "" for the baseline.
-        task: the task's name, "" where it is not said.
+        task: the task's name, "" if not given.
         decoder: the decoder's name.
         spec: its tree; "-" for the baseline.
-        tokens_per_s: delivered tokens a second of decoding.
+        tokens_per_s: delivered tokens per second of decoding.
         batch_size: prompts that decoded together.
-        device: ``cpu`` or ``cuda``; None where it is not known.
+        device: ``cpu`` or ``cuda``; None if unknown.
     """
 
     target: str
@@ -76,11 +76,11 @@ class Wanted:
 def find_rate(
     wanted: Wanted, measured: Sequence[RateRow], published: Sequence[RateRow]
 ) -> Rate | None:
-    """The best guess of a cell's rate; None where nothing is known.
+    """The best guess of a cell's rate; None if nothing is known.
 
     In this order: rows measured here of the same decoder and tree, of any decoder's baseline, and
-    the same of published tables. A baseline stands in for a decoder that is not known, which is
-    then expected to be no faster. Of several rows the same task's are taken, and of these the
+    the same of published tables. A baseline stands in for an unknown decoder, which is then
+    expected to be no faster. Of several rows those of the same task are taken, and of these the
     median.
     """
     here = [
@@ -128,7 +128,7 @@ def measured_rows(results: Path) -> list[RateRow]:
 
 
 def published_rows(experiments: Path) -> list[RateRow]:
-    """The rates in the papers' reference tables that state tokens a second."""
+    """The rates in the papers' reference tables that state tokens per second."""
     found = []
     for path in sorted(experiments.glob(f"*/{FILE}")):
         numbers = (row for row in read_published(path) if row["metric"] == "token_rate")
@@ -161,7 +161,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _device(folder: Path) -> str | None:
-    """The kind of device that a cell ran on, from its config; None where that is not here."""
+    """The kind of device that a cell ran on, from its config; None if that is not here."""
     path = folder / files.CONFIG
     if not path.is_file():
         return None

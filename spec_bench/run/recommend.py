@@ -1,10 +1,10 @@
 """``python -m spec_bench recommend``: which decoder for this pair, task and machine.
 
-Plain decoding is run once and its text looked through by target and draft; from that the block
+Plain decoding is run once and target and draft are run over its text; from that the block
 efficiency of every decoder that can be forecast follows without running it. Decoders that cannot
-are counted by running them on the same few prompts, and named with the reason. What an iteration
-costs on this machine is timed, decoders in turn, of those that may win. The best few are then
-measured, in turn with plain decoding, on prompts that nothing has seen.
+are counted by running them on the same few prompts, and named with the reason. Iterations of those
+that may win are timed on this machine, decoders in turn. The best few are then measured, in turn
+with plain decoding, on prompts that nothing has seen.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names its own
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer, and what it stands on.
+    """The answer, and its evidence.
 
     Attributes:
         candidates: all, the best forecast first.
         measured: rows of those that were measured on fresh prompts, plain decoding among them.
-        best: of them; plain decoding where nothing is surely faster.
+        best: of them; plain decoding if nothing is surely faster.
     """
 
     candidates: tuple[Candidate, ...]
@@ -50,7 +50,7 @@ def recommend(settings: JobSettings) -> Recommendation:
         settings: a job in two stages; its cells are the candidates.
 
     Raises:
-        ValueError: the job is not one in two stages, no decoder fits the pair, or plain decoding
+        ValueError: the job does not have two stages, no decoder fits the pair, or plain decoding
             failed.
     """
     from spec_bench.run.app import run_stage
@@ -84,7 +84,7 @@ def recommend(settings: JobSettings) -> Recommendation:
 
 
 def best_of(measured: Sequence[CellResult]) -> CellResult:
-    """The fastest row; plain decoding where no row is surely faster than it.
+    """The fastest row; plain decoding if no row is surely faster.
 
     Args:
         measured: complete and other rows, plain decoding among them.
@@ -105,7 +105,7 @@ def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
         overrides: as those of a job.
 
     Returns:
-        The exit status, 2 for settings that cannot be right, and the file that the page is made of.
+        The exit status, 2 for settings that cannot be right, and the file the page is made from.
     """
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -181,7 +181,7 @@ def table_of(answer: Recommendation) -> list[str]:
 
 
 def counted_of(answer: Recommendation) -> list[str]:
-    """Which decoders were run because they cannot be forecast, by reason; what was not timed."""
+    """Which decoders were run since they cannot be forecast, by reason; which were not timed."""
     reasons: dict[str, list[str]] = {}
     for each in answer.candidates:
         if each.why_counted:

@@ -14,7 +14,7 @@ def slots_of(decoder: Mapping[str, Any], prompt: int, new_tokens: int) -> int:
         prompt: tokens of the longest prompt.
         new_tokens: limit on an answer.
     """
-    from spec_bench.decode.config import read_decoder  # they need torch, which refusals do without
+    from spec_bench.decode.config import read_decoder  # needs torch, which refusals do not
     from spec_bench.tree.base import GrownTree
 
     config = read_decoder(decoder)

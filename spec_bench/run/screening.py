@@ -1,7 +1,7 @@
 """The first look at every candidate: forecasts from plain decoding's text, and timed iterations.
 
-Block efficiency is forecast where it can be. Elsewhere it is counted by running the decoder, as
-long as it can still come near the best: from then on nothing more is spent on it.
+Block efficiency is forecast where it can be. Otherwise it is counted by running the decoder, until
+it can no longer come near the best: then nothing more is spent on it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Candidate:
 
     Attributes:
         cell: the decoder with its tree.
-        block_efficiency: expected tokens per target call, or counted where ``forecast`` is false.
-        why_counted: why it could not be forecast from plain decoding's text; "" where it was.
+        block_efficiency: expected tokens per target call, or counted if ``forecast`` is false.
+        why_counted: why it could not be forecast from plain decoding's text; "" if it was.
         speedup: over plain decoding, from the block efficiency and seconds of iterations; its
             interval holds the noise of both.
         timed: whether these seconds are its own or follow from other decoders' sizes.
@@ -95,7 +95,7 @@ class Screening:
         line, plain = line_of(sizes, watch), watch.median(0)
 
         def hoped(place: int, tokens: float) -> float:
-            """Speed-up of so many tokens a call, before it is timed."""
+            """Speed-up of that many tokens per call, before it is timed."""
             if line is None or place not in sizes:
                 return inf  # unknown: it is timed
             return tokens * plain / line.of(sizes[place])
@@ -103,7 +103,7 @@ class Screening:
         near = NEAR if line is None else min(NEAR, 1 / line.factor)
         least = near * max((hoped(p, own.value) for p, own in efficiency.items()), default=0.0)
         for place in (place for place in why if why[place]):
-            enough = least / hoped(place, 1.0)  # tokens a call
+            enough = least / hoped(place, 1.0)  # tokens per call
             efficiency[place] = self._counted(decoders[place], enough)
         hopes = {place: hoped(place, own.value) for place, own in efficiency.items()}
         likely = sorted(hopes, key=lambda place: -hopes[place])
@@ -170,8 +170,8 @@ class Screening:
 
         Args:
             decoder: the decoder.
-            enough: tokens a call below which it cannot come near the best; where the interval of
-                the prompts so far ends below that, the others are spared.
+            enough: tokens per call below which it cannot come near the best; if the interval of the
+                prompts so far ends below that, the others are skipped.
         """
         tokens: list[int] = []
         calls: list[int] = []

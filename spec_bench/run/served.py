@@ -1,7 +1,7 @@
 """One job that a server decodes: asked in turn with a plain one, on disk as answers come.
 
-Nothing is loaded but the target's tokenizer. Prompts, seeds, turns, records and results are those
-of any other job, and a killed one goes on behind the last answer.
+Only the target's tokenizer is loaded. Prompts, seeds, turns, records and results are those of any
+other job, and a killed one continues after the last answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_served(settings: JobSettings) -> list[CellResult]:
         settings: checked settings.
 
     Returns:
-        One result a cell, the baseline first where there is one.
+        One result per cell, the baseline first if there is one.
 
     Raises:
         ValueError: no tokenizer or no prompts, before anything is asked.
@@ -85,7 +85,7 @@ def _asking(settings: JobSettings, tokenizer: Any, tokens: int) -> Asking:
 def _prepare(
     settings: JobSettings, runs: Sequence[CellRun], requests: Sequence[Request], asking: Asking
 ) -> list[Server]:
-    """Each cell's decoder over its server, warmed up; one that does not answer has failed."""
+    """Each cell's decoder over its server, warmed up; a cell whose server is silent has failed."""
     assert settings.served is not None
     servers = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""The cells of a job that a server decodes, and what such a job cannot be asked for."""
+"""The cells of a job that a server decodes, and what such a job cannot do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVER = "server"
 
 
 def check_served(asked: RunSettings) -> None:
-    """Whether a job goes with a server, or does without one.
+    """Checks that a job fits its server, or needs none.
 
     Raises:
         ValueError: in one line that names the key, its value and what is allowed.
@@ -72,7 +72,7 @@ def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
 
 
 def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> Cell:
-    """A server's cell; the place that it is asked at is part of its run id."""
+    """A server's cell; the server's address is part of its run id."""
     place = {"url": url, "model": model or asked.pair.target}
     if asked.server.tokens != "ids":
         place["tokens"] = asked.server.tokens
@@ -98,6 +98,6 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
 
 
 def alone(pair: Pair) -> Pair:
-    """The pair under its own name, of which a server has the target and nothing is loaded."""
+    """The pair under its own name; a server has its target and nothing is loaded."""
     own = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
     return replace(own, drafts=(), heads={}, head_commits={})

@@ -21,7 +21,7 @@ def has_no_baseline(settings: JobSettings) -> bool:
 
 
 def served_columns(windows: Sequence[Generation]) -> dict[str, Any]:
-    """Columns that a client cannot fill, emptied; none where this program decoded."""
+    """Columns that a client cannot fill, emptied; none if this program decoded."""
     if not any(each.delivery for each in windows):
         return {}
     stems = _NOT_SEEN + (() if _proposed(windows) else _NOT_PROPOSED)

@@ -40,14 +40,14 @@ _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt,
 class JobSettings:
     """Everything one job needs.
 
-    The plain fields' meanings stand in ``conf/config.yaml`` and the groups it names.
+    The plain fields are explained in ``conf/config.yaml`` and the groups it names.
 
     Attributes:
         task_config: the task as its YAML has it.
         examples: what is asked, in order.
-        judge: who grades the answers of a judged task; no part of a cell's settings.
-        repeats: how often every prompt is decoded; likewise no part of a cell's settings.
-        bound_iterations: iterations of a cell whose nodes are looked at; likewise.
+        judge: who grades the answers of a judged task; not part of a cell's settings.
+        repeats: how often every prompt is decoded; likewise not part of a cell's settings.
+        bound_iterations: iterations of a cell whose nodes are sampled; likewise.
         confirm: what happens to the best cells of a search.
         fresh: the examples that they are decoded on then.
         stage: which stage of a search this is.
@@ -115,7 +115,7 @@ class JobSettings:
         }
 
     def pinned(self, fetch: bool = True) -> JobSettings:
-        """The same with the hub's models at the commits that they have now; see ``pair.pinned``."""
+        """The same with the hub's models at their current commits; see ``pair.pinned``."""
         heads = {cell.heads for cell in self.cells if cell.heads is not None}
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
@@ -127,7 +127,7 @@ class JobSettings:
     def facts(self, cell: Cell) -> CellFacts:
         """What identifies a cell in the results table, as far as the settings tell.
 
-        What only the loaded models tell is added where they are (``run.models.ran_with``).
+        What only the loaded models tell is added later (``run.models.ran_with``).
         """
         return CellFacts(
             pair=self.pair.name,
@@ -160,12 +160,12 @@ class JobSettings:
 
     @cached_property
     def prompts_digest(self) -> str:
-        """Of what is asked and expected, before the tokenizer and its chat template see it."""
+        """The digest of what is asked and expected, before tokenizer and chat template see it."""
         around = {key: self.task_config.get(key) for key in _AROUND}
         return digest([examples_digest(self.examples), around], 8)
 
     def _later_turns(self) -> str | None:
-        """What later turns continue; None where no example has several turns."""
+        """What later turns continue; None if no example has several turns."""
         several = any(len(example.turns) > 1 for example in self.examples)
         return self.task.later_turns if several and isinstance(self.task, Task) else None
 
@@ -175,7 +175,7 @@ class JobSettings:
         return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
 
     def _drafting_revisions(self, cell: Cell) -> tuple[str, ...]:
-        """Their revisions, in the same order; ``-`` for one that is not known."""
+        """Their revisions, in the same order; ``-`` if unknown."""
         kind = cell.heads
         drafting = self.pair.revisions[1 : 1 + cell.drafts]
         found = drafting if kind is None else (self.pair.heads_revision(kind),)
@@ -183,7 +183,7 @@ class JobSettings:
 
 
 def _library(cell: Cell) -> str:
-    """Whose code decodes, with its version; a server's is known where it has been asked."""
+    """Whose code decodes, with its version; a server's is known once it has been asked."""
     own = cell.library
     return own if own in ("", SERVER) else f"{own} {version(own)}"
 
@@ -199,7 +199,7 @@ def build_settings(
         folders: the config folders, in which a pair's name is looked up.
 
     Raises:
-        ValueError: settings that do not go together, or name what is not there.
+        ValueError: settings that do not fit together, or name something missing.
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
@@ -247,7 +247,7 @@ def device_of(engine: EngineSettings) -> str:
 
 
 def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those behind the first one's.
+    """The examples of a search's second stage: those after the first one's.
 
     Raises:
         ValueError: there are none.
@@ -259,7 +259,7 @@ def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Exam
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
-    """The sampling settings: the run's, where they are null the task's, else the defaults."""
+    """The sampling settings: the run's, if null the task's, else the defaults."""
     values: dict[str, Any] = {
         name: next(
             value

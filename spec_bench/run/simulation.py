@@ -28,7 +28,7 @@ Acceptance = float | Sequence[float]
 
 @settings
 class FromTable:
-    """Acceptances that give a paper's block efficiencies; ``otherwise`` where it prints none."""
+    """Acceptances that give a paper's block efficiencies; ``otherwise`` if it prints none."""
 
     table: Text
     otherwise: Probability | Annotated[tuple[Probability, ...], MinLen(1)] | None = None
@@ -68,7 +68,7 @@ def simulate_cells(
         sampling: the job's.
 
     Raises:
-        ValueError: a setting that cannot be right, or a cell that its table does not have.
+        ValueError: a setting that cannot be right, or a cell missing from its table.
     """
     if simulate is None:
         return tuple(cells)
@@ -77,7 +77,7 @@ def simulate_cells(
 
 
 def simulated_acceptance(decoder: Mapping[str, Any]) -> tuple[float, ...]:
-    """The stated acceptance, of all depths or one each; none where the rule decides."""
+    """The stated acceptance, for all depths or one each; none if the rule decides."""
     if decoder["verifier"].get("rule") != SIMULATED:
         return ()
     acceptance = decoder["verifier"]["acceptance"]
@@ -156,7 +156,7 @@ def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:
 
 
 def _efficiencies(path: Path) -> list[Row]:
-    """A paper's block efficiencies; none where its tables print several per decoder and tree."""
+    """A paper's block efficiencies; none if its tables print several per decoder and tree."""
     rows = [row for row in read_published(path) if row["metric"] == "block_efficiency"]
     cells = {(row["table"], row["decoder"], row["spec"]) for row in rows}
     return rows if len(cells) == len(rows) else []

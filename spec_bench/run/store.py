@@ -1,6 +1,6 @@
 """What one cell leaves on disk, and how a rerun finds it again.
 
-``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line a
+``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line per
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
 scored), ``nodes.json`` (a sample of its trees' nodes), ``result.json`` (whole or not there), with
 it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
@@ -47,7 +47,7 @@ class CellStore:
 
     @property
     def trace_path(self) -> Path:
-        """Where a failure's traceback lies."""
+        """Where a failure's traceback is."""
         return self.folder / files.TRACE
 
     def lock(self) -> None:
@@ -78,7 +78,7 @@ class CellStore:
         self._append(self.folder / files.GENERATIONS, generations)
 
     def append_retimed(self, generations: Iterable[Generation], sitting: str) -> None:
-        """Adds timings of prompts whose generations stand; they survive a kill likewise."""
+        """Adds timings of prompts that have generations; they survive a kill likewise."""
         self._append(files.retimed_file(self.folder, sitting), generations)
 
     def _append(self, path: Path, generations: Iterable[Generation]) -> None:
@@ -89,7 +89,7 @@ class CellStore:
             os.fsync(stream.fileno())
 
     def load_retimed(self) -> list[Generation]:
-        """What later sittings timed again; lines that cannot be used are left out."""
+        """What later sittings timed again; unusable lines are left out."""
         return cell_files.read_retimed(self.folder)
 
     def load(self) -> dict[str, Generation]:
@@ -109,7 +109,7 @@ class CellStore:
         return _by_repeat(kept.mend(self.folder, settings))
 
     def mend_tokens(self, vocabulary: int) -> Repeats:
-        """The same once it is known how many tokens there are."""
+        """The same once the number of tokens is known."""
         return _by_repeat(kept.mend_lines(self.folder, vocabulary))
 
     def keep_scores(self, scores: packed.Scores) -> None:
@@ -143,7 +143,7 @@ class CellStore:
             packed.write(self.folder / files.RECORDS, own)
 
     def records(self) -> Packed | None:
-        """The cell's records as an experiment keeps them; None where the cell is not here.
+        """The cell's records as an experiment keeps them; None if the cell is not here.
 
         Writes nothing: another process may be at work on the cell.
         """
@@ -155,9 +155,9 @@ class CellStore:
             return cell_files.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None where it was not finished.
+        """The cell's result, complete or failed; None if it was not finished.
 
-        What a judge said of its answers is part of it.
+        A judge's ratings of its answers are part of it.
         """
         own = self._kept()
         if own is None or own.result.status == "failed":
@@ -175,7 +175,7 @@ class CellStore:
         return None if own is None else own.job
 
     def _kept(self) -> Kept | None:
-        """The result on disk; one that cannot be used is said, and set aside by a rerun."""
+        """The result on disk; an unusable one is reported, and set aside by a rerun."""
         try:
             return kept.read_result(self.folder)
         except ValueError as error:
@@ -186,8 +186,8 @@ class CellStore:
         """Whether the cell needs no more work; a failed cell is tried again.
 
         Args:
-            repeats: how often every prompt is to be decoded. They are no part of a cell's settings:
-                more of them extend it.
+            repeats: how often every prompt is decoded. They are not part of a cell's settings: more
+                of them extend it.
         """
         result = self.result()
         return result is not None and result.status == "complete" and repeats_of(result) >= repeats
@@ -199,7 +199,7 @@ def repeats_of(result: CellResult) -> int:
 
 
 class FollowerStore(CellStore):
-    """The same cell seen by a process that must not write: another one of a split model does.
+    """The same cell seen by a process that must not write, as another one of a split model does.
 
     It starts from the same records, so that both decode the same prompts.
     """

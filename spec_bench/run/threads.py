@@ -1,9 +1,9 @@
-"""How many threads a job computes with on a CPU where its settings name no number.
+"""How many threads a job computes with on a CPU if its settings name no number.
 
-Passes of a small model end sooner on one thread than on many, which wait for each other; those of
-a large one on all that there are. So passes of the target are timed on one thread and on as many
-as torch would take, in turn, and the faster stays. What was found is kept in the results folder,
-by machine and target: the cells of a sweep, and of its later jobs, are timed alike.
+Passes of a small model are faster on one thread than on many, which wait for each other; those of
+a large one on all there are. So passes of the target are timed on one thread and on as many as
+torch would use, in turn, and the faster is chosen. The choice is kept in the results folder, by
+machine and target, so that the cells of a sweep, and of its later jobs, are timed alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def use_threads(settings: JobSettings, target: LanguageModel) -> None:
 
     Args:
         settings: the job's.
-        target: its loaded target. One that is no module, or on a GPU, is left torch's number.
+        target: its loaded target. If it is not a module, or on a GPU, torch's number stays.
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -53,7 +53,7 @@ def use_threads(settings: JobSettings, target: LanguageModel) -> None:
 
 
 def kept(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
-    """The number that was found once; where none was, it is found now, by one process at a time.
+    """The number found earlier; if there is none, it is found now, by one process at a time.
 
     Args:
         path: the file that keeps it.
@@ -100,7 +100,7 @@ def faster(seconds: Mapping[int, float]) -> int:
 
 
 def _read(path: Path) -> dict[str, int]:
-    """What the file keeps; nothing where it is none or cannot be read as such."""
+    """What the file keeps; nothing if it is missing or unreadable."""
     try:
         known = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """Seconds of iterations, decoders in turn; those that cannot win are not timed.
 
 A few decoders of different sizes are timed first; what the others should take follows
-(``forecast.seconds``). Of these only those go on that come near the best forecast speed-up.
+(``forecast.seconds``). Only those that come near the best forecast speed-up go on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from spec_bench.tree.base import GrownTree
 ROUNDS, ITERATIONS = 3, 5  # iterations timed of each decoder, in turn; the first is left out
 FEW = 4  # iterations for the line
 FEWEST, MOST = 5, 12  # decoders that are timed in every round, and in the first
-NEAR = 0.85  # of the best forecast speed-up: who comes so near is timed
+NEAR = 0.85  # of the best forecast speed-up: decoders this near are timed
 
 
 class Stopwatch:
-    """Decoders that are timed beside each other.
+    """Decoders that are timed side by side.
 
     Args:
         requests: prompts, one for each round.
@@ -54,7 +54,7 @@ class Stopwatch:
 
 
 def size_of(config: DecoderConfig) -> Size | None:
-    """What an iteration's seconds depend on; None where no draft model drafts, or
+    """What an iteration's seconds depend on; None if no draft model drafts, or
     trees vary.
     """
     if config.drafter.kind != "language_model" or config.drafts != 1:
@@ -66,7 +66,7 @@ def size_of(config: DecoderConfig) -> Size | None:
 
 
 def probe(sizes: dict[int, Size], watch: Stopwatch, decoders: dict[int, Any]) -> None:
-    """Times plain decoding, and decoders of so many sizes that a line can be drawn through them.
+    """Times plain decoding, and decoders of enough sizes to draw a line through them.
 
     Args:
         sizes: by place, of the decoders whose seconds follow from their size.
@@ -79,7 +79,7 @@ def probe(sizes: dict[int, Size], watch: Stopwatch, decoders: dict[int, Any]) ->
 
 
 def line_of(sizes: dict[int, Size], watch: Stopwatch) -> Seconds | None:
-    """What iterations should take, by those that were timed; None where none of these was."""
+    """What iterations should take, by those that were timed; None if none was."""
     known = [place for place in sizes if place in watch.seconds]
     if not known:
         return None
@@ -87,7 +87,7 @@ def line_of(sizes: dict[int, Size], watch: Stopwatch) -> Seconds | None:
 
 
 def race(watch: Stopwatch, decoders: dict[int, Any], efficiency: dict[int, float]) -> None:
-    """Times decoders in rounds; after each the better half goes on, and plain decoding.
+    """Times decoders in rounds; after each the better half and plain decoding go on.
 
     Args:
         watch: keeps their seconds.
@@ -116,13 +116,13 @@ def faster(efficiency: Interval, plain: Sequence[float], own: Sequence[float]) -
 def faster_by_line(
     efficiency: Interval, plain: Sequence[float], line: Seconds, size: Size
 ) -> Interval:
-    """``faster`` of a decoder that was not timed itself."""
+    """``faster`` for a decoder that was not timed itself."""
     spread = hypot(_error_of_median(plain), log(line.factor))
     return _around(efficiency, statistics.median(plain) / line.of(size), spread)
 
 
 def _around(efficiency: Interval, ratio: float, spread: float) -> Interval:
-    """Tokens a call times a ratio of seconds, whose log is known within ``spread``."""
+    """Tokens per call times a ratio of seconds whose log is known within ``spread``."""
     value, spreads = efficiency.value * ratio, [spread]
     if efficiency.low is not None and efficiency.high is not None and efficiency.low > 0:
         spreads.append(log(efficiency.high / efficiency.low) / 2)
@@ -131,7 +131,7 @@ def _around(efficiency: Interval, ratio: float, spread: float) -> Interval:
 
 
 def _error_of_median(seconds: Sequence[float]) -> float:
-    """Half of the 95% interval of a median's log: of normal noise 1.96 * 1.25 sd / sqrt(n)."""
+    """Half of the 95% interval of a median's log: for normal noise 1.96 * 1.25 sd / sqrt(n)."""
     if len(seconds) < 2:
         return 0.0
     return 1.96 * 1.2533 * statistics.stdev(map(log, seconds)) / len(seconds) ** 0.5

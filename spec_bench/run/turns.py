@@ -2,7 +2,7 @@
 
 For each batch of prompts every cell decodes it before the next batch starts, and the order of the
 cells rotates, so that drift of the machine hits all alike and no decoder always goes first. With
-repeats the job goes over all prompts again, so that the repeats of a prompt lie apart in time.
+repeats the job goes over all prompts again, so that a prompt's repeats are apart in time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def decode_in_turn(
     Args:
         settings: the job's.
         runs: the cells to work on.
-        baseline: one of them; None where nothing decodes plainly.
+        baseline: one of them; None if nothing decodes plainly.
         against: every timing of the baseline.
         prompts: what is asked.
         metering: the job's energy meter.
@@ -115,7 +115,7 @@ def _decode_batch(
     """One batch of one cell, on disk when this returns.
 
     Raises:
-        OtherTokensError: it is the baseline's, timed again, with other tokens than before.
+        OtherTokensError: the baseline, timed again, gave other tokens than before.
     """
     assert run.decoder is not None
     progress.start(run.cell.title, (run.run_id, repeat), run.done[repeat].values())
@@ -152,7 +152,7 @@ def _dated(
     sitting: Sitting,
     machine: Machine,
 ) -> list[Generation]:
-    """Generations with what only the job knows of them: when, on what, of which kind."""
+    """Generations with what only the job knows: when, on what, of which kind."""
     state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
     kinds = prompts.categories
     return [replace(each, category=kinds.get(each.prompt_id, ""), **state) for each in generations]
@@ -165,7 +165,7 @@ def _keep(
     done: Mapping[str, Generation],
     sitting: Sitting,
 ) -> Sequence[Generation]:
-    """Writes a batch; the generations that are the cell's own and no new timings of the baseline.
+    """Writes a batch; returns the cell's own generations, without new timings of the baseline.
 
     Raises:
         OtherTokensError: the baseline's tokens are not those of before.
@@ -184,10 +184,10 @@ def _keep(
 
 
 def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation]) -> None:
-    """Whether prompts decoded once more had the same target calls and tokens as the first time.
+    """Checks that prompts decoded again had the same target calls and tokens as the first time.
 
     Raises:
-        ValueError: naming the first prompt that had not.
+        ValueError: naming the first prompt that did not.
     """
     for each in again:
         if not each.repeats(first[each.prompt_id]):
