@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -27,6 +27,8 @@ from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
+from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head  # noqa: E402
+from spec_bench.draft.eagle_shape import EagleShape  # noqa: E402
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
@@ -40,7 +42,17 @@ VOCAB, WIDTH = 101, 32
 HEADS: dict[str, Any] = {
     "medusa": lambda: MedusaHeads(MedusaShape(WIDTH, VOCAB, 4)),
     "redrafter": lambda: RecurrentHead(RecurrentShape(WIDTH, VOCAB)),
+    "eagle": lambda: Eagle1Head(eagle_shape(1, VOCAB)),
+    "eagle3": lambda: Eagle3Head(eagle_shape(3, VOCAB - 2), torch.arange(VOCAB - 2)),
 }
+
+
+def eagle_shape(version: Literal[1, 3], own_vocab: int) -> EagleShape:
+    """A published EAGLE head's, at these widths; EAGLE-3's knows fewer tokens than the target."""
+    size = {"heads": 4, "kv_heads": 4, "head_dim": WIDTH // 4, "inner": 2 * WIDTH}
+    return EagleShape(version, WIDTH, WIDTH, VOCAB, own_vocab, **size, fc_bias=version == 1)
+
+
 # Two shared heads or none; OPT-350M alone projects its embeddings and normalises at the end.
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 4, "intermediate_size": 64},

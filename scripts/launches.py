@@ -15,28 +15,35 @@ import torch
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from count_launches import HEADS, VOCAB, WIDTH  # noqa: E402
 
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
-from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
-from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
 from spec_bench.records import Request  # noqa: E402
 from tests.simcuda import DEVICE, SimCuda  # noqa: E402
 from tests.simcuda.counted import PHASES, Counts, counted  # noqa: E402
 
-VOCAB, WIDTH = 101, 32
 SPECS = {
     "ar": "-", "sd": "3", "specinfer": "2-2-2", "mcsd": "4-1-1", "mcsd_wor": "4-1-1",
     "mcns": "4-1-1", "rsd_c": "2-2-2", "rsd_s": "4x3", "spectr": "4x3",
     "medusa": "mc_sim_7b_63", "medusa_typical": "mc_sim_7b_63", "redrafter": "8x5",
     "redrafter_typical": "8x5", "beam_sampling": "4", "beam_search": "4", "dsbd": "4x2@0.9",
-    "block": "3", "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1",
-    "sequoia": "9 nodes", "prompt_lookup": "1x10", "suffix": "3x16",
+    "block": "3",
 }  # fmt: skip
-# Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits.
+# Trees as ``conf/decoder`` has them, and how they are shown.
+OWN_TREES = {
+    "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "9 nodes",
+    "prompt_lookup": "1x10", "suffix": "3x16", "eagle": "eagle_25", "eagle2": "10x6@59",
+    "eagle3": "10x8@59", "eagle_rsd_s": "5x5", "eagle_traversal": "eagle_25",
+    "opt_tree": "8x6@24", "dyspec": "8x6@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
+    "lookup_or_draft": "5", "dsbd_one_cache": "4x2@0.9",
+}  # fmt: skip
+# Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits. What
+# never ran so has no entry.
 BEFORE = {
     "ar": (8, 29, 2, 3),
     "sd": (149, 194, 6, 7),
@@ -62,7 +69,6 @@ BEFORE = {
     "prompt_lookup": (7, 42, 1, 1),
     "suffix": (7, 48, 1, 1),
 }
-OWN_TREES = {"traversal", "optimal", "top_and_sample", "sequoia", "prompt_lookup", "suffix"}
 
 
 def model(layers: int) -> HuggingFaceModel:
@@ -85,17 +91,14 @@ def measured() -> dict[str, Counts]:
     found = {}
     with SimCuda() as sim:
         pair = model(32), model(4)
-        heads: dict[str, Any] = {
-            "medusa": MedusaHeads(MedusaShape(WIDTH, VOCAB, 4)).to(DEVICE).eval(),
-            "redrafter": RecurrentHead(RecurrentShape(WIDTH, VOCAB)).to(DEVICE).eval(),
-        }
-        for name, spec in SPECS.items():
+        heads: dict[str, Any] = {name: made().to(DEVICE).eval() for name, made in HEADS.items()}
+        for name in (*SPECS, *OWN_TREES):
             settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
             kind = settings["drafter"]["kind"]
             sampling = SamplingSettings(temperature=1.0, top_p=0.9)
-            drafts = [pair[1]] if kind == "language_model" else []
+            drafts = [pair[1]] if kind in ("language_model", "lookup_or_model") else []
             built = build_decoder(
-                resolve_spec(settings, None if name in OWN_TREES else spec),
+                resolve_spec(settings, SPECS.get(name)),
                 pair[0],
                 drafts,
                 sampling,
@@ -103,6 +106,7 @@ def measured() -> dict[str, Counts]:
             )
             request = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 40)
             found[name] = counted(sim, built, [request], heads.get(kind))
+            print(name, found[name], file=sys.stderr, flush=True)
     return found
 
 
@@ -115,21 +119,19 @@ def page(found: dict[str, Counts]) -> str:
         "Kernel launches by what they are for, copies and waits, counted on a simulated device by "
         "`make launches`: Llama of 32 layers and a draft of 4, one row, temperature 1, top-p 0.9, "
         "eager passes. Before the arrow: each node walked to by itself, each number copied by "
-        "itself. Draft heads propose in `draft`; what orders their proposals is `sampling`.",
+        "itself. Draft heads propose in `draft`; what orders their proposals is `sampling`. An "
+        "EAGLE head is a layer, run once a level of the tree; `sd_dynamic` asks behind each level "
+        "whether another is worth it.",
         "",
         "| " + " | ".join(head) + " |",
         "| --- | --- |" + " --: |" * (len(head) - 2),
     ]
     for name, counts in found.items():
-        sampling, verify, uploads, waits = BEFORE[name]
         cells = [str(counts.launches[phase]) for phase in PHASES]
-        cells[1], cells[3] = f"{sampling} → {cells[1]}", f"{verify} → {cells[3]}"
-        cells += [
-            f"{uploads} → {counts.uploads}",
-            str(counts.downloads),
-            f"{waits} → {counts.waits}",
-        ]
-        lines.append("| " + " | ".join([name, SPECS[name], *cells]) + " |")
+        cells += [str(counts.uploads), str(counts.downloads), str(counts.waits)]
+        for place, before in zip((1, 3, 5, 7), BEFORE.get(name, ()), strict=False):
+            cells[place] = f"{before} → {cells[place]}"
+        lines.append("| " + " | ".join([name, (SPECS | OWN_TREES)[name], *cells]) + " |")
     lines += [
         "",
         "Draft beams (`dsbd`) are verified layer by layer: the law of a layer depends on which "

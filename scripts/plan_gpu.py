@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -25,6 +26,8 @@ import torch  # noqa: E402
 from launches_table import Model, Outside, described, law_of, outside, spec_of, stretches  # noqa: E402
 
 from spec_bench import files  # noqa: E402
+from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head  # noqa: E402
+from spec_bench.draft.eagle_shape import EagleShape  # noqa: E402
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.random_weights import ARCHITECTURES, random_config, random_module  # noqa: E402
@@ -34,8 +37,10 @@ from spec_bench.published import FILE, Row, read_published, side_by_side  # noqa
 
 CONTEXT = 576  # 512 of the prompt and half of 128 new ones
 SHOWN = ("A100", "H100", "H200")
-# What each paper measured on, as it says.
-PAPERS = {"rsd": "A100", "mcsd": "A6000", "dsbd": "L40", "redrafter": "H100"}
+# What each paper measured on, as it says; of EAGLE only Spec-Bench's table does.
+PAPERS = {"rsd": "A100", "mcsd": "A6000", "dsbd": "L40", "redrafter": "H100", "eagle": ""}
+TABLES = {("eagle", "3"): "A100"}
+EAGLE3_VOCAB = 32000  # tokens that published EAGLE-3 heads know
 SPEEDS = ("token_rate", "speedup")
 OUT = ROOT / "results" / "benchmarks"
 
@@ -45,8 +50,12 @@ def architecture_of(printed: str) -> str:
 
     >>> architecture_of("Llama-2-Chat-7B"), architecture_of("OPT-125M")
     ('llama2_7b', 'opt_125m')
+    >>> architecture_of("LLaMA-Instruct 3.3 70B"), architecture_of("DeepSeek-R1-Distill-LLaMA 8B")
+    ('llama3_70b', 'llama3_8b')
     """
     name = printed.lower().replace("-chat", "").replace("-iml", "")
+    if released := re.search(r"llama(?:-instruct)? (?:3\.\d )?(\d+b)", name):
+        return f"llama3_{released[1]}"
     name = name.replace("llama-2-", "llama2_").replace("-", "_")
     return name if name in ARCHITECTURES else name.replace("llama2", "llama")  # drafts
 
@@ -63,7 +72,7 @@ def model_of(name: str) -> Model:
 
 
 def head_bytes(decoder: str, target: str, depth: int) -> float:
-    """Bytes that draft heads read in an iteration; a recurrent head is read once a level."""
+    """Bytes that draft heads read in an iteration; all but Medusa's are read once a level."""
     config = random_config(f"random:{target}")
     size = config.hidden_size, config.vocab_size
     with torch.device("meta"):
@@ -72,23 +81,48 @@ def head_bytes(decoder: str, target: str, depth: int) -> float:
         if decoder.startswith("redrafter"):
             head = RecurrentHead(RecurrentShape(*size))
             return 2.0 * depth * sum(p.numel() for p in head.parameters())
-    return 0.0
+        return 2.0 * depth * eagle_parameters(decoder, config)
+
+
+def eagle_parameters(decoder: str, config: Any) -> int:
+    """What an EAGLE head of the target's sizes reads a level; EAGLE-1's borrows the last layer."""
+    version: Literal[1, 3] = 3 if decoder == "eagle3" else 1
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    own_vocab = EAGLE3_VOCAB if version == 3 else config.vocab_size
+    shape = EagleShape(
+        *(version, hidden, hidden, config.vocab_size, own_vocab, heads),
+        *(config.num_key_value_heads, hidden // heads, config.intermediate_size),
+    )
+    if version == 3:
+        return Eagle3Head(shape, torch.arange(own_vocab)).parameter_count
+    return Eagle1Head(shape).parameter_count + config.vocab_size * hidden
 
 
 def cells(paper: str) -> Iterator[Row]:
-    """Printed cells with a speed and a tree: of each pair those of its first table and law."""
+    """Printed cells with a speed and a tree: of each pair those of its first table and law.
+
+    Decoders that are not in it come from their own first one. A table on a machine that is known
+    comes before others.
+    """
     first: dict[tuple[str, str], tuple[str, ...]] = {}
+    own: dict[tuple[tuple[str, str], str], tuple[str, ...]] = {}
     rows = side_by_side(read_published(ROOT / "experiments" / paper / FILE))
     drafts = {row["target"]: row["draft"] for row in reversed(rows) if row["draft"]}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: not machine(paper, row)):
         if not row["target"] or not any(row.get(speed) for speed in SPEEDS):
             continue
         if (row["decoder"], spec_of(row), law_of(row)) not in outside():
             continue
         pair = row["target"], row["draft"] or drafts.get(row["target"], "")
         table = row["table"], row["task"], row["temperature"]
-        if first.setdefault(pair, table) == table:
+        whole = first.setdefault(pair, table)
+        if own.setdefault((pair, row["decoder"]), table) == table or whole == table:
             yield row
+
+
+def machine(paper: str, row: Row) -> str:
+    """The GPU that a printed row was measured on; "" where nothing says so."""
+    return TABLES.get((paper, row["table"]), PAPERS[paper])
 
 
 def planned(paper: str, row: Row, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
@@ -119,10 +153,10 @@ def planned(paper: str, row: Row, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
             rate = 1e3 * tau / numbers[f"{how}_ms"]
             numbers[f"{how}_tokens_s"] = "" if math.isnan(rate) else rate
         found |= {f"{gpu.name}_{name}": value for name, value in numbers.items()}
-    found |= {"paper_gpu": PAPERS[paper], **{f"paper_{s}": row.get(s, "") for s in SPEEDS}}
-    own = GPUS[PAPERS[paper]]
+    known = machine(paper, row)
+    found |= {"paper_gpu": known, **{f"paper_{s}": row.get(s, "") for s in SPEEDS}}
     for how, parts in (("eager", eager), ("replayed", static)):
-        rate = tau / iteration_s(parts, own)
+        rate = tau / iteration_s(parts, GPUS[known]) if known else math.nan
         found[f"paper_gpu_{how}_tokens_s"] = "" if math.isnan(rate) else rate
     return found
 
@@ -169,8 +203,11 @@ def page(rows: list[dict[str, Any]]) -> str:
         " the models' passes are CUDA graphs, all else is launched one by one. A target on several "
         "GPUs runs layer after layer. The papers' codes are their own: where theirs is slower than "
         "*eager*, it launched more or waited. Printed rates: RSD on A100s, ReDrafter on an H100, "
-        "DSBD on an L40; MCSD prints speed-ups only (RTX A6000). Of each pair the first printed "
-        "table, and of each decoder the tree printed as fastest; all rows are in `plan-gpu.csv`.",
+        "DSBD on an L40; MCSD prints speed-ups only (RTX A6000), and so do EAGLE's figures (on "
+        "machines that the figures do not name) and Spec-Bench's table of EAGLE's heads (an A100). "
+        "Heads are of the target's sizes and are read once a level. Of each pair the first printed "
+        "table of a known machine, of a decoder that is not in it its own first one, and of each "
+        "decoder the tree printed as fastest; all rows are in `plan-gpu.csv`.",
         "",
         "| target | draft | decoder | tree | launches | replayed | GB | "
         + " | ".join(f"{gpu} bound / eager / replayed ms" for gpu in SHOWN)
@@ -209,7 +246,7 @@ def _line(row: dict[str, Any]) -> str:
         f"{row['read_gb']:.2f}",
         *(" / ".join(f"{row[f'{gpu}_{part}']:.1f}" for part in parts) for gpu in SHOWN),
         *(rates(gpu) for gpu in SHOWN),
-        f"{row['paper_gpu']} {rates('paper_gpu')}",
+        f"{row['paper_gpu']} {rates('paper_gpu')}" if row["paper_gpu"] else "-",
         speed,
     ]
     return "| " + " | ".join(cells) + " |"

@@ -15,6 +15,9 @@ from transformers import PreTrainedModel
 # seconds to trace. ``inductor`` fuses kernels and takes a minute or more.
 COMPILE = {"none": None, "static": None, "dynamo": "eager", "inductor": "inductor"}  # backends
 _FILTERS = hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe")  # since torch 2.8
+# Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
+# a second thread takes longer than those (inductor's own: 512).
+_CHUNK = 1 << 14
 _numbers = count()
 
 
@@ -41,8 +44,10 @@ def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
     own = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
     # Target and drafts may share code further in, and every kind of pass is a graph of its own.
     torch._dynamo.config.recompile_limit = 64
-    options: Any = {"guard_filter_fn": _kept} if _FILTERS else None
-    return torch.compile(own, dynamic=True, backend=backend, options=options)
+    options: dict[str, Any] = {"guard_filter_fn": _kept} if _FILTERS else {}
+    if backend == "inductor":
+        options["cpp.min_chunk_size"] = _CHUNK
+    return torch.compile(own, dynamic=True, backend=backend, options=options or None)
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:

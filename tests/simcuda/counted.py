@@ -76,8 +76,10 @@ def _phases(sim: SimCuda, built: Any, heads: Any) -> Iterator[None]:
 
     parts = [(built.target, "forward", "target")]
     parts += [(draft, "forward", "draft") for draft in built.drafts]
-    if heads is not None:
-        parts.append((heads, "forward", "draft"))
+    # An EAGLE head is not called as a module.
+    for name in ("forward", "fuse", "step", "logits"):
+        if hasattr(heads, name):
+            parts.append((heads, name, "draft"))
     if isinstance(built, BeamDecoder):
         parts += [(beam_decoder, "verify", "verify"), (built, "_draft", "sampling")]
     else:
