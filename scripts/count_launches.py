@@ -126,7 +126,8 @@ def count_static() -> int:
 def count_outside(name: str, spec: str, law: tuple[str, str]) -> Outside:
     """What an iteration takes besides its models' passes."""
     with SimCuda() as sim:
-        target, draft = model("llama", 1), model("llama", 1)
+        # An EAGLE-3 head reads three hidden states of the target.
+        target, draft = model("llama", 3 if name == "eagle3" else 1), model("llama", 1)
         forward = draft.forward
 
         def one_more(*given: Any, **named: Any) -> Any:

@@ -90,9 +90,8 @@ def raw_log_probs(logits: Tensor, node: Tensor, token: Tensor) -> Tensor:
     at = logits  # at the root, where that is all there is
     if logits.shape[1] > 1:
         at = logits.gather(1, node.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
-    at = at.to(torch.promote_types(at.dtype, torch.float32))
-    chosen = at.gather(-1, token.unsqueeze(-1)).squeeze(-1)
-    return chosen - at.logsumexp(dim=-1)
+    log_p = at.log_softmax(dim=-1, dtype=torch.promote_types(at.dtype, torch.float32))
+    return log_p.gather(-1, token.unsqueeze(-1)).squeeze(-1)
 
 
 def _keep_top_p(scores: Tensor, top_p: float) -> Tensor:

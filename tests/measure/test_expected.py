@@ -94,6 +94,31 @@ def test_a_plan_has_every_pair_that_prints_a_speed_and_its_numbers_hang_together
     assert len(pairs) == 12
 
 
+def test_launches_of_every_cell_that_a_paper_prints_are_counted(scripts: Any) -> None:
+    counting = scripts("count_launches.py")
+    missing = set(counting["printed"]()) - set(counting["outside"]())
+    assert not missing, "make plan-gpu is due"
+
+
+def test_an_eagle_head_is_as_large_as_the_paper_says_and_read_once_a_level(scripts: Any) -> None:
+    plan = scripts("plan_gpu.py")
+    config = plan["random_config"]("random:vicuna_7b")
+    borrowed = 32000 * 4096  # the target's last layer
+    assert plan["eagle_parameters"]("eagle", config) - borrowed == pytest.approx(0.24e9, rel=0.02)
+    one, six = (plan["head_bytes"]("eagle2", "vicuna_7b", depth) for depth in (1, 6))
+    assert six == 6 * one
+
+
+def test_a_printed_row_stands_beside_the_machine_that_it_was_measured_on(scripts: Any) -> None:
+    plan = scripts("plan_gpu.py")
+    cells = list(plan["cells"]("eagle"))
+    machines = {(row["table"], plan["machine"]("eagle", row)) for row in cells}
+    assert ("3", "A100") in machines
+    assert ("1", "") in machines  # a figure that names none
+    decoders = {row["decoder"] for row in cells if row["target"] == "Vicuna-13B"}
+    assert decoders == {"eagle", "eagle2", "eagle3"}
+
+
 def test_names_of_papers_are_names_of_architectures(scripts: Any) -> None:
     name = scripts("plan_gpu.py")["architecture_of"]
     assert name("Llama-2-Chat-7B") == "llama2_7b"
