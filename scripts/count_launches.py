@@ -75,7 +75,7 @@ BENCHMARKS = [
         )
     ),
 ]  # fmt: skip
-ASKED = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 300)
+ASKED = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 120)
 
 
 def model(shape: str, layers: int, how: str = "none") -> HuggingFaceModel:

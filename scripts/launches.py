@@ -136,7 +136,7 @@ def page(found: dict[str, Counts]) -> str:
         "",
         "Draft beams (`dsbd`) are verified layer by layer: the law of a layer depends on which "
         "beams of the layer before stand, and each is a warp of its own. `traversal` carries a "
-        "quota from child to child, some 25 launches each; `block`, a chain, has all quotas at "
+        "quota from child to child, some ten launches each; `block`, a chain, has all quotas at "
         "once, in float64. `optimal` finds eight levels of its choice one after the "
         "other. `prompt_lookup` and `suffix` draw each position's number by a call of its own, 11 "
         "and 17 a row, as plain decoding does. A stochastic "

@@ -22,6 +22,7 @@ from spec_bench.core.gumbel import laws_without_replacement
 from spec_bench.core.transfer import constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, probs
+from spec_bench.verify.family import children_of_all, widest
 from spec_bench.verify.one_row import walk_one_row
 from spec_bench.verify.verdict import NodeRule, Verdict
 from spec_bench.verify.walk import WalkResult, walk_down
@@ -108,7 +109,7 @@ def _fits(tree: Tree, rule: NodeRule | Sequence[NodeRule]) -> bool:
         there = _apart([law for law in held if law is not None], tree.shape)
         if len(there) not in (0, len(_apart(held, tree.shape))):
             return False
-        if sum(law.numel() for law in there) * _width(tree.shape) > _MOST:
+        if sum(law.numel() for law in there) * widest(tree.shape) > _MOST:
             return False
     return True
 
@@ -160,76 +161,6 @@ def _draft_laws(tree: Tree, nodes: slice, tokens: Tensor) -> Tensor | None:
     if drafts == 1:
         return law
     return law[:, constant(tuple(child % drafts for child in range(width)), law.device)]
-
-
-def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
-    """Numbers [R, n, C] of every node's children in the order drawn, and which exist.
-
-    Args:
-        tree: the trees.
-        merge_copies: whether nodes with equal prefixes share their children.
-    """
-    shape, device = tree.shape, tree.tokens.device
-    table = _table(shape)
-    if table is not None and not merge_copies:
-        numbers, there = constant(table[0], device), constant(table[1], device)
-        children = numbers.expand(len(tree.tokens), -1, -1)
-        return children, tree.valid[:, numbers] & there
-    inner, size = shape.inner, shape.size
-    parent = tree.parent[:, 1:].unsqueeze(1).expand(-1, inner, -1)  # [R, n, N - 1]
-    if merge_copies:
-        mine = _same_prefix(tree).gather(2, parent)
-    else:
-        mine = parent == places(inner, device).unsqueeze(1)
-    # Of the nodes that are there the lowest numbers, in order: the largest of ``size - number``.
-    from_end = constant(tuple(size - node for node in range(1, size)), device)
-    ranked = torch.where(mine & tree.valid[:, 1:].unsqueeze(1), from_end, 0)
-    best = ranked.topk(_width(shape), dim=-1).values
-    return (size - best).clamp(max=size - 1), best > 0
-
-
-def _same_prefix(tree: Tree) -> Tensor:
-    """[R, n, n] whether two nodes above the leaves have the same tokens from the root on."""
-    shape, device = tree.shape, tree.tokens.device
-    inner = shape.inner
-    upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
-    for _ in range(shape.depth - 1):
-        upwards.append(tree.tokens.gather(1, node))
-        node = tree.parent.gather(1, node)
-    if not upwards:
-        return constant(((True,),), device).expand(len(tree.tokens), 1, 1)
-    text = torch.stack(upwards, dim=-1)
-    depth = shape.node_depth[:inner]
-    level = constant(tuple(tuple(own == other for other in depth) for own in depth), device)
-    return (text.unsqueeze(1) == text.unsqueeze(2)).all(dim=-1) & level
-
-
-@lru_cache(maxsize=256)
-def _width(shape: TreeShape) -> int:
-    """C: the most children that a node can really have."""
-    return max(min(most, count) for most, count in zip(shape.children, shape.levels, strict=False))
-
-
-Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
-
-
-@lru_cache(maxsize=256)
-def _table(shape: TreeShape) -> Table | None:
-    """Every node's children and which exist; None unless they come parent by parent, equally many
-    each.
-    """
-    width, numbers, there = _width(shape), [], []
-    for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
-        above = shape.level(level)
-        if not shape.in_equal_shares(level):
-            return None
-        own = min(most, count)
-        first = shape.starts[level + 1]
-        for place in range(above.stop - above.start):
-            mine = [first + place * own + child for child in range(own)]
-            numbers.append(tuple(mine + mine[-1:] * (width - own)))
-            there.append((True,) * own + (False,) * (width - own))
-    return tuple(numbers), tuple(there)
 
 
 def _tests(tree: Tree, width: int) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, probs
-from spec_bench.verify.at_once import children_of_all, descended
+from spec_bench.verify.at_once import descended
 from spec_bench.verify.base import TreeVerifier, rule
+from spec_bench.verify.family import children_of_all
 from spec_bench.verify.walk import WalkResult, candidates, copies_below
 
 

@@ -13,19 +13,22 @@ tested in the order drawn. Letters: R rows, N nodes, F nodes of a level, C child
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.draws import Draws
-from spec_bench.core.transfer import places
-from spec_bench.core.tree import FlatShape, Siblings, Tree
+from spec_bench.core.gumbel import laws_without_replacement
+from spec_bench.core.transfer import constant, places
+from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings, probs
 from spec_bench.verify import chain
 from spec_bench.verify.base import TreeVerifier, rule
+from spec_bench.verify.family import Parents, children_of_all, parents_of, post_order
 from spec_bench.verify.rules import normalised
 from spec_bench.verify.walk import WalkResult
 
@@ -47,6 +50,7 @@ class PathVerdict(NamedTuple):
 
 
 PathRule = Callable[[Tree, Tensor], PathVerdict]
+_NOTHING = 1e-30  # no total that is met is as small, and float32 can divide by it
 
 
 def traversal(tree: Tree, p: Tensor) -> PathVerdict:
@@ -67,33 +71,34 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
     shape = tree.shape
     if chain.is_chain(shape) and not p.is_cpu:
         return PathVerdict(*chain.verified(tree, p))
-    success = torch.ones(tree.tokens.shape, dtype=torch.float64, device=p.device)
-    residual = torch.empty_like(p) if tree.own_depths is None else p.clone()
+    children, exist = children_of_all(tree, merge_copies=False)
+    tokens = tree.tokens.gather(1, children.flatten(1)).view_as(children)
+    success = torch.zeros(tree.tokens.shape, dtype=torch.float64, device=p.device)
+    success[:, 0] = 1.0
+    residual = p.clone()
     for level in range(shape.depth):
-        parents, below = parents_of(tree, level), shape.level(level + 1)
-        above = parents.at
-        place, there = children_of(tree, level, parents)
-        tokens = tree.tokens[:, below].unsqueeze(1).expand(-1, place.shape[1], -1)
-        tokens = tokens.gather(-1, place)
-        mass = success[above].unsqueeze(-1)
-        left = p[above] * mass.to(p.dtype)
-        quotas = torch.zeros_like(success[:, below])
-        laws = sibling_laws(tree, level, parents, tokens)
-        for child, law in enumerate(laws):
-            token, exists = tokens[..., child, None], there[..., child, None]
-            quota, left, mass = _tested(left, mass, law, token, exists)
-            # Each node has one parent; the places of absent children add 0.
-            quotas = quotas.scatter_add(1, place[..., child], quota)
-        success[above] = mass.squeeze(-1)
-        if parents.real is None:
-            success[:, below], residual[above] = quotas, left
-        else:
-            mine = tree.depths[:, below] == level + 1
-            success[:, below] = torch.where(mine, quotas, success[:, below])
-            residual[above] = torch.where(parents.real.unsqueeze(-1), left, residual[above])
-    if tree.own_depths is None:
-        leaves = shape.level(shape.depth)
-        residual[:, leaves] = p[:, leaves]
+        parents = parents_of(tree, level)
+        above, width = parents.at, min(shape.children[level], shape.levels[level])
+        child, token, there = (part[above][..., :width] for part in (children, tokens, exist))
+        if parents.real is not None:
+            there = there & parents.real.unsqueeze(-1)
+        own = success[above]
+        left, mass = p[above] * own.unsqueeze(-1).to(p.dtype), own.unsqueeze(-1)
+        laws = sibling_laws(tree, level, parents, token)
+        drawn, asked = 0 if laws is None else laws.shape[2], []
+        for place in range(width):
+            law = laws[:, :, place] if laws is not None and place < drawn else None
+            one = slice(place, place + 1)
+            at, left, mass = _tested(left, mass, law, token[..., one], there[..., one])
+            asked.append(at)
+        quota = _quotas(torch.cat(asked, dim=-1), laws, token, there)
+        chance = mass.squeeze(-1)
+        if parents.real is not None:
+            chance = torch.where(parents.real, chance, own)
+            left = torch.where(parents.real.unsqueeze(-1), left, residual[above])
+        success[above], residual[above] = chance, left
+        # Each node has one parent; the places of absent children add 0.
+        success.scatter_add_(1, child.flatten(1), quota.flatten(1))
     order = post_order(tree)
     return PathVerdict(order, success.gather(1, order)[:, :-1], residual)
 
@@ -101,7 +106,9 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
 def _tested(
     left: Tensor, mass: Tensor, law: Tensor | None, token: Tensor, there: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One child's quota, and what its failure leaves of its parent's.
+    """What a child finds at its token, and what its failure leaves of its parent's.
+
+    An absent child has a law of zeros: it takes nothing, and S / (S + 1 - a) is a.
 
     Args:
         left: [R, F, V] a P.
@@ -111,86 +118,40 @@ def _tested(
         there: [R, F, 1] whether it exists.
 
     Returns:
-        quota [R, F], and ``left`` and ``mass`` without it.
+        a P(x) [R, F, 1], and ``left`` and ``mass`` without the child.
     """
-    at = left.gather(-1, token).double()
+    at = left.gather(-1, token)
     if law is None:
-        quota, rest = at, left.scatter(-1, token, 0.0)
+        left = left.scatter(-1, token, at.masked_fill(there, 0.0))
     else:
-        drawn = law.gather(-1, token).double()
-        quota, rest = torch.where(drawn > 0, at / drawn, 0.0), (left - law).clamp_(min=0.0)
-    sums = rest.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    total = sums + (1 - mass)
+        left = torch.addcmul(left, law, there.to(left.dtype), value=-1).clamp_(min=0.0)
+    sums = left.sum(dim=-1, keepdim=True, dtype=torch.float64)
     # Nothing is left of a quota of 1 where p is the draft's law: the child surely succeeds.
-    changes = there & (total > 0)
-    scale = torch.where(changes, 1 / total, 0.0)
-    rest = rest.mul_(scale.to(rest.dtype))
-    if not (changes.is_cpu and changes.all()):  # elsewhere asking would stall the device
-        rest = torch.where(changes, rest, left)
-    mass = torch.where(changes, sums * scale, mass)
-    return (quota.clamp(max=1.0) * there).squeeze(-1), rest, mass
+    total = (sums + (1 - mass)).clamp_(min=_NOTHING)
+    return at, left.div_(total.to(left.dtype)), sums / total
 
 
-class Parents(NamedTuple):
-    """The nodes of a level that may have children.
-
-    Attributes:
-        at: picks them out of [R, N, ...].
-        real: [R, F] which of them have children; others are fillers. None: any may.
-    """
-
-    at: tuple[Any, Any]
-    real: Tensor | None
-
-
-def parents_of(tree: Tree, level: int) -> Parents:
-    """A level's nodes; in a flat tree, as many as may have children."""
-    shape = tree.shape
-    if not isinstance(shape, FlatShape):
-        return Parents((slice(None), shape.level(level)), None)
-    counts = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
-    wanted = (tree.depths == level) & (counts > 0)
-    nodes = (~wanted).byte().sort(dim=1, stable=True).indices[:, : shape.busy if level else 1]
-    rows = places(len(nodes), nodes.device).unsqueeze(1)
-    return Parents((rows, nodes), wanted.gather(1, nodes))
-
-
-def children_of(tree: Tree, level: int, parents: Parents) -> tuple[Tensor, Tensor]:
-    """Every node's children in the order drawn.
+def _quotas(at: Tensor, laws: Tensor | None, tokens: Tensor, there: Tensor) -> Tensor:
+    """The quotas of all children, min(1, a P(x) / law(x)); 0 for absent ones.
 
     Args:
-        tree: the tree.
-        level: of the parents.
-        parents: the level's nodes.
+        at: [R, F, C] a P(x), of each child as its earlier siblings left it.
+        laws: [R, F, D, V] of the first D children; others are one-hot.
+        tokens: [R, F, C].
+        there: [R, F, C].
 
     Returns:
-        place [R, F, C] within the next level and there [R, F, C]; the place of a
-        missing child is arbitrary.
+        [R, F, C] float64.
     """
-    above, below = tree.shape.level(level), tree.shape.level(level + 1)
-    valid, most = tree.valid[:, below], tree.shape.children[level]
-    rows, count = valid.shape
-    nodes, width = above.stop - above.start, min(most, count)
-    if parents.real is not None:
-        wanted = torch.where(parents.real, parents.at[1], -1).unsqueeze(2)
-        mine = (tree.parent[:, below].unsqueeze(1) == wanted) & valid.unsqueeze(1)
-        place = (~mine).byte().sort(dim=2, stable=True).indices[..., :width]
-        return place, mine.gather(2, place)
-    if tree.shape.in_equal_shares(level):
-        place = torch.arange(count, device=valid.device).view(1, nodes, width)
-        return place.expand(rows, -1, -1), valid.view(rows, nodes, width)
-    parent = torch.where(valid, tree.parent[:, below] - above.start, nodes)
-    parent, index = parent.sort(dim=1, stable=True)
-    wanted = torch.arange(nodes + 1, device=valid.device).expand(rows, -1).contiguous()
-    start = torch.searchsorted(parent.contiguous(), wanted)
-    rank = start[:, :-1, None] + torch.arange(width, device=valid.device)
-    place = index.unsqueeze(1).expand(-1, nodes, -1).gather(2, rank.clamp(max=count - 1))
-    return place, rank < start[:, 1:, None]
+    quota = at.double()
+    if laws is not None:
+        drawn = laws.gather(-1, tokens[..., : laws.shape[2], None]).squeeze(-1)
+        drawn = pad(drawn, (0, tokens.shape[-1] - drawn.shape[-1]), value=1.0)
+        quota = torch.where(drawn > 0, quota / drawn, 0.0)
+    return quota.clamp(max=1.0) * there
 
 
-def sibling_laws(
-    tree: Tree, level: int, parents: Parents, tokens: Tensor
-) -> Iterator[Tensor | None]:
+def sibling_laws(tree: Tree, level: int, parents: Parents, tokens: Tensor) -> Tensor | None:
     """What each child was drawn from, given its earlier siblings.
 
     Args:
@@ -199,48 +160,27 @@ def sibling_laws(
         parents: the level's F nodes.
         tokens: [R, F, C] of the children.
 
-    Yields:
-        For each of C children [R, F, V]; None where it is one-hot.
+    Returns:
+        [R, F, D, V] of the first D of C children; the others are one-hot. None where all are.
     """
     q, log_q = tree.q[level], tree.log_q[level]
+    count = tokens.shape[-1]
     if tree.siblings == "without_replacement":
         if log_q is None:
             assert q is not None
             log_q = q[:, :, 0].log()
         if parents.real is not None and level:
             rows, nodes = parents.at
-            log_q = log_q[rows, nodes - 1]  # where the root is a filler any law will do
-        gone = torch.finfo(log_q.dtype).min  # the softmax of nothing but -inf is NaN
-        for token in tokens.unbind(-1):
-            yield log_q.softmax(dim=-1)
-            log_q = log_q.scatter(-1, token.unsqueeze(-1), gone)
-    else:
-        best = tree.sampled if tree.siblings == "top_and_sampled" else tokens.shape[-1]
-        for child in range(tokens.shape[-1]):
-            yield None if q is None or child >= best else q[:, :, child % q.shape[2]]
-
-
-def post_order(tree: Tree) -> Tensor:
-    """Nodes such that each comes after its descendants, siblings in the order drawn.
-
-    A node's place depends only on the nodes that exist.
-
-    Args:
-        tree: the tree.
-
-    Returns:
-        [R, N]; absent nodes after the others, the root last.
-    """
-    size = tree.shape.size
-    index = torch.arange(size, device=tree.tokens.device)
-    below = (tree.ancestors & tree.valid.unsqueeze(2)).sum(dim=1)  # nodes of each one's subtree
-    same = tree.parent.unsqueeze(2) == tree.parent.unsqueeze(1)
-    earlier = same & (index < index.unsqueeze(1)) & (index > 0)  # [R, N, N] siblings before
-    before = (earlier * below.unsqueeze(1)).sum(dim=2)
-    behind = (tree.ancestors * before.unsqueeze(1)).sum(dim=2) + below
-    behind = torch.where(tree.valid, behind, size + index)
-    behind = torch.where(index > 0, behind, 2 * size)
-    return behind.sort(dim=1, stable=True).indices
+            log_q = log_q[rows, nodes - 1]  # where the root stands in any law will do
+        laws = laws_without_replacement(log_q.flatten(0, 1), tokens.flatten(0, 1))
+        return laws.unflatten(0, log_q.shape[:2])
+    if q is None:
+        return None
+    if tree.siblings == "top_and_sampled":
+        count = min(count, tree.sampled)
+    if q.shape[2] == 1:
+        return q.expand(-1, -1, count, -1)
+    return q[:, :, constant(tuple(child % q.shape[2] for child in range(count)), q.device)]
 
 
 def path_walk(

@@ -39,7 +39,7 @@ VERIFY = {
     "redrafter_typical": ("8x5", 120),
     "eagle": ("eagle_25", 160),
     "eagle_rsd_s": ("5x5", 160),
-    "eagle_traversal": ("eagle_25", 700),
+    "eagle_traversal": ("eagle_25", 380),
     "eagle2": ("4x3@8", 120),
     "eagle3": ("4x3@8", 120),
     "sequoia": (None, 120),
@@ -53,8 +53,8 @@ VERIFY = {
     "suffix": (None, 60),
     # What a node passes on depends on what was passed on to it, level by level.
     "block": (None, 90),
-    "traversal": (None, 280),
-    "traversal_paths": (None, 440),
+    "traversal": (None, 210),
+    "traversal_paths": (None, 270),
     # Eight levels of the choice's law, one after the other.
     "optimal": (None, 620),
     "beam_sampling": ("4", 160),
@@ -66,7 +66,6 @@ VERIFY = {
 ASKS = {"sd_dynamic"}  # behind every level; all others wait but for the copy to the host
 A_ROW = {"prompt_lookup": 11, "suffix": 17}  # launches of the walk that each row adds
 SAMPLING = 60  # a level
-EAGLE_HEAD = 80  # its own level, which is no pass of a module
 # Sorts and sums over all parents: truncated Gumbel values, joint laws, two kinds of child.
 WIDE = 90
 WIDE_SAMPLING = {"rsd_s": WIDE, "eagle_rsd_s": WIDE, "dsbd": WIDE, "top_and_sample": WIDE}
@@ -113,5 +112,4 @@ def test_an_iteration_takes_one_copy_each_way_one_wait_and_few_launches(
     judged = counts.launches["rest" if name == "beam_search" else "verify"]  # which judges nothing
     assert 0 < judged <= VERIFY[name][1] + rows * A_ROW.get(name, 4)
     a_level = WIDE_SAMPLING.get(name, SAMPLING)
-    a_level += EAGLE_HEAD if name.startswith("eagle") else 0
     assert counts.launches["sampling"] <= (a_level + rows) * max(depth, 1)

@@ -5,7 +5,6 @@ what is commonly written in their place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -128,14 +127,12 @@ def test_chances_in_single_precision_are_those_of_double(sharpness: float) -> No
 
 
 def step_but_for(wrong: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """One child's quota and what is left, as the page states it, but for one thing."""
+    """What a child finds and what is left, as the papers state it, but for one thing."""
 
     def step(
         left: Tensor, mass: Tensor, law: Tensor, token: Tensor, there: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        quota = left.gather(-1, token) / law.gather(-1, token)
-        if wrong != "no clamp at 1":
-            quota = quota.clamp(max=1)
+        at = left.gather(-1, token)
         rest = (left - law).clamp(min=0)
         total = rest.sum(-1, keepdim=True)
         chance = (total / (total + 1 - mass)).nan_to_num(1.0, posinf=1.0)
@@ -149,9 +146,13 @@ def step_but_for(wrong: str) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         keep = there & (total > 0) | there & (mass < 1)
         left = torch.where(keep, rest * scale, left)
         mass = torch.where(keep, chance, mass)
-        return torch.where(there, quota, 0.0).squeeze(-1), left, mass
+        return at, left, mass
 
     return step
+
+
+def unclamped(at: Tensor, laws: Tensor, tokens: Tensor, there: Tensor) -> Tensor:
+    return torch.where(there, at / laws.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), 0.0)
 
 
 def clamped(tree: Tree, p: Tensor) -> PathVerdict:
@@ -177,6 +178,8 @@ def test_a_wrong_quota_or_residual_is_caught(
     monkeypatch.setattr(path_rule, "_tested", step_but_for("nothing"))
     assert path_error(clamped, tables, widths, law) <= TOLERANCE
     monkeypatch.setattr(path_rule, "_tested", step_but_for(wrong))
+    if wrong == "no clamp at 1":
+        monkeypatch.setattr(path_rule, "_quotas", unclamped)
     assert path_error(clamped, tables, widths, law) > 1e-3
 
 
@@ -201,26 +204,26 @@ def test_a_wrong_end_of_the_block_is_caught(wrong: PathRule) -> None:
 
 
 def test_siblings_in_another_order_than_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = path_rule.children_of
+    right = path_rule.children_of_all
 
-    def reversed_siblings(*given: Any) -> tuple[Tensor, Tensor]:
-        place, there = right(*given)
-        return place.flip(-1), there.flip(-1)
+    def reversed_siblings(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+        children, there = right(tree, merge_copies)
+        return children.flip(-1), there.flip(-1)
 
-    monkeypatch.setattr(path_rule, "children_of", reversed_siblings)
+    monkeypatch.setattr(path_rule, "children_of_all", reversed_siblings)
     tables = random_tables(3, 1, seed=1)
     assert path_error(traversal, tables, (2,), "without_replacement") > 0.01
 
 
 def test_copies_that_are_dropped_while_q_stays_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = path_rule.children_of
+    right = path_rule.children_of_all
 
-    def without_copies(tree: Tree, level: int, parents: Any) -> tuple[Tensor, Tensor]:
-        place, there = right(tree, level, parents)
-        tokens = tree.tokens[:, tree.shape.level(level + 1)].unsqueeze(1).gather(-1, place)
+    def without_copies(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+        children, there = right(tree, merge_copies)
+        tokens = tree.tokens.unsqueeze(1).gather(-1, children)
         same = (tokens.unsqueeze(-1) == tokens.unsqueeze(-2)).tril(-1).any(dim=-1)
-        return place, there & ~same
+        return children, there & ~same
 
-    monkeypatch.setattr(path_rule, "children_of", without_copies)
+    monkeypatch.setattr(path_rule, "children_of_all", without_copies)
     found = [path_error(traversal, random_tables(3, 1, seed), (2,), "iid") for seed in range(5)]
     assert max(found) > 1e-3

@@ -1,0 +1,132 @@
+"""Who is whose child in a tree, and an order in which descendants come first.
+
+Letters: R rows, N nodes, n of them above the leaves, F nodes of a level, C children of one node.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.transfer import constant, places
+from spec_bench.core.tree import FlatShape, Tree, TreeShape
+
+
+class Parents(NamedTuple):
+    """The nodes of a level that may have children.
+
+    Attributes:
+        at: picks them out of [R, N, ...].
+        real: [R, F] which of them have children; others are fillers. None: any may.
+    """
+
+    at: tuple[Any, Any]
+    real: Tensor | None
+
+
+def parents_of(tree: Tree, level: int) -> Parents:
+    """A level's nodes; in a flat tree, as many as may have children."""
+    shape = tree.shape
+    if not isinstance(shape, FlatShape):
+        return Parents((slice(None), shape.level(level)), None)
+    counts = torch.zeros_like(tree.parent).scatter_add(1, tree.parent, tree.valid.long())
+    wanted = (tree.depths == level) & (counts > 0)
+    nodes = (~wanted).byte().sort(dim=1, stable=True).indices[:, : shape.busy if level else 1]
+    rows = places(len(nodes), nodes.device).unsqueeze(1)
+    return Parents((rows, nodes), wanted.gather(1, nodes))
+
+
+def children_of_all(tree: Tree, merge_copies: bool) -> tuple[Tensor, Tensor]:
+    """Numbers [R, n, C] of every node's children in the order drawn, and which exist.
+
+    Args:
+        tree: the trees.
+        merge_copies: whether nodes with equal prefixes share their children.
+    """
+    shape, device = tree.shape, tree.tokens.device
+    table = _table(shape)
+    if table is not None and not merge_copies:
+        numbers, there = constant(table[0], device), constant(table[1], device)
+        children = numbers.expand(len(tree.tokens), -1, -1)
+        return children, tree.valid[:, numbers] & there
+    inner, size = shape.inner, shape.size
+    parent = tree.parent[:, 1:].unsqueeze(1).expand(-1, inner, -1)  # [R, n, N - 1]
+    if merge_copies:
+        mine = _same_prefix(tree).gather(2, parent)
+    else:
+        mine = parent == places(inner, device).unsqueeze(1)
+    # Of the nodes that are there the lowest numbers, in order: the largest of ``size - number``.
+    from_end = constant(tuple(size - node for node in range(1, size)), device)
+    ranked = torch.where(mine & tree.valid[:, 1:].unsqueeze(1), from_end, 0)
+    best = ranked.topk(widest(shape), dim=-1).values
+    return (size - best).clamp(max=size - 1), best > 0
+
+
+def _same_prefix(tree: Tree) -> Tensor:
+    """[R, n, n] whether two nodes above the leaves have the same tokens from the root on."""
+    shape, device = tree.shape, tree.tokens.device
+    inner = shape.inner
+    upwards, node = [], places(inner, device).expand(len(tree.tokens), -1)
+    for _ in range(shape.depth - 1):
+        upwards.append(tree.tokens.gather(1, node))
+        node = tree.parent.gather(1, node)
+    if not upwards:
+        return constant(((True,),), device).expand(len(tree.tokens), 1, 1)
+    text = torch.stack(upwards, dim=-1)
+    depth = shape.node_depth[:inner]
+    level = constant(tuple(tuple(own == other for other in depth) for own in depth), device)
+    return (text.unsqueeze(1) == text.unsqueeze(2)).all(dim=-1) & level
+
+
+@lru_cache(maxsize=256)
+def widest(shape: TreeShape) -> int:
+    """C: the most children that a node can really have."""
+    return max(min(most, count) for most, count in zip(shape.children, shape.levels, strict=False))
+
+
+Table = tuple[tuple[tuple[int, ...], ...], tuple[tuple[bool, ...], ...]]
+
+
+@lru_cache(maxsize=256)
+def _table(shape: TreeShape) -> Table | None:
+    """Every node's children and which exist; None unless they come parent by parent, equally many
+    each.
+    """
+    width, numbers, there = widest(shape), [], []
+    for level, (most, count) in enumerate(zip(shape.children, shape.levels, strict=False)):
+        above = shape.level(level)
+        if not shape.in_equal_shares(level):
+            return None
+        own = min(most, count)
+        first = shape.starts[level + 1]
+        for place in range(above.stop - above.start):
+            mine = [first + place * own + child for child in range(own)]
+            numbers.append(tuple(mine + mine[-1:] * (width - own)))
+            there.append((True,) * own + (False,) * (width - own))
+    return tuple(numbers), tuple(there)
+
+
+def post_order(tree: Tree) -> Tensor:
+    """Nodes such that each comes after its descendants, siblings in the order drawn.
+
+    A node's place depends only on the nodes that exist.
+
+    Args:
+        tree: the tree.
+
+    Returns:
+        [R, N]; absent nodes after the others, the root last.
+    """
+    size = tree.shape.size
+    index = torch.arange(size, device=tree.tokens.device)
+    below = (tree.ancestors & tree.valid.unsqueeze(2)).sum(dim=1)  # nodes of each one's subtree
+    same = tree.parent.unsqueeze(2) == tree.parent.unsqueeze(1)
+    earlier = same & (index < index.unsqueeze(1)) & (index > 0)  # [R, N, N] siblings before
+    before = (earlier * below.unsqueeze(1)).sum(dim=2)
+    behind = (tree.ancestors * before.unsqueeze(1)).sum(dim=2) + below
+    behind = torch.where(tree.valid, behind, size + index)
+    behind = torch.where(index > 0, behind, 2 * size)
+    return behind.sort(dim=1, stable=True).indices
