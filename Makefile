@@ -23,18 +23,18 @@ help:
 	@echo "make test         the tests (without the slow ones; ORDER=random);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
-	@echo "make beyond       verification rules, trees and draft-free decoding found since those papers"
+	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
-	@echo "make embedded     all of it at the embedded models' size, into results/embedded"
+	@echo "make embedded     all of these at the embedded models' size, into results/embedded"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
-	@echo "make mutants      break rules, formulas and loops on purpose; see tests notice"
-	@echo "make rehearse     every printed command, with tiny models behind the published ids"
+	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
+	@echo "make rehearse     run every printed command, with tiny models behind the published ids"
 	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
-	@echo "make wandb-report  a report of a W&B project, a paper's printed numbers beside"
+	@echo "make wandb-report  a report of a W&B project, with a paper's printed numbers"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
-	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost against size;  make bench-rules  verification by rule"
-	@echo "make plan-gpu     what the papers' decoders should take on three GPUs, beside the papers"
+	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost by size;  make bench-rules  verification by rule"
+	@echo "make plan-gpu     expected speed of the papers' decoders on three GPUs, beside the papers'"
 	@echo "make launches     what one iteration asks of a GPU, on a simulated one"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
@@ -42,8 +42,8 @@ help:
 	@echo "make heads-grid   ReDrafter's grid of heads (Figure 4) for the embedded target"
 	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
 
-# torch first and alone: the version is pinned, and the build that the machine's index offers
-# (CPU or CUDA) is kept by the second command.
+# torch first and alone: the version is pinned, and the second command keeps the build that the
+# machine's index offers (CPU or CUDA).
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
@@ -52,7 +52,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 env: $(STAMP)
 
-# The papers. Recipes lie in experiments/; each sweeps over its tasks unless WITH says otherwise.
+# The papers. Recipes are in experiments/; each sweeps over its tasks unless WITH says otherwise.
 rsd: rsd-fig1 rsd-exp1 rsd-exp2
 mcsd: mcsd-acceptance mcsd-search mcsd-ablation
 dsbd: dsbd-fronts dsbd-one-cache
@@ -75,7 +75,7 @@ eagle-rules eagle-heads: $(STAMP)
 eagle-mt-bench: $(STAMP)
 	$(RUN) eagle=mt_bench $(WITH)
 
-eagle-spec-bench: $(STAMP) # question.jsonl of Spec-Bench lies in this folder
+eagle-spec-bench: $(STAMP) # needs Spec-Bench's question.jsonl in this folder
 	$(RUN) eagle=spec_bench $(WITH)
 
 beyond-draft-free: $(STAMP)
@@ -90,7 +90,7 @@ dsbd-one-cache: $(STAMP)
 rsd-fig1: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
 
-# Two sizes of tree for either kind of heads; the answers end after 10 to 25 tokens.
+# Two tree sizes for each kind of heads; the answers end after 10 to 25 tokens.
 DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
 	medusa_typical:mc_sim_7b_63,redrafter:8x5,redrafter_typical:8x5,redrafter:15x5,$\
 	redrafter_typical:15x5
@@ -98,11 +98,11 @@ DECODING := medusa:embedded_16,medusa_typical:embedded_16,medusa:mc_sim_7b_63,$\
 # All decoders continue one conversation, which ends long before 1024 tokens.
 FIXED := task.later_turns=fixed
 
-# The embedded pair has a draft model, too, to set beside its heads.
+# The embedded pair also has a draft model to compare with its heads.
 BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 	{decoder: redrafter, spec: 8x5, tree_attention: false}
 
-# One task and its answers cut: 34 rules and trees are compared at each temperature.
+# One task and short answers: 34 rules and trees are compared at each temperature.
 BEYOND := task=dolly prompts=16 generation.max_new_tokens=48
 
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
@@ -147,8 +147,8 @@ quickstart: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=quickstart
 	$(BIN)/python -m spec_bench.report results/quickstart/results.csv
 
-# Spec-Bench's table by subtask and two pages, of the embedded pair on prompts of our own making; of
-# another one on the file itself, see conf/experiment/spec_bench.yaml.
+# Spec-Bench's table by subtask and two pages, for the embedded pair on our own prompts; for another
+# pair on the file itself, see conf/experiment/spec_bench.yaml.
 spec-bench: $(STAMP)
 	$(BIN)/python -m spec_bench experiment=spec_bench $(WITH)
 	$(REPORT) results/spec_bench/results.csv
@@ -177,11 +177,11 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 # Every command on a published pair that is printed anywhere, against a stand-in for the hub; with
-# WITH='--folder FOLDER' a second call goes on where the first one stopped.
+# WITH='--folder FOLDER' a second call continues where the first one stopped.
 rehearse: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/rehearse.py $(WITH)
 
-# Goes on where it was stopped; what it has is in outputs/kill_check.
+# Continues where it was stopped; its state is in outputs/kill_check.
 kill-check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/kill_check.py --out results/benchmarks/kills.md $(WITH)
 
@@ -198,8 +198,8 @@ bench: $(STAMP)
 profile: $(STAMP)
 	$(BIN)/python scripts/profile_decoders.py
 
-# Everything that wants a GPU, in parts of under eight minutes; PARTS=tokens runs one. None needs
-# weights or this environment: python3 scripts/gpu_bench.py does with torch and transformers alone.
+# Everything that needs a GPU, in parts of under eight minutes; PARTS=tokens runs one. None needs
+# weights or this environment: python3 scripts/gpu_bench.py needs only torch and transformers.
 PARTS ?= all
 bench-gpu: $(STAMP)
 	$(BIN)/python scripts/gpu_bench.py $(PARTS)
@@ -230,15 +230,15 @@ bench-rules: $(STAMP)
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit
 
-# Deliberate errors of tests/mutants.yaml, one at a time: does a test notice?
+# The deliberate errors of tests/mutants.yaml, one at a time: does a test notice?
 mutants: $(STAMP)
 	$(BIN)/python scripts/mutants.py
 
 tiny-models: $(STAMP)
 	$(BIN)/python scripts/train_family.py
 
-# The target's answers and hidden states are kept below results/train, so that a second training,
-# or one that was killed, does not compute them again.
+# The target's answers and hidden states are kept below results/train, so that a second or resumed
+# training does not compute them again.
 TRAIN    = $(BIN)/python -m spec_bench.train
 PROMPTS := results/train/world-prompts.jsonl
 HEADS   := medusa redrafter redrafter_no_rnn

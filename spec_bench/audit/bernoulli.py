@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m spec_bench.audit.bernoulli", description="RSD's Figure 1, exactly"
     )
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the CSV; default: %(default)s")
-    parser.add_argument("--points", type=int, default=POINTS, help="a side; default: %(default)s")
+    parser.add_argument("--points", type=int, default=POINTS, help="per side; default: %(default)s")
     options = parser.parse_args(arguments)
     try:
         rows = grid(options.points)

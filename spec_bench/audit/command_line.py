@@ -2,9 +2,9 @@
 
 Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
 with all drafters and rules that fit it, those of other packages too. With ``--target``
-and ``--draft``: also greedy equality with autoregressive decoding on that pair. With ``--server``
-and ``--target`` alone: whether what a running server delivers is that target's, token for token at
-temperature 0, by tests of its law above.
+and ``--draft``: also greedy equality with autoregressive decoding on that pair. With just
+``--server`` and ``--target``: whether a running server's answers are that target's, token for token
+at temperature 0, by tests of its law above 0.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m spec_bench.audit", description=__doc__)
     parser.add_argument("--target", help="folder or hub id of a target to check greedily")
     parser.add_argument("--draft", help="folder or hub id of its draft")
-    parser.add_argument("--prompts", help="text file, one prompt a line")
+    parser.add_argument("--prompts", help="text file, one prompt per line")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)
@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
     served.add_argument("--served-model", default="target", help="the target's name there")
     served.add_argument("--temperature", type=float, default=1.0, help="of the sampled answers")
-    served.add_argument("--answers", type=int, default=8, help="sampled answers of each prompt")
+    served.add_argument("--answers", type=int, default=8, help="sampled answers per prompt")
     options = parser.parse_args(arguments)
     if options.server and (options.draft or not options.target):
         parser.error("--server goes with --target, without --draft")

@@ -1,7 +1,7 @@
 """Judges the answers behind a results file and fills ``judge_score`` in.
 
 * ``python -m spec_bench.judge results/NAME/results.csv --model gpt-4``, with the endpoint's address
-  in ``OPENAI_BASE_URL`` and its key, if it wants one, in ``OPENAI_API_KEY``
+  in ``OPENAI_BASE_URL`` and its key, if it needs one, in ``OPENAI_API_KEY``
 
 Exit status: 0 every cell with answers has a score, 1 some have none (the rows say why), 2 the
 request cannot be right.

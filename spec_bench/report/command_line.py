@@ -2,20 +2,20 @@
 
 Each after ``python -m spec_bench.report``:
 
-  list rsd              what of the paper is measured, and what would run the rest
+  list rsd              what is measured of the paper, and what would run the rest
   table rsd/7           a table, the paper's numbers and ours side by side
   figure rsd/4          a figure from our rows
   checks rsd            what the paper claims, checked on our rows
   page rsd-exp1         one HTML page of an experiment
   all                   all of these beside each results.csv, and index.html
   records               how much the records beside each results.csv hold
-  sweep NAME            a page to look around in, of any experiment
-  export NAME           a line per cell, prompt and repeat, for other tools
+  sweep NAME            a page to explore any experiment
+  export NAME           one line per cell, prompt and repeat, for other tools
   answers FILE ...      answer files of other harnesses as rows of an experiment
   NAME/results.csv      a results file of any experiment: its table, figure and checks
 
-Papers are the folders below experiments/, experiments those below results/. A wrong name is
-answered with the names there are.
+Papers are the folders below experiments/, experiments those below results/. A wrong name lists
+the known ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "page": (subcommands.run_page, "one HTML page of an experiment"),
     "all": (subcommands.run_all, "every page, table and figure, and an index of them"),
     "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
-    "sweep": (subcommands.run_sweep, "a page to look around in: what to use, interactive figures"),
+    "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
     "export": (subcommands.run_export, "a line per prompt and repeat: parquet, CSV, a dictionary"),
     "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
     "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     for name in ("list", "table", "figure", "page"):
         made[name].add_argument(
-            "--pair", help="this pair of models' rows; default: those of the paper's own pairs"
+            "--pair", help="rows of this pair of models; default: the paper's own pairs"
         )
     return parser
 
@@ -150,7 +150,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a decoder's answers")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="plain decoding's answers")
     parser.add_argument("--harness", required=True, help="whose files they are, such as eagle")
-    parser.add_argument("--name", required=True, help="of the experiment that is written")
+    parser.add_argument("--name", required=True, help="of the experiment to write")
     parser.add_argument("--task", default="spec_bench", help="the questions (default: spec_bench)")
     parser.add_argument("--pair", default="", help="the models (default: as the files say)")
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0")

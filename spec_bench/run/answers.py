@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="default: answers beside the table"
     )
-    parser.add_argument("--texts", action="store_true", help="write texts.csv, too")
+    parser.add_argument("--texts", action="store_true", help="also write texts.csv")
     options = parser.parse_args(list(arguments))
     folder = options.output or options.table.parent / "answers"
     try:

@@ -1,7 +1,6 @@
 """``python -m spec_bench.train.collect FOLDER ...``: one row for each head trained below folders.
 
-What it reads are the ``training.json`` files; what it writes is ReDrafter's grid (arXiv 2403.09919,
-Figure 4) as a CSV.
+Reads the ``training.json`` files and writes ReDrafter's grid (arXiv 2403.09919, Figure 4) as a CSV.
 """
 
 from __future__ import annotations

@@ -43,12 +43,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("before", type=Path, help="a results folder or a results.csv")
-    parser.add_argument("after", type=Path, help="another, of another day, commit or machine")
+    parser.add_argument("after", type=Path, help="another one, of another day, commit or machine")
     parser.add_argument(
         "--margin",
         type=float,
         default=MARGIN,
-        help="share by which a speed-up may change and count as the same (default: %(default)s)",
+        help="share by which a speed-up may change and still count as equal (default: %(default)s)",
     )
     parser.add_argument(
         "--alpha",
