@@ -213,6 +213,7 @@ class CellFacts:
         attention: transformers' name of the target's attention.
         compile: how a pass is captured.
         threads: torch's.
+        draft_temperature: the draft's, where it is another than the target's; None: the same.
         stop_rule: what ends an answer before its limit: ``eos``, ``eos+newline``, ...; "" where
             nothing does.
         machine: count and model of the GPUs, or of the processor's cores.
@@ -248,6 +249,7 @@ class CellFacts:
     attention: str = ""
     compile: str = ""
     threads: int | None = None
+    draft_temperature: float | None = None
     stop_rule: str = ""
     machine: str = ""
     engine: int = 0

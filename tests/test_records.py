@@ -30,6 +30,7 @@ def test_every_fact_is_a_column_that_says_what_a_cell_is() -> None:
         facts(draft=(), decoder="ar", spec="-"),
         facts(draft=("a/b", "c"), tree_attention=False, later_turns="own", top_p=0.9),
         facts(simulated_acceptance=(0.8, 0.65), temperature=0.0, seed=3),
+        facts(draft_temperature=0.0),
         facts(draft=("a", "b"), draft_revision=("1f", "-"), threads=4, device="cpu", engine=7),
     ],
 )

@@ -143,6 +143,7 @@ class JobSettings:
             batch_size=self.batch_size,
             batching=self.batching,
             max_new_tokens=self.max_new_tokens,
+            draft_temperature=self._draft_temperature(),
             tree_attention=bool(cell.decoder.get("tree_attention", True)),
             simulated_acceptance=simulated_acceptance(cell.decoder),
             later_turns=self._later_turns(),
@@ -163,6 +164,11 @@ class JobSettings:
         """The digest of what is asked and expected, before tokenizer and chat template see it."""
         around = {key: self.task_config.get(key) for key in _AROUND}
         return digest([examples_digest(self.examples), around], 8)
+
+    def _draft_temperature(self) -> float | None:
+        """The draft's own temperature; None where it is the target's."""
+        own = self.sampling.draft_temperature
+        return None if own in (None, self.sampling.temperature) else own
 
     def _later_turns(self) -> str | None:
         """What later turns continue; None if no example has several turns."""

@@ -27,6 +27,7 @@ def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
         "later_turns": facts.later_turns or "",
         "draft_revision": ",".join(facts.draft_revision),
         "threads": "" if facts.threads is None else facts.threads,
+        "draft_temperature": "" if facts.draft_temperature is None else facts.draft_temperature,
     }
 
 
@@ -34,6 +35,7 @@ def facts_of(labels: Mapping[str, Any]) -> CellFacts:
     """Inverts ``labels_of``; labels that older records lack have their defaults."""
     known = {each.name: labels[each.name] for each in fields(CellFacts) if each.name in labels}
     stated = str(known.get("simulated_acceptance", ""))
+    drafted = str(known.get("draft_temperature", ""))
     return CellFacts(
         **{
             **known,
@@ -43,6 +45,7 @@ def facts_of(labels: Mapping[str, Any]) -> CellFacts:
             "later_turns": known.get("later_turns") or None,
             "draft_revision": _split(str(known.get("draft_revision", ""))),
             "threads": int(known["threads"]) if known.get("threads") else None,
+            "draft_temperature": float(drafted) if drafted else None,
         }
     )
 

@@ -26,6 +26,11 @@ def both(**values: object) -> list[dict[str, object]]:
         ("batch_size", (1, 4), ["xsum, batch size 1", "xsum, batch size 4"]),
         ("batching", ("static", "continuous"), ["xsum, batching static", "xsum, batching contin"]),
         ("max_new_tokens", (32, 64), ["xsum, max new tokens 32", "xsum, max new tokens 64"]),
+        (
+            "draft_temperature",
+            (None, 0.0),
+            ["xsum, draft temperature not stated", "xsum, draft temperature 0"],
+        ),
         ("target", ("mine/a", "mine/b"), ["xsum, target mine/a", "xsum, target mine/b"]),
     ],
 )

@@ -22,12 +22,25 @@ from spec_bench.run.settings import build_settings
 from tests.run.tiny import make_family, make_task, overrides
 
 
-def ids(family: Path, *more: str) -> list[str]:
+def job_of(family: Path, *more: str) -> settings.JobSettings:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=overrides(family, Path("results"), *more))
     plain = OmegaConf.to_container(config, resolve=True)
-    job = build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
+    return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
+
+
+def ids(family: Path, *more: str) -> list[str]:
+    job = job_of(family, *more)
     return [run_id(job.cell_settings(cell)) for cell in job.cells]
+
+
+@pytest.mark.parametrize(("asked", "said"), [("null", None), ("0.5", 0.5), ("1.0", None)])
+def test_a_row_says_the_drafts_temperature_where_it_is_not_the_targets(
+    family: Path, asked: str, said: float | None
+) -> None:
+    told = ("generation.temperature=1", f"generation.draft_temperature={asked}")
+    job = job_of(family, *told)
+    assert [job.facts(cell).draft_temperature for cell in job.cells] == [said] * len(job.cells)
 
 
 @pytest.mark.parametrize(
