@@ -33,6 +33,7 @@ from spec_bench.run.budgets import with_quoted_numbers
 from spec_bench.run.model_files import EMBEDDED
 from spec_bench.validation import did_you_mean
 
+_SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
 # Libraries that log requests and uploads; only their warnings matter to us.
 CHATTY = ("absl", "httpx", "httpx2", "huggingface_hub", "wandb")
 
@@ -52,11 +53,25 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     quoted.
 
     Raises:
-        ValueError: an unknown budget or length.
+        ValueError: an unknown budget or length, or several choices of a group that takes one.
     """
+    _check_single(arguments)
     papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
     return with_quoted_numbers(named)
+
+
+def _check_single(arguments: Sequence[str]) -> None:
+    """Refuses a list where a group takes one choice: Hydra would lay them over each other.
+
+    Raises:
+        ValueError: naming the group and the value.
+    """
+    for group, _, value in (each.lstrip("+").partition("=") for each in arguments):
+        if group in _SINGLE and value.startswith("["):
+            inside = value.strip("[]")
+            hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
+            raise ValueError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:

@@ -216,6 +216,8 @@ def test_help_takes_less_than_two_seconds_of_the_processor() -> None:
         ("engine.device=xpu:0", "'xpu:0'"),
         ("engine.threads=100000", "engine.threads must be a whole number from 1 to 1024"),
         ("pair.target=null", "pair.target must be a text"),
+        ("decoder=[sd,rsd_s]", "cells=[sd,rsd_s]"),
+        ("pair=[embedded,embedded_plain]", "pair takes one choice"),
     ],
 )
 def test_what_only_torch_or_the_task_would_stumble_over_is_named_before(

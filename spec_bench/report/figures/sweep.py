@@ -22,6 +22,8 @@ _PANELS = (
 )
 _INCHES_PER_DECODER = 0.34
 _LEAST_INCHES, _MOST_INCHES = 8.0, 24.0
+_WIDEST = 40  # characters of a group's title that a panel has room for beside its marks
+_INCHES_PER_LINE = 0.16  # of a legend above the panels
 _DPI = 150
 
 
@@ -34,29 +36,42 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     """
     rows = pd.concat([group.rows for group in groups])
     rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
-    drawing = drawing_of_sweep(rows.cell.nunique(), len(groups))
+    longest = max(len(group.title) for group in groups)
+    drawing = drawing_of_sweep(rows.cell.nunique(), len(groups), longest)
     with settings():
         for sheet in sheets(drawing, rows, pd.DataFrame()):
             save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=_DPI)
 
 
-def drawing_of_sweep(cells: int, groups: int) -> Drawing:
+def drawing_of_sweep(cells: int, groups: int, longest: int = 0) -> Drawing:
     """The figure's description.
+
+    Groups with long titles are named once above all panels, a line each, and not within each panel.
 
     Args:
         cells: how many decoders with their trees stand along the axis.
         groups: how many marks stand at each: all of them nearer to it than to the next.
+        longest: characters of the longest of the groups' titles.
     """
+    above = longest > _WIDEST
+    panels = [{**panel, "label": "{group}"} for panel in _PANELS] if above else _PANELS
+    rest = groups * _INCHES_PER_LINE if above else 0.0
     inches = min(max(_LEAST_INCHES, 2 * _INCHES_PER_DECODER * cells), _MOST_INCHES)
     plain = {"label": "", "low": 0}
     return Drawing.model_validate(
         {
-            **{"x": "cell", "columns": _PANELS, "wrap": 2, "share": "x", "files": []},
-            **{"hue": "group", "label": "{group}", "legend": True, "dodge": 0.6 / max(groups, 3)},
+            **{"x": "cell", "columns": panels, "wrap": 2, "share": "x", "files": []},
+            **{
+                "hue": "group",
+                "label": "{group}",
+                "legend": not above,
+                "dodge": 0.6 / max(groups, 3),
+            },
             **{"size": 4.5, "cap": 2, "bar": 1.2, "paths_as_rows": True},
             "axes": {"cell": {"label": "", "turned": True}}
             | {str(panel["y"]): plain for panel in _PANELS},
-            **{"width": inches / TWO_COLUMNS_INCHES, "height": 3.1, "rest": 0},
+            **{"width": inches / TWO_COLUMNS_INCHES, "height": 3.1, "rest": rest},
+            "legend_columns": 1,
             **{"heading": "{pairs}{marks}: bars are 95% intervals over prompts", "heading_size": 9},
             "note": "",
         }
