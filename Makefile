@@ -281,7 +281,7 @@ redrafter-all: redrafter-heads
 heads-grid: $(STAMP) $(PROMPTS)
 	$(TRAIN) training=embedded_grid
 	$(TRAIN) training=embedded head=redrafter head.blocks=4 name=grid/redrafter-blocks4
-	$(BIN)/python -m spec_bench.train.collect spec_bench/embedded/heads results/train/grid \
+	$(BIN)/python -m spec_bench.train.collect $(HEADS:%=spec_bench/embedded/heads/%) results/train/grid \
 		--out results/embedded/redrafter-heads/heads.csv
 	$(RUN) redrafter=grid experiment=embedded prompts=12 \
 		"pair.heads.redrafter=$$(ls -d results/train/grid/*/heads | paste -sd,)"
