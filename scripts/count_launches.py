@@ -47,6 +47,11 @@ HEADS: dict[str, Any] = {
 }
 
 
+def asked(new_tokens: int) -> Request:
+    """A request that the third of all iterations does not end."""
+    return Request("p", PROMPT, new_tokens)
+
+
 def eagle_shape(version: Literal[1, 3], own_vocab: int) -> EagleShape:
     """A published EAGLE head's, at these widths; EAGLE-3's knows fewer tokens than the target."""
     size = {"heads": 4, "kv_heads": 4, "head_dim": WIDTH // 4, "inner": 2 * WIDTH}
@@ -75,9 +80,9 @@ BENCHMARKS = [
         )
     ),
 ]  # fmt: skip
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 # Beams come in many numbers, and each has constants that a first answer brings to the device.
-ASKED = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 40)
-ASKED_OF_BEAMS = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 120)
+LEAST, LEAST_OF_BEAMS = 40, 120
 
 
 def model(shape: str, layers: int, how: str = "none") -> HuggingFaceModel:
@@ -111,7 +116,7 @@ def count_pass(shape: str) -> PassLaunches:
     for layers in (1, 2):
         with SimCuda() as sim:
             made, heads = decoder("ar", "-", model(shape, layers), None, 1.0, 1.0)
-            found.append(counted(sim, made, [ASKED], heads).launches["target"])
+            found.append(counted(sim, made, [asked(LEAST)], heads).launches["target"])
     one, two = found
     return PassLaunches(shape, two - one, 2 * one - two)
 
@@ -121,8 +126,8 @@ def count_static() -> int:
     with SimCuda() as sim:
         made, heads = decoder("ar", "-", model("llama", 2, "static"), None, 1.0, 1.0)
         for _ in range(CHECKS):
-            made.generate([ASKED], 0)
-        return counted(sim, made, [ASKED], heads).launches["target"]
+            made.generate([asked(LEAST)], 0)
+        return counted(sim, made, [asked(LEAST)], heads).launches["target"]
 
 
 def count_outside(name: str, spec: str, law: tuple[str, str]) -> Outside:
@@ -138,8 +143,8 @@ def count_outside(name: str, spec: str, law: tuple[str, str]) -> Outside:
 
         draft.forward = one_more  # type: ignore[method-assign]
         made, heads = decoder(name, spec, target, draft, float(law[0]), float(law[1]))
-        request = ASKED_OF_BEAMS if name.startswith(("dsbd", "beam")) else ASKED
-        counts = counted(sim, made, [request], heads)
+        least = LEAST_OF_BEAMS if name.startswith(("dsbd", "beam")) else LEAST
+        counts = counted(sim, made, [asked(max(least, 4 * (made.depth + 1)))], heads)
         passes = sim.launches["passes"]
     policy, launches = getattr(made, "policy", None), counts.launches
     shape = getattr(policy, "shape", None)
