@@ -86,3 +86,15 @@ def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other(
     alone = card(AR, theirs)
     assert alone.decoder == "transformers assisted 3"
     assert alone.sure.endswith("(another engine)")
+
+
+def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names() -> None:
+    heads = (
+        row("redrafter", "15x5", draft=f"runs/grid/{name}/heads", speedup=around(speed, 0.1))
+        for name, speed in (("two", 1.5), ("one", 1.4))
+    )
+    (only,) = groups_of(frame(*({**EMBEDDED, **each} for each in (AR, *heads))))
+    found = headline(only)
+    assert found is not None
+    assert found.decoder == "ReDrafter 15x5 two"
+    assert found.sure == "faster than AR, not told apart from ReDrafter 15x5 one"

@@ -16,6 +16,7 @@ from spec_bench.report.categories import (
 )
 from spec_bench.report.counts import Records
 from spec_bench.report.page.results_table import Cell, Line, ResultsTable
+from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.report.rows import Group
 
 
@@ -23,9 +24,14 @@ def category_tables(group: Group, records: Records) -> Iterator[tuple[str, Resul
     """Title and table of the speed-ups and of the tokens; none without categories."""
     kinds = kinds_of(group, records)
     cells = by_category(group, kinds, records) if kinds else []
+    trees = dict(zip(group.rows.run_id, tree_titles(group.rows), strict=True))
     for column, title in TABLES.items() if cells else ():
         last = overall_columns(group, column)
-        lines = [_line(cell, column, kinds, last) for cell in cells if cell.of(column)]
+        lines = [
+            _line(cell, trees[cell.row["run_id"]], column, kinds, last)
+            for cell in cells
+            if cell.of(column)
+        ]
         if lines:
             yield title, ResultsTable(_heads(kinds, last), tuple(lines))
 
@@ -37,14 +43,18 @@ def _heads(kinds: Sequence[Kind], last: Iterable[str]) -> tuple[tuple[str, str],
 
 
 def _line(
-    cell: CellByCategory, column: str, kinds: Sequence[Kind], last: Mapping[str, str]
+    cell: CellByCategory,
+    tree: str,
+    column: str,
+    kinds: Sequence[Kind],
+    last: Mapping[str, str],
 ) -> Line:
     row, own = cell.row, cell.of(column)
     numbers = [*(own.get(kind.name) for kind in kinds), *map(cell.overall, last.values())]
     return Line(
         code=str(row["decoder"]),
         decoder=names.decoder(str(row["decoder"])).title,
-        tree=str(row["spec"]),
+        tree=tree,
         marks=(),
         kind="baseline" if row["decoder"] == "ar" else "",
         failure="",

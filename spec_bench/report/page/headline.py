@@ -12,6 +12,7 @@ import pandas as pd
 
 from spec_bench import names
 from spec_bench.columns import column
+from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.report.rows import Group, prompts_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
@@ -52,7 +53,8 @@ def headline(group: Group) -> Headline | None:
     """
     if "stage" in group.rows and (group.rows.stage == "screen").all():
         return None
-    rows = group.rows[(group.rows.decoder != "ar") & (group.rows.status != "failed")]
+    rows = group.rows.assign(spec=tree_titles(group.rows))
+    rows = rows[(rows.decoder != "ar") & (rows.status != "failed")]
     exact = rows[rows.lossless == "exact"]
     rows = exact if not exact.empty else rows
     by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from spec_bench import columns, names
 from spec_bench.columns import Column, bound
+from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.report.rows import Group, Row, failure_of, rows_of, stall_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
@@ -98,34 +99,19 @@ def results_table(group: Group) -> ResultsTable:
     scales = {c.name: _scale(rows, c.name) for c in shown if c.name in _DRAWN}
     best = {c.name: _ahead(rows, c.name) for c in shown if c.name in _JUDGED}
     written = [_digits(rows, c) for c in shown]
-    heads_differ = _several_drafts(rows)
     lines = []
-    for index, row in zip(rows.index, rows_of(rows), strict=True):
-        draft = _short(str(row["draft"])) if index in heads_differ else ""
+    for index, row, tree in zip(rows.index, rows_of(rows), tree_titles(rows), strict=True):
         ahead = {name for name, place in best.items() if place == index}
         cells = tuple(
             _cell(row, column, digits, scales.get(column.name), column.name in ahead)
             for column, digits in zip(shown, written, strict=True)
         )
-        lines.append(_line(row, draft, cells))
+        lines.append(_line(row, tree, cells))
     heads = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
     return ResultsTable((*heads, *((c.title, c.definition) for c in shown)), tuple(lines))
 
 
-def _several_drafts(rows: pd.DataFrame) -> set[object]:
-    """The cells that differ from another one in who drafts alone: their names tell them apart."""
-    if "draft" not in rows:
-        return set()
-    counts = rows.groupby(["decoder", "spec"]).draft.transform("nunique")
-    return set(rows.index[counts > 1])
-
-
-def _short(draft: str) -> str:
-    """The last part of a model's name; of heads in a training's folder that of the training."""
-    return draft.rstrip("/").removesuffix("/heads").rsplit("/", 1)[-1]
-
-
-def _line(row: Row, draft: str, cells: tuple[Cell | None, ...]) -> Line:
+def _line(row: Row, tree: str, cells: tuple[Cell | None, ...]) -> Line:
     """One cell of the experiment."""
     decoder, lossless = str(row["decoder"]), str(row["lossless"])
     marks = [(names.MARKS[lossless], lossless == "exact_beam")] if lossless in names.MARKS else []
@@ -137,7 +123,7 @@ def _line(row: Row, draft: str, cells: tuple[Cell | None, ...]) -> Line:
     return Line(
         code=decoder,
         decoder=names.decoder(decoder).title,
-        tree=f"{row['spec']} {draft}".strip(),
+        tree=tree,
         marks=tuple(marks),
         kind="failed" if failed else "baseline" if decoder == "ar" else "",
         failure=failure_of(row) if failed else "",
