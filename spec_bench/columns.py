@@ -49,6 +49,7 @@ class Column:
         unit: of the number; "" where it is a plain number or text.
         digits: after the point, where it is printed.
         interval: whether its 95% interval is known too.
+        range: what it can be, ``0..1`` or ``1..``; "": anything. No interval reaches beyond.
         better: which way is better; None where neither is.
         short: in narrow tables, such as the terminal's; "": not shown there.
         holds: what its cells are.
@@ -65,6 +66,7 @@ class Column:
     unit: str = ""
     digits: int = 2
     interval: bool = False
+    range: str = ""
     better: Literal["up", "down"] | None = None
     short: str = ""
     holds: Holds = "number"
@@ -74,6 +76,12 @@ class Column:
     def names(self) -> tuple[str, ...]:
         """The name and, where there is an interval, those of its ends."""
         return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The smallest and the largest number that it can be; None where there is none."""
+        least, _, most = self.range.partition("..")
+        return float(least) if least else None, float(most) if most else None
 
 
 def _read() -> list[Column]:
@@ -88,7 +96,6 @@ def _read() -> list[Column]:
 
 
 COLUMNS: list[Column] = _read()
-_ENDLESS = 1e7
 
 
 @cache
@@ -117,14 +124,6 @@ def register(column: Column) -> Column:
     if column.name not in taken:
         COLUMNS.append(column)
     return column
-
-
-def bound(value: float, digits: int) -> str:
-    """An interval's end, or half of one, in print.
-
-    Of a few prompts nothing may be known of a number: such an end has more digits than a line.
-    """
-    return f"{value:.{digits}f}" if abs(value) < _ENDLESS else f"{value:.0e}"
 
 
 def column(name: str) -> Column:
@@ -236,8 +235,9 @@ Written by `python -m spec_bench.columns`; the lines come from `spec_bench/colum
 | `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
 
 A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
-marked ± is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval (bootstrap over
-prompts, empty for a single prompt). An empty cell has no value, and `reason` says why where that
+marked [ ] is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval over prompts;
+they are empty for fewer than five prompts, and where they would be a factor of more than ten apart.
+An empty cell has no value, and `reason` says why where that
 is not obvious: `column: why; column: why`. A text that a spreadsheet would take for a formula has a
 `'` before it. A failed cell has no numbers. A score of a metric module
 is named after the module, such as `rouge_rouge1`, and comes last.
@@ -256,7 +256,7 @@ def markdown() -> str:
 
 
 def _line(each: Column) -> str:
-    name = f"`{each.name}`{' ±' if each.interval else ''}"
+    name = f"`{each.name}`{' [ ]' if each.interval else ''}"
     definition = each.definition.replace("|", "\\|")
     return f"| {name} | {each.unit} | {each.better or ''} | {definition} |"
 

@@ -60,7 +60,9 @@ def _mean(grades: Sequence[Sequence[Grade]], first: bool | None) -> Interval | N
     ratings = [found for each in grades if (found := _ratings(each, first))]
     if not ratings:
         return None
-    return mean_interval([sum(each) for each in ratings], [len(each) for each in ratings])
+    return mean_interval(
+        [sum(each) for each in ratings], [len(each) for each in ratings], 1.0, 10.0
+    )
 
 
 def _ratings(grades: Sequence[Grade], first: bool | None) -> list[float]:

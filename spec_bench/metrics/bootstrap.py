@@ -9,7 +9,6 @@ in the same order see the same resamples and a rerun prints the same interval.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite, sqrt
@@ -17,7 +16,7 @@ from math import isfinite, sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spec_bench.metrics.interval import LEVEL, Interval
+from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
 
 RESAMPLES = 2000
 SEED = 20240214
@@ -54,53 +53,6 @@ class Total:
         return zip((term for _, term in self.terms), parts, strict=True)
 
 
-def percentile_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
-    """Percentile bootstrap of a function of sums over prompts.
-
-    Args:
-        statistic: maps sums (columns, batch) to values (batch,); may yield NaN where undefined.
-        columns: per-prompt numbers (columns, prompts).
-
-    Returns:
-        The interval, with empty ends for one prompt or if some resample has no value; None if the
-        statistic has no value at all.
-
-    Raises:
-        ValueError: no prompts, or columns of unequal length.
-    """
-    from scipy.stats import DegenerateDataWarning, bootstrap  # takes long to import
-
-    data = _checked(columns)[:, 0, :]
-    prompts = data.shape[-1]
-
-    def of_samples(*samples: Array, axis: int) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return statistic(np.stack([sample.sum(axis=axis) for sample in samples]))
-
-    value = float(of_samples(*data[:, None, :], axis=-1)[0])
-    if not isfinite(value):
-        return None
-    if prompts == 1:
-        return Interval(value)
-    with warnings.catch_warnings():
-        # Resamples without a value are handled below; the warning would not name the column.
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        ends = bootstrap(
-            tuple(data),
-            of_samples,
-            n_resamples=RESAMPLES,
-            batch=max(1, _BATCH_VALUES // prompts),
-            vectorized=True,
-            paired=True,
-            confidence_level=LEVEL,
-            method="percentile",
-            rng=np.random.default_rng(SEED),
-        ).confidence_interval
-    if not (isfinite(ends.low) and isfinite(ends.high)):
-        return Interval(value)
-    return Interval(value, float(ends.low), float(ends.high), freedom=prompts - 1)
-
-
 def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval | None:
     """Studentised bootstrap of a smooth function of sums over prompts.
 
@@ -117,8 +69,8 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
             measured several times.
 
     Returns:
-        The interval, with empty ends for one prompt measured once or if a resample has no value;
-        None if the statistic has no value at all.
+        The interval, with empty ends for fewer than ``FEWEST`` prompts or if a resample has no
+        value; None if the statistic has no value at all.
 
     Raises:
         ValueError: no prompts, or columns of unequal length.
@@ -132,19 +84,19 @@ def studentised_interval(statistic: Statistic, columns: ArrayLike) -> Interval |
         if not isfinite(value):
             return None
         slopes = _gradient(statistic, totals)[:, 0]
-    if prompts == 1 and repeats == 1:
+    if prompts < FEWEST:
         return Interval(value)
     error, below, above = _over_prompts(statistic, value, slopes, blocks)
     if error is None:
         return Interval(value)
     between = _between_repeats(slopes, data)
     variance = error**2 + between
-    freedom = float(max(prompts - 1, 1))
+    freedom = float(prompts - 1)
     if variance == 0:
         return Interval(value, value, value, freedom=freedom)
     if between > 0:
         small = between**2 / (repeats - 1)
-        freedom = variance**2 / (small + (error**4 / (prompts - 1) if prompts > 1 else 0))
+        freedom = variance**2 / (small + error**4 / (prompts - 1))
         wider = _student_t(freedom)
         if error > 0:  # the skew of the prompts' quantiles is kept
             wider /= _student_t(prompts - 1)
@@ -163,13 +115,11 @@ def _over_prompts(
     The error is None if some resample has no value, 0 if prompts do not differ.
     """
     prompts = blocks.shape[1]
-    if prompts == 1:
-        return 0.0, 0.0, 0.0
     influence = slopes @ blocks
     linear = float(np.sqrt(_spread(influence - influence.mean()) * prompts / (prompts - 1)))
-    left_out = _jackknife(statistic, blocks)
+    without = _jackknife(statistic, blocks)
     if linear <= 1e-9 * max(1.0, abs(value)):  # no more than the derivatives' rounding
-        return (None if left_out is None else 0.0), 0.0, 0.0
+        return (None if without is None else 0.0), 0.0, 0.0
     normal = _student_t(prompts - 1)
     reached: list[Array] = []
     for weights in _weights(prompts):
@@ -179,7 +129,7 @@ def _over_prompts(
                 return None, 0.0, 0.0
             # A resample of the same prompt throughout has no error of its own and says nothing.
             reached.append(((values - value) / errors)[errors > 1e-6 * linear])
-    error = left_out or linear
+    error = without or linear
     if prompts < _FEW_PROMPTS:
         return error, normal, normal
     low, high = np.quantile(np.concatenate(reached), _ENDS)
@@ -194,12 +144,26 @@ def _student_t(freedom: float) -> float:
     return float(stdtrit(freedom, _ENDS[1]))
 
 
-def _jackknife(statistic: Statistic, blocks: Array) -> float | None:
-    """Standard error from leaving out one prompt at a time; None if that leaves no value."""
+def left_out(statistic: Statistic, blocks: Array) -> Array:
+    """The statistic without each prompt in turn, its sums scaled to as many prompts.
+
+    Args:
+        statistic: maps sums (columns, batch) to values (batch,).
+        blocks: (columns, prompts), at least two prompts.
+
+    Returns:
+        (prompts,) values; NaN or infinite where there is none.
+    """
     prompts = blocks.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         left = blocks.sum(axis=1, keepdims=True) - blocks
-        values = statistic(left * (prompts / (prompts - 1)))
+        return statistic(left * (prompts / (prompts - 1)))
+
+
+def _jackknife(statistic: Statistic, blocks: Array) -> float | None:
+    """Standard error from leaving out one prompt at a time; None if that leaves no value."""
+    prompts = blocks.shape[1]
+    values = left_out(statistic, blocks)
     if not np.isfinite(values).all():
         return None
     return sqrt(_spread(values - values.mean()) * (prompts - 1) / prompts)

@@ -33,7 +33,9 @@ def emitted_per_call(generations: Sequence[Generation]) -> Sums:
     limit inside the last block count here although they are not delivered.
     """
     emitted = tuple(float(sum(s.accepted + 1 for s in g.steps)) for g in generations)
-    return Sums(emitted, tuple(float(len(g.steps)) for g in generations))
+    steps = [step for generation in generations for step in generation.steps]
+    most = max((max(step.depth, step.accepted) + 1.0 for step in steps), default=None)
+    return Sums(emitted, tuple(float(len(g.steps)) for g in generations), most=most)
 
 
 @metric("mbsu", of_cell=True)

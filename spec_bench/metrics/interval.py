@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LEVEL = 0.95
+FEWEST = 5
+"""Fewer prompts have no interval: what they differ by says next to nothing of prompts to come."""
+WIDEST = 10.0
+"""The largest factor between the ends of a rate's interval; one that is wider is left out."""
+TOO_FEW = f"fewer than {FEWEST} prompts"
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,7 @@ class Interval:
 
     Attributes:
         value: the statistic on the prompts as they are.
-        low: lower end, None if there is no interval (a single prompt).
+        low: lower end, None if there is no interval (too few prompts).
         high: upper end, None if there is no interval.
         by_prompt: what it is the mean of, one number per prompt; empty if it is no such mean.
         parts: each prompt's numbers whose sums determine it, such as BLEU's counts; empty if it is
@@ -34,6 +39,19 @@ class Interval:
         """The interval of ``factor`` (positive) times the statistic."""
         assert factor > 0
         return self.mapped(lambda value: value * factor)
+
+    def within(self, least: float | None, most: float | None) -> Interval:
+        """The interval without what the number cannot be.
+
+        Args:
+            least: the smallest value that there is; None: any.
+            most: the largest one; None: any.
+        """
+        if self.low is None or self.high is None:
+            return self
+        low = self.low if least is None else max(self.low, min(least, self.value))
+        high = self.high if most is None else min(self.high, max(most, self.value))
+        return replace(self, low=low, high=high)
 
     def mapped(self, increasing: Callable[[float], float]) -> Interval:
         """The interval of an increasing function of the statistic; none beyond all numbers."""

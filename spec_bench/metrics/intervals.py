@@ -3,8 +3,9 @@
 Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An Introduction to the
 Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
 which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
-Scores, which are bounded and not smooth in the sums, use percentiles. How often the intervals
-cover is measured by ``scripts/interval_coverage.py``.
+Scores, which are bounded and often the same on many prompts, have intervals of their own
+(``bounded``). How often the intervals cover is measured by ``scripts/interval_coverage.py`` and
+``scripts/verdict_null.py``.
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from math import exp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spec_bench.metrics.bootstrap import (
-    Array,
-    Statistic,
-    percentile_interval,
-    studentised_interval,
-)
-from spec_bench.metrics.interval import LEVEL, Interval
+from spec_bench.metrics.bootstrap import Array, Statistic, studentised_interval
+from spec_bench.metrics.bounded import score_interval
+from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
 
 
 def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval | None:
@@ -38,18 +35,25 @@ def ratio_interval(numerators: ArrayLike, denominators: ArrayLike) -> Interval |
     return _on_log_scale(lambda sums: sums[0] / sums[1], columns)
 
 
-def mean_interval(values: Sequence[float], counts: Sequence[float] | None = None) -> Interval:
-    """Interval of a mean score over prompts, by percentiles.
+def mean_interval(
+    values: Sequence[float],
+    counts: Sequence[float] | None = None,
+    least: float = 0.0,
+    most: float = 1.0,
+) -> Interval:
+    """Interval of a mean score over prompts.
 
     Args:
         values: a score per prompt, or a sum of as many scores as ``counts`` says.
         counts: how many scores each prompt has; None: one.
+        least: the smallest score that there is.
+        most: the largest.
 
     Raises:
         ValueError: no prompts.
     """
     below = [1.0] * len(values) if counts is None else counts
-    found = percentile_interval(lambda sums: sums[0] / sums[1], [values, below])
+    found = score_interval(lambda sums: sums[0] / sums[1], [values, below], least, most)
     assert found is not None, "a mean over at least one prompt has a value"
     return found if counts else replace(found, by_prompt=tuple(values))
 
@@ -80,6 +84,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     median = float(np.median(ranked))
     if left_out < 0:
         return Interval(median)
+    assert ranked.size >= FEWEST, "fewer enclose no median"
     return Interval(median, float(ranked[left_out]), float(ranked[-1 - left_out]))
 
 

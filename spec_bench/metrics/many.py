@@ -1,4 +1,4 @@
-"""From intervals to verdicts: p-values that agree with an interval, corrected for their number.
+"""From intervals to p-values that agree with them, and their correction for their number.
 
 Knows numbers only; nothing about what was compared.
 """
@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spec_bench.metrics.interval import LEVEL, Interval
+from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
 
 
-def p_value(interval: Interval, margin: float = 0.0) -> float | None:
-    """The probability of an estimate this far from 0 if the truth is within the margin.
+def p_above(interval: Interval, bound: float = 0.0) -> float | None:
+    """The probability of such an estimate or a larger one if the truth is at most ``bound``.
 
-    Two-sided, by Student's t on the scale that the interval's own end towards 0 gives: without a
-    margin it is below 5% exactly where the 95% interval leaves 0 out.
+    By Student's t on the scale that the interval's end towards the bound gives: below 2.5% exactly
+    where the 95% interval lies above it.
 
     Args:
-        interval: of a difference, 0 if there is none.
-        margin: differences up to this size are as good as none.
+        interval: of a number, on the scale on which its ends were laid out.
+        bound: on the same scale.
 
     Returns:
         The p-value; None if there is no interval.
@@ -29,14 +29,59 @@ def p_value(interval: Interval, margin: float = 0.0) -> float | None:
 
     if interval.low is None or interval.high is None or interval.freedom is None:
         return None
-    beyond = abs(interval.value) - margin
-    if beyond <= 0:
-        return 1.0
-    reach = interval.value - interval.low if interval.value > 0 else interval.high - interval.value
+    beyond = interval.value - bound
+    reach = interval.value - interval.low if beyond > 0 else interval.high - interval.value
     if reach <= 0:
-        return 0.0
+        return 0.0 if beyond > 0 else 1.0
     usual = float(stdtrit(interval.freedom, (1 + LEVEL) / 2))
-    return float(2 * stdtr(interval.freedom, -beyond / reach * usual))
+    return float(stdtr(interval.freedom, -beyond / reach * usual))
+
+
+def p_below(interval: Interval, bound: float = 0.0) -> float | None:
+    """The probability of such an estimate or a smaller one if the truth is at least ``bound``."""
+    if interval.low is None or interval.high is None:
+        return None
+    turned = Interval(-interval.value, -interval.high, -interval.low, freedom=interval.freedom)
+    return p_above(turned, -bound)
+
+
+def at_once(
+    ends: tuple[float, float, float], prompts: float, count: int
+) -> tuple[float, float] | None:
+    """The ends of a rate's interval if it is one of several that are all to cover (Bonferroni).
+
+    Whichever of them is looked at then, such as the largest, its interval covers.
+
+    Args:
+        ends: the rate and the ends of its own 95% interval, all positive.
+        prompts: how many it is over.
+        count: how many there are.
+
+    Returns:
+        Both ends; None where the own interval is none.
+    """
+    from scipy.special import stdtrit
+
+    value, low, high = ends
+    if not (np.isfinite(ends).all() and 0 < low <= value <= high) or prompts < FEWEST:
+        return None
+    tail = (1 - LEVEL) / 2
+    wider = float(stdtrit(prompts - 1, 1 - tail / count) / stdtrit(prompts - 1, 1 - tail))
+    return value * (low / value) ** wider, value * (high / value) ** wider
+
+
+def p_value(interval: Interval, margin: float = 0.0) -> float | None:
+    """The probability of an estimate this far from 0 if the truth is within the margin, two-sided.
+
+    Args:
+        interval: of a difference, 0 if there is none.
+        margin: differences up to this size are as good as none.
+
+    Returns:
+        The p-value; None if there is no interval.
+    """
+    above, below = p_above(interval, margin), p_below(interval, -margin)
+    return None if above is None or below is None else min(1.0, 2 * min(above, below))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -36,12 +36,14 @@ class Sums:
         mapped: the increasing function of the ratio that is the number; None: the ratio itself.
         repeats: how often the prompts were measured; with several, all prompts of the first repeat
             come before those of the second.
+        most: the largest ratio that there can be, where the records know it.
     """
 
     numerators: tuple[float, ...]
     denominators: tuple[float, ...]
     mapped: Callable[[float], float] | None = field(default=None, compare=False)
     repeats: int = 1
+    most: float | None = None
 
     @property
     def value(self) -> float | None:
@@ -182,4 +184,5 @@ class Intervals:
         if sums not in self._found:
             self._found[sums] = ratio_interval(*sums.blocks())
         found = self._found[sums]
+        found = found and found.within(None, sums.most)
         return found.mapped(sums.mapped) if found and sums.mapped else found

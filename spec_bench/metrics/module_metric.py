@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from spec_bench.metrics.bootstrap import SEED
-from spec_bench.metrics.interval import LEVEL, Interval
+from spec_bench.metrics.bounded import share_ends
+from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
 
 SHIPPED = Path(__file__).parent / "modules"
 # Resamples by the most seconds that a module's call takes; a slower one has no interval. Few and
@@ -62,9 +63,13 @@ class ModuleMetric:
         point = _numbers(values, per_prompt)
         if not point:
             raise ValueError(f"score {self.name}: the module returned no number: {sorted(values)}")
-        resamples = _affordable(took_s) if len(predictions) > 1 else 0
+        prompts = len(predictions)
+        resamples = _affordable(took_s) if prompts >= FEWEST else 0
         drawn = self._resampled(predictions, golds, per_prompt, resamples)
-        found = {f"{self.name}_{key}": _interval(value, drawn, key) for key, value in point.items()}
+        found = {
+            f"{self.name}_{key}": _interval(value, drawn, key, prompts)
+            for key, value in point.items()
+        }
         says = [self._origin, *([signature] if signature else []), *taken, f"resamples:{resamples}"]
         return found, f"{self.name} " + "|".join(says)
 
@@ -190,13 +195,24 @@ def _numbers(values: Mapping[str, Any], per_prompt: frozenset[str]) -> dict[str,
     return {key: value for key, value in found.items() if math.isfinite(value)}
 
 
-def _interval(value: float, drawn: Sequence[Mapping[str, float]], key: str) -> Interval:
-    """The percentile interval; empty ends if some resample has no value."""
+def _interval(
+    value: float, drawn: Sequence[Mapping[str, float]], key: str, prompts: int
+) -> Interval:
+    """With the bootstrap's standard error; no ends if some resample has no value.
+
+    A module does not say what its numbers can be: one that stays in 0..1 in all resamples is taken
+    for a share, of any other the interval is Student's t.
+    """
+    from scipy.special import stdtrit
+
     if not drawn or any(key not in numbers for numbers in drawn):
         return Interval(value)
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile([numbers[key] for numbers in drawn], [tail, 1 - tail])
-    return Interval(value, float(low), float(high))
+    values = np.array([numbers[key] for numbers in drawn])
+    error = float(values.std()) * math.sqrt(prompts / (prompts - 1))
+    if min(value, values.min()) >= 0 and max(value, values.max()) <= 1:
+        return Interval(value, *share_ends(value, error, prompts))
+    reach = float(stdtrit(prompts - 1, (1 + LEVEL) / 2)) * error
+    return Interval(value, value - reach, value + reach)
 
 
 def _affordable(took_s: float) -> int:

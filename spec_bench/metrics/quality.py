@@ -19,7 +19,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.metrics.bootstrap import Statistic, percentile_interval
+from spec_bench.metrics.bootstrap import Statistic
+from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import column_of
@@ -60,7 +61,7 @@ class Bleu(OneColumn):
         for prediction, golds in zip(predictions, references, strict=True):
             found = counter.sentence_score(prediction, list(golds))
             rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
-        found = percentile_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
+        found = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
         assert found is not None, "a corpus of at least one prompt has a score"
         return replace(found, parts=tuple(map(tuple, rows)))
 

@@ -15,6 +15,7 @@ from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics import robust as robust  # likewise
 from spec_bench.metrics import served as served  # likewise
 from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.limits import limited
 from spec_bench.metrics.metric import CellRecords, Intervals, Number, Sums, metric
 from spec_bench.metrics.quality import SCORES, quality_columns
 
@@ -85,6 +86,7 @@ def _values(name: str, number: Number, interval: bool, intervals: Intervals) -> 
         return {name: number}
     if not interval:
         return {name: number.value}
+    number = limited(name, number)
     low, high = (f"{name}{end}" for end in columns.ENDS)
     return {name: number.value, low: number.low, high: number.high}
 

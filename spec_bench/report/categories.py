@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from spec_bench.columns import ENDS
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
+from spec_bench.metrics.limits import limited
 from spec_bench.report.counts import Counts, Records
-from spec_bench.report.rows import Group, Row, rows_of
+from spec_bench.report.rows import Group, Row, most_of, rows_of
 
 TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
@@ -138,7 +139,8 @@ def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | No
     runs = records.by_seed(row, "block_efficiency")
     if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
         return None
-    return _over(prompts, ratio_interval(*_sums(runs, runs, prompts)))
+    found = ratio_interval(*_sums(runs, runs, prompts))
+    return found and limited("block_efficiency", found, most_of(row))
 
 
 def _speedup(
@@ -153,13 +155,9 @@ def _speedup(
         known = [prompt for prompt in prompts if all(prompt in own[seed] for seed in seeds)]
         if seeds and known:
             sums = *_sums(own, seeds, known), *_sums(theirs, seeds, known)
-            return _over(known, rate_ratio_interval(*sums))
+            found = rate_ratio_interval(*sums)
+            return found and limited("speedup", found)
     return None
-
-
-def _over(prompts: Sequence[str], found: Interval | None) -> Interval | None:
-    """Without ends for one prompt: what its seeds differ by is no interval over prompts."""
-    return Interval(found.value) if found is not None and len(prompts) < 2 else found
 
 
 def _sums(

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Value = str | bool | int | float
 
 Compare = Literal["best", "first", "pairs", "steps", "ends", "mirrored", "interpolated"]
-Expect = Literal["ahead", "more", "less", "equal", "rising", "open"]
+Expect = Literal["ahead", "more", "less", "rising", "open"]
 
 
 class _Strict(BaseModel):
@@ -116,8 +116,8 @@ class Claim(_Strict):
         against: a part of the left cell's shorthand that stands in for the right side's count.
         recorded: only where the prompts' records are there.
         expect: ``ahead``: left is better, as the column's direction has it; ``more``, ``less``;
-            ``equal``: the interval of the difference includes 0; ``rising``: more at the end of
-            ``steps`` than at the start, and less at no step; ``open``: nothing is decided.
+            ``rising``: more at the end of ``steps`` than at the start, and less at no step;
+            ``open``: nothing is decided.
         within: the difference is at most this, e.g. 0.05 or ``10%`` of the left side.
         at_least: the difference is at least this.
         pooled: also on the prompts of all tasks together; a text is what that place is called.

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench import columns
-from spec_bench.columns import ENDS, Column, bound
+from spec_bench.columns import ENDS, Column
 from spec_bench.files import write_text
 from spec_bench.names import MARKS, MEANINGS
 from spec_bench.report.categories import TABLES, by_category, kinds_of, overall_columns
@@ -95,7 +95,7 @@ def _written(value: float, low: float | None, high: float | None, digits: int) -
     text = f"{value:.{digits}f}"
     if low is None or high is None or pd.isna(low) or pd.isna(high) or low == high:
         return text
-    return f"{text} [{bound(low, digits)}, {bound(high, digits)}]"
+    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _group_table(group: Group) -> str:

@@ -18,6 +18,7 @@ from spec_bench import files
 from spec_bench.columns import Column, apart_in, columns_in, scores_in
 from spec_bench.reasons import parse_reasons
 from spec_bench.records import ENGINE
+from spec_bench.spec import parse
 
 Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
@@ -156,6 +157,12 @@ class Group:
         """The first cell of that decoder that has numbers."""
         found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
         return None if found.empty else found.iloc[0]
+
+
+def most_of(row: Row) -> float | None:
+    """The most tokens that a target call can bring, as far as the tree's shorthand tells."""
+    spec = parse(str(row["spec"]))
+    return None if spec.form == "name" else spec.depth + 1.0
 
 
 def prompts_of(rows: pd.DataFrame) -> str:

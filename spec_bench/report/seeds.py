@@ -21,10 +21,11 @@ import pandas as pd
 from spec_bench import files
 from spec_bench.columns import ENDS, columns_in
 from spec_bench.metrics import metric
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import FEWEST, Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
+from spec_bench.metrics.limits import limited
 from spec_bench.report.counts import Counts, Records, summed, value_of
-from spec_bench.report.rows import Row, apart_in, cell_keys, rows_of
+from spec_bench.report.rows import Row, apart_in, cell_keys, most_of, rows_of
 
 SEEDS = "seeds"
 POOLED = (
@@ -100,7 +101,7 @@ def mean_of_seeds(
 
     values = [value for value, _, _ in found]
     mean, count = fmean(values), len(values)
-    if prompts < 2 or any(pd.isna([low, high]).any() for _, low, high in found):
+    if prompts < FEWEST or any(pd.isna([low, high]).any() for _, low, high in found):
         return mean, float("nan"), float("nan")
     own = float(stdtrit(prompts - 1, 0.975))
     below = fmean(value - low for value, low, _ in found) / own
@@ -179,7 +180,11 @@ def _with_ends(
         return nan, nan, nan
     found = _recorded(name, rows, records, baselines)
     if found is None:
-        return mean_of_seeds([(value, low, high) for value, low, high in cells], prompts)
+        mean, *ends = mean_of_seeds([(value, low, high) for value, low, high in cells], prompts)
+        below, above = (None if pd.isna(end) else end for end in ends)
+        found = Interval(mean, below, above)
+    most = most_of(rows[0]) if name == "block_efficiency" else None
+    found = limited(name, found, most)
     low, high = (nan if end is None else end for end in (found.low, found.high))
     return found.value, low, high
 

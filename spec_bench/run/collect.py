@@ -20,6 +20,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.metrics.robust import stall_note
 from spec_bench.reasons import Reason
 from spec_bench.records import CellFacts, CellResult, Generation
@@ -177,6 +178,7 @@ def _reasons(
         (SCORE, "not judged" if _judged(settings) else ""),
         ("speedup", stall_note(records)),
         ("repeats", _unlike_the_first(records)),
+        ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
     ]
     unmetered = bool(settings.served) and metering.meter.name == "none"
     retold = settings.served is not None and settings.served.tokens == "text"

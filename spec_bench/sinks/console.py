@@ -129,5 +129,5 @@ def _cell(row: dict[str, Any], name: str) -> str:
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     digits = 0 if abs(value) >= 100 else 2
     if isinstance(low, float) and isinstance(high, float):
-        return f"{value:.{digits}f} ±{columns.bound((high - low) / 2, digits)}"
+        return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{value:.{digits}f}"

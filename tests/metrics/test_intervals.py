@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import t as student_t
 
-from spec_bench.metrics.bootstrap import Total, percentile_interval, studentised_interval
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.bootstrap import Total, studentised_interval
+from spec_bench.metrics.bounded import (
+    score_difference_interval,
+    score_interval,
+    sign_flip_p,
+)
+from spec_bench.metrics.interval import FEWEST, Interval
 from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
 
 
@@ -29,7 +34,14 @@ def test_the_same_numbers_give_the_same_interval_again():
     assert ratio_interval(a, b) == ratio_interval(a, b)
 
 
-@pytest.mark.parametrize("interval", [mean_interval, lambda x: ratio_interval(x, np.ones(400))])
+@pytest.mark.parametrize(
+    "interval",
+    [
+        lambda x: mean_interval(x, most=10.0),
+        lambda x: ratio_interval(x, np.ones(400)),
+        lambda x: score_difference_interval(lambda s: s[0] / s[1], [x, np.ones(400)]),
+    ],
+)
 def test_width_agrees_with_the_normal_approximation(interval):
     samples = np.random.default_rng(1).normal(5.0, 1.0, 400)
     found = interval(samples)
@@ -49,18 +61,48 @@ def test_the_order_of_prompts_changes_little_and_their_pairing_much():
     assert torn.high - torn.low > 2 * (paired.high - paired.low)
 
 
-def test_rates_of_answers_of_skewed_length_are_covered_where_percentiles_miss_them():
+def test_rates_of_answers_of_skewed_length_are_covered():
     large = skewed(1_000_000, np.random.default_rng(6), limit=256)
     truth = large[0].sum() / large[1].sum()
-    rng, ours, percentiles = np.random.default_rng(7), 0, 0
+    rng, covered = np.random.default_rng(7), 0
     for _ in range(300):
-        columns = skewed(12, rng, limit=256)
-        found = ratio_interval(*columns)
-        ours += found.low <= truth <= found.high
-        found = percentile_interval(lambda s: s[0] / s[1], columns)
-        percentiles += found.low <= truth <= found.high
-    assert ours / 300 >= 0.89
-    assert percentiles / 300 < 0.85
+        found = ratio_interval(*skewed(12, rng, limit=256))
+        covered += found.low <= truth <= found.high
+    assert covered / 300 >= 0.89
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("prompts", [5, 12, 50])
+def test_shares_of_right_answers_are_covered_where_none_or_all_were_right_too(share, prompts):
+    rng, covered = np.random.default_rng(7), 0
+    for _ in range(300):
+        found = mean_interval((rng.random(prompts) < share).astype(float))
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        covered += found.low <= share <= found.high
+    assert covered / 300 >= 0.93
+
+
+def test_all_right_is_not_sure_to_stay_so():
+    found = mean_interval([1.0] * 10)
+    assert found.high == 1.0
+    assert found.low == pytest.approx(0.025 ** (1 / 10))  # Clopper and Pearson's
+
+
+def test_a_difference_that_no_prompt_shows_is_not_sure_to_be_none():
+    found = score_difference_interval(lambda s: s[0] - s[1], np.ones((2, 20)))
+    assert found.value == 0
+    assert -0.15 < found.low == -found.high < 0
+
+
+def test_signs_of_right_against_wrong_are_tested_as_mcnemar_does():
+    # Six of seven discordant prompts one way: 2 (C(7,0) + C(7,1)) / 2^7.
+    assert sign_flip_p([1.0] * 6 + [-1.0] + [0.0] * 40) == pytest.approx(2 * 8 / 128)
+    assert sign_flip_p([0.0] * 40) == 1.0
+
+
+def test_signs_of_unequal_differences_are_drawn():
+    # Of 2^4 signs of 1, 2, 4, 8 two give a sum of 15 either way.
+    assert sign_flip_p([1.0, 2.0, 4.0, 8.0]) == pytest.approx(2 / 16, abs=0.015)
 
 
 def test_one_run_repeated_exactly_adds_nothing():
@@ -90,34 +132,34 @@ def test_what_all_decoders_of_a_run_share_leaves_their_ratio_alone():
     assert (found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
-def test_a_single_prompt_measured_several_times_has_the_interval_of_its_repeats():
-    found = ratio_interval([[100.0], [100.0], [100.0]], [[1.0], [1.1], [0.9]])
-    assert found.low < found.value < found.high
-
-
 def test_constant_data_have_an_interval_of_no_width():
     assert ratio_interval([2.0] * 5, [1.0] * 5) == Interval(*[pytest.approx(2.0)] * 3)
-    assert mean_interval([1.0] * 5) == Interval(1.0, 1.0, 1.0)
 
 
-def test_one_prompt_has_a_value_and_no_interval():
-    assert ratio_interval([3.0], [2.0]) == Interval(pytest.approx(1.5), None, None)
-    assert mean_interval([3.0]) == Interval(3.0, None, None)
+@pytest.mark.parametrize("prompts", range(1, FEWEST))
+def test_a_handful_of_prompts_has_a_value_and_no_interval(prompts):
+    rng = np.random.default_rng(prompts)
+    tokens, seconds = skewed(prompts, rng)
+    assert ratio_interval(tokens, seconds).low is None
+    assert ratio_interval(np.tile(tokens, (3, 1)), rng.uniform(1, 2, (3, prompts))).high is None
+    assert mean_interval(rng.random(prompts)).low is None
+    assert score_difference_interval(lambda s: s[0], [rng.random(prompts)]).low is None
 
 
-def test_two_prompts_that_differ_have_an_interval_of_some_width():
-    found = ratio_interval([10.0, 10.0], [1.0, 2.0])
+def test_the_fewest_prompts_that_have_an_interval_have_one_of_some_width():
+    found = ratio_interval([10.0] * FEWEST, [1.0, 2.0, 1.0, 2.0, 1.0])
     assert found.low < found.value < found.high
 
 
 def test_a_ratio_over_nothing_has_no_value():
     assert ratio_interval([0.0, 0.0], [0.0, 0.0]) is None
-    assert percentile_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
+    assert score_interval(lambda s: s[0] / s[1], [[0.0, 0.0], [0.0, 0.0]]) is None
 
 
 @pytest.mark.parametrize("interval", [ratio_interval, lambda a, b: mean_interval(a, b)])
 def test_resamples_without_a_denominator_leave_the_value_but_no_interval(interval):
-    assert interval([0.0, 1.0], [0.0, 1.0]) == Interval(1.0, None, None)
+    one = [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert interval(one, one) == Interval(1.0, None, None)
 
 
 def test_nothing_accepted_by_some_prompts_still_has_an_interval():
@@ -127,7 +169,7 @@ def test_nothing_accepted_by_some_prompts_still_has_an_interval():
 
 
 def test_no_prompts_are_refused():
-    for interval in (percentile_interval, studentised_interval):
+    for interval in (score_interval, score_difference_interval, studentised_interval):
         with pytest.raises(ValueError, match="at least one prompt"):
             interval(lambda sums: sums[0], [[]])
 

@@ -1,10 +1,10 @@
 """What the papers find, checked on our own numbers: ``check_claims("rsd", rows, results)``.
 
-A claim ``holds`` where its 95% interval excludes the contrary, ``does not hold`` where it excludes
-the claim, and is ``within noise`` else; without an interval it is ``not decided``. A claim that two
-things are equal holds where the interval of their difference includes 0, so its width says how much
-was seen. No correction is made for the number of tests; each says how many there are, and one in
-twenty may miss by chance.
+A claim ``holds`` where the contrary, and ``does not hold`` where the claim would seldom give such
+numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
+made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
+Two things are equal where their difference is small, not where it is not seen. What a search saw
+while it screened its cells is no evidence.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import yaml
 
 from spec_bench.report.claim import read_claim
 from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.select import Scope, measured
-from spec_bench.report.claims.verdict import Check
+from spec_bench.report.claims.select import Scope, evident, measured
+from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper
 from spec_bench.report.seeds import pooled
@@ -53,8 +53,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
         for number, claim in enumerate(found.claims)
         for check in checks_of(claim, scope)
     ]
-    count = f"1 of {len(checks)} tests"
-    return [replace(check, evidence=f"{check.evidence}; {count}") for check in checks]
+    return judged(checks)
 
 
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
@@ -67,5 +66,5 @@ def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
     text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
     claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
     records = Records(results)
-    scope = Scope(pooled(rows, records), records, {})
-    return [check for claim in claims for check in checks_of(claim, scope)]
+    scope = Scope(evident(pooled(rows, records)), records, {})
+    return judged([check for claim in claims for check in checks_of(claim, scope)])

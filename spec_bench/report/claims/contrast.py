@@ -1,12 +1,11 @@
 """How much one set of cells is ahead of another, with a 95% interval.
 
-A contrast has a left and a right side, each one or several cells of which the best counts, or of
-the right side a mean with given weights; the
-difference of several contrasts is their mean. With records it is a bootstrap over prompts, paired
-by prompt and between contrasts, and the best cell is picked anew in each resample, so that the
-interval knows of the picking. The point value stays that of cells picked on the prompts on which
-they are compared, which flatters a side with more cells: such checks say so. Without records there
-is a value but no interval.
+A contrast has a left and a right side of one or several cells each. Of several the best one counts;
+on the right a mean with given weights can count instead. The difference of several contrasts is the
+mean of theirs, of relative ones the geometric mean. With records it is paired by prompt and between
+contrasts. A best cell is picked on one half of the prompts and compared on the other, both ways
+round (``picks``), so that having more cells to pick from is no advantage. Without records there is
+a value but no interval.
 """
 
 from __future__ import annotations
@@ -21,12 +20,17 @@ from numpy.typing import NDArray
 
 from spec_bench import columns
 from spec_bench.metrics import metric as registered
-from spec_bench.metrics.bootstrap import Total, percentile_interval, studentised_interval
+from spec_bench.metrics.bootstrap import Total, studentised_interval
+from spec_bench.metrics.bounded import score_difference_interval
+from spec_bench.metrics.interval import TOO_FEW
+from spec_bench.report.claims.difference import Difference
+from spec_bench.report.claims.picks import FEWEST_PICKED, picked_cells
 from spec_bench.report.counts import Counts, Records, value_of_sums
 from spec_bench.report.rows import Row
 
 NO_RECORDS = "no records by prompt to pair the cells"
 NOT_IN_TURN = "the cells were not timed in turn"
+FEW_TO_PICK = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
 TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
 # Compared as left / right - 1, the others as left - right: what another machine or text scales.
 RELATIVE = frozenset(
@@ -34,6 +38,7 @@ RELATIVE = frozenset(
     for each in columns.of_kind("time", "energy", "likelihood")
     if each.interval and each.unit != "×" and each.name != "host_overhead"
 )
+Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,33 +68,10 @@ class Contrast:
         """Whether some side has a choice."""
         return len(self.left) > 1 or (len(self.right) > 1 and self.weights is None)
 
-
-@dataclass(frozen=True)
-class Difference:
-    """Left minus right, or for relative metrics left over right minus 1.
-
-    Attributes:
-        value: on the prompts as they are.
-        low: lower end of the 95% interval; None where there is none.
-        high: upper end; None where there is none.
-        paired: whether it is a bootstrap over common prompts; else it has no interval.
-        relative: whether it is a share.
-        unpaired: why it is not paired.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    paired: bool
-    relative: bool
-    unpaired: str = NO_RECORDS
-
-    def __str__(self) -> str:
-        form = "+.1%" if self.relative else "+.3f"
-        if self.low is None or self.high is None:
-            why = "" if self.paired else f": {self.unpaired}"
-            return f"{self.value:{form}} (no interval{why})"
-        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+    @property
+    def cells(self) -> tuple[Row, ...]:
+        """The left side's, then the right side's."""
+        return (*self.left, *self.right)
 
 
 def difference(
@@ -97,6 +79,7 @@ def difference(
     metric: str,
     records: Records,
     relative: bool | None = None,
+    prompts: frozenset[str] | None = None,
 ) -> Difference | None:
     """The mean difference over the contrasts.
 
@@ -105,6 +88,7 @@ def difference(
         metric: a registered metric.
         records: where per-prompt counts come from.
         relative: whether left over right minus 1 is asked for; None: as is usual for the metric.
+        prompts: those that count; None: all.
 
     Returns:
         None where a number is missing, or where several tasks cannot be pooled for lack of records.
@@ -114,38 +98,96 @@ def difference(
     shapes = [[contrast.shape for contrast in stratum] for stratum in strata]
     if not contrasts or any(shape != shapes[0] for shape in shapes):
         return None
-    tables = [_table(stratum, metric, records) for stratum in strata]
+    tables = [counts_of(stratum, metric, records, prompts) for stratum in strata]
     found = [table for table in tables if table is not None]
     if len(found) < len(strata):
         return None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
-    # A maximum over cells bends where they cross, so it has no standard error to be measured in.
-    # Of scores, which are bounded and often 0, the percentiles are taken in a results file, too.
+    return of_table(contrasts, _together(found), metric, relative)
+
+
+def of_table(
+    contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
+) -> Difference | None:
+    """The mean difference from counts.
+
+    Args:
+        contrasts: what is compared.
+        table: [counts of every contrast's cells in their order, repeats, prompts], as many counts
+            for each cell.
+        metric: what the counts make.
+        relative: whether left over right minus 1 is asked for.
+    """
     picks = any(contrast.picks for contrast in contrasts)
-    table = _together(found)
-    statistic = _mean_difference(contrasts, metric, relative, widths=_widths(contrasts, table))
-    if picks or metric not in registered:
-        interval = percentile_interval(statistic, table.sum(axis=1))  # prompts as blocks
-    else:
+    if picks:
+        if table.shape[2] < FEWEST_PICKED:
+            value = _on_all(contrasts, table, metric, relative)
+            return None if value is None else Difference(value, None, relative, FEW_TO_PICK)
+        contrasts, table = _settled(contrasts, table, metric)
+    statistic = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))
+    # Scores are bounded and often equal; all else is smooth in the sums. Repeats are blocks.
+    if metric in registered:
         interval = studentised_interval(statistic, table)
+    else:
+        interval = score_difference_interval(statistic, table.sum(axis=1))
     if interval is None:
         return None
-    return Difference(interval.value, interval.low, interval.high, True, relative)
+    value = float(np.expm1(interval.value)) if relative else interval.value
+    found = Difference(value, interval, relative, TOO_FEW)
+    return found.of_picks if picks else found
 
 
-def _table(
-    contrasts: Sequence[Contrast], metric: str, records: Records
-) -> NDArray[np.float64] | None:
+def _on_all(
+    contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
+) -> float | None:
+    """The difference of cells picked on the prompts that they are compared on."""
+    sums = table.sum(axis=(1, 2))[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))(sums)[0]
+    if not np.isfinite(found):
+        return None
+    return float(np.expm1(found)) if relative else float(found)
+
+
+def _settled(
+    contrasts: Sequence[Contrast], table: Table, metric: str
+) -> tuple[list[Contrast], Table]:
+    """The contrasts with one cell on a side that has a choice, and that cell's counts.
+
+    Of each prompt it is the counts of the cell that the other half of the prompts picked.
+    """
+    found, parts, start = [], [], 0
+    for contrast, width in zip(contrasts, _widths(contrasts, table), strict=True):
+        own = table[start : start + width]
+        start += width
+        own = own.reshape(len(contrast.cells), -1, *own.shape[1:])
+        left, rest = own[: len(contrast.left)], own[len(contrast.left) :]
+        parts.append(picked_cells(contrast.left, left, metric))
+        if contrast.weights is None:
+            rest = picked_cells(contrast.right, rest, metric)[None]
+        parts.extend(rest)
+        right = contrast.right[:1] if contrast.weights is None else contrast.right
+        found.append(Contrast(contrast.left[:1], right, contrast.weights))
+    return found, np.concatenate(parts)
+
+
+def counts_of(
+    contrasts: Sequence[Contrast],
+    metric: str,
+    records: Records,
+    prompts: frozenset[str] | None = None,
+) -> Table | None:
     """[counts of every cell, seeds, prompts] such as numerators and denominators; None without.
 
     Of the seeds and prompts that all cells have; of times, that one sitting decoded in turn.
     """
-    rows = [row for contrast in contrasts for row in (*contrast.left, *contrast.right)]
+    rows = [row for contrast in contrasts for row in contrast.cells]
     cells = records.in_turn(rows, metric) if metric in TIMED else _counted(rows, metric, records)
     if cells is None:
         return None
     seeds = [seed for seed in cells[0] if all(seed in runs for runs in cells)]
     runs = [runs[seed] for runs in cells for seed in seeds]
     common = [prompt for prompt in runs[0] if all(prompt in run for run in runs)] if runs else []
+    common = [prompt for prompt in common if prompts is None or prompt in prompts]
     if not common:
         return None
     columns = [
@@ -163,16 +205,16 @@ def _counted(rows: Sequence[Row], metric: str, records: Records) -> list[dict[st
     return known if len(known) == len(found) else None
 
 
-def _together(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _together(tables: Sequence[Table]) -> Table:
     """Several tasks' prompts side by side; where their numbers of seeds differ, seeds summed."""
     if len({table.shape[1] for table in tables}) > 1:
         tables = [table.sum(axis=1, keepdims=True) for table in tables]
     return np.concatenate(tables, axis=2)
 
 
-def _widths(contrasts: Sequence[Contrast], table: NDArray[np.float64]) -> list[int]:
+def _widths(contrasts: Sequence[Contrast], table: Table) -> list[int]:
     """How many columns of the table each contrast takes; every cell has as many."""
-    cells = [len(contrast.left) + len(contrast.right) for contrast in contrasts]
+    cells = [len(contrast.cells) for contrast in contrasts]
     return [count * (len(table) // sum(cells)) for count in cells]
 
 
@@ -188,16 +230,15 @@ def _mean_difference(
     )
 
 
-def _share(
-    contrast: Contrast, metric: str, relative: bool, of: int, sums: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _share(contrast: Contrast, metric: str, relative: bool, of: int, sums: Table) -> Table:
     """One contrast's part of the mean of so many: sums [counts of its cells, batch] -> [batch]."""
-    each = iter(np.split(sums, len(contrast.left) + len(contrast.right)))
+    each = iter(np.split(sums, len(contrast.cells)))
     best = []
     for side, weights in ((contrast.left, None), (contrast.right, contrast.weights)):
         rates = [value_of_sums(next(each), row, metric) for row in side]
         best.append(np.max(rates, axis=0) if weights is None else np.dot(weights, rates))
-    return (best[0] / best[1] - 1 if relative else best[0] - best[1]) / of
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (np.log(best[0]) - np.log(best[1]) if relative else best[0] - best[1]) / of
 
 
 def _from_rows(
@@ -211,13 +252,14 @@ def _from_rows(
     values = []
     for contrast in contrasts:
         left, right = _best(contrast.left, metric), _right(contrast, metric)
-        if left is None or right is None:
+        if left is None or right is None or (relative and min(left, right) <= 0):
             return None
-        values.append(left / right - 1 if relative else left - right)
-    sides = [row for contrast in contrasts for row in (*contrast.left, *contrast.right)]
+        values.append(np.log(left / right) if relative else left - right)
+    sides = [row for contrast in contrasts for row in contrast.cells]
     recorded = all(records.by_seed(row, metric) for row in sides)
     why = NOT_IN_TURN if recorded and metric in TIMED else NO_RECORDS
-    return Difference(float(np.mean(values)), None, None, False, relative, why)
+    mean = float(np.mean(values))
+    return Difference(float(np.expm1(mean)) if relative else mean, None, relative, why)
 
 
 def _right(contrast: Contrast, metric: str) -> float | None:
@@ -242,5 +284,5 @@ def picked(side: Sequence[Row], metric: str) -> str:
     if not known:
         return "-"
     best = max(known, key=lambda row: float(row[metric]))
-    many = f" (best of {len(side)})" if len(side) > 1 else ""
+    many = f" (best of {len(side)} on all prompts)" if len(side) > 1 else ""
     return f"{best['decoder']} {best['spec']}{many}"

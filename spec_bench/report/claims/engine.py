@@ -11,7 +11,8 @@ import pandas as pd
 from spec_bench.columns import apart_in, header
 from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.compare import Case, cases
-from spec_bench.report.claims.contrast import Contrast, Difference, difference
+from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.finding import Finding, refuse_unknown_fields
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope, scores_of
@@ -21,13 +22,9 @@ from spec_bench.report.claims.verdict import (
     NOT_COMPARABLE,
     NOT_DECIDED,
     Check,
-    verdict_of,
-    verdict_of_all,
-    verdict_of_at_least,
-    verdict_of_equality,
-    verdict_of_less,
-    verdict_of_majority,
-    verdict_of_nearness,
+    Odds,
+    odds_of_all,
+    odds_of_most,
 )
 from spec_bench.report.rows import Group, said, together
 
@@ -169,21 +166,19 @@ def _on(about: Finding, strata: Sequence[Sequence[Contrast]]) -> Iterator[Check]
     else:
         gap = difference(strata, about.column, about.scope.records)
         if gap is not None and (gap.paired or not about.claim.recorded):
-            yield replace(about, gap=gap).check(_verdict(about, gap))
+            yield replace(about, gap=gap).check(_odds(about, gap))
 
 
-def _verdict(about: Finding, gap: Difference) -> str:
-    """What a difference says of what the claim expects."""
+def _odds(about: Finding, gap: Difference) -> Odds | None:
+    """How probable a difference is under what the claim expects; None where nothing is decided."""
     claim = about.claim
-    if claim.within is not None:
-        return verdict_of_nearness(gap.low, gap.high, about.nearness)
-    if claim.at_least is not None:
-        return verdict_of_at_least(gap.low, gap.high, claim.at_least)
     if claim.expect == "open":
-        return NOT_DECIDED
-    if claim.expect == "equal":
-        return verdict_of_equality(gap.low, gap.high)
-    return (verdict_of_less if about.expects_less else verdict_of)(gap.low, gap.high)
+        return None
+    if claim.within is not None:
+        return gap.within(about.nearness)
+    if claim.at_least is not None:
+        return gap.above(claim.at_least)
+    return gap.below() if about.expects_less else gap.above()
 
 
 def _every(
@@ -196,26 +191,30 @@ def _every(
         if (gap := difference([case.contrasts], metric, scope.records)) is not None
     }
     least = -inf if claim.every is None else claim.every
-    judged = [gap for place, gap in gaps.items() if place >= least]
-    if judged:
-        about = Finding(claim, scope, group, sides, metric, (), found[0].contrasts, by_place=gaps)
-        verdicts = [_verdict(about, gap) for gap in judged]
-        about = replace(about, judged=tuple(verdicts))
-        yield about.check((verdict_of_majority if claim.majority else verdict_of_all)(verdicts))
+    about = Finding(claim, scope, group, sides, metric, (), found[0].contrasts, by_place=gaps)
+    odds = [_odds(about, gap) for place, gap in gaps.items() if place >= least]
+    known = tuple(each for each in odds if each is not None)
+    if odds and len(known) < len(odds):
+        yield about.check(NOT_DECIDED)
+    elif odds:
+        about = replace(about, judged=known)
+        yield about.check((odds_of_most if claim.majority else odds_of_all)(known))
 
 
 def _rising(about: Finding) -> Iterator[Check]:
-    """More at the end than at the start, and less at no step.
+    """More at the end than at the start, and at no step less.
 
     A step that adds nothing, as where every candidate list is accepted, is no objection.
     """
     whole = about.of(Contrast(about.contrasts[-1].left, about.contrasts[0].right))
-    steps = [gap for step in about.contrasts if (gap := about.of(step)) is not None]
-    if whole is None or not steps:
+    steps = [about.of(step) for step in about.contrasts]
+    odds = [step.above() for step in steps if step is not None]
+    if whole is None or not odds:
         return
-    falls = DOES_NOT_HOLD in [verdict_of(gap.low, gap.high) for gap in steps]
-    verdict = DOES_NOT_HOLD if falls else verdict_of(whole.low, whole.high)
-    yield replace(about, gap=whole).check(verdict)
+    found, falls = whole.above(), [each.if_true for each in odds if each is not None]
+    if found is not None and len(falls) == len(odds):
+        found = Odds(found.if_false, min(1.0, min(found.if_true, *falls) * (len(falls) + 1)))
+    yield replace(about, gap=whole).check(found)
 
 
 def _counts(about: Finding) -> Iterator[Check]:
@@ -226,4 +225,4 @@ def _counts(about: Finding) -> Iterator[Check]:
         for _, left, right in about.counts
     ]
     if holds:
-        yield about.check(verdict_of_all([HOLDS if each else DOES_NOT_HOLD for each in holds]))
+        yield about.check(HOLDS if all(holds) else DOES_NOT_HOLD)

@@ -13,18 +13,13 @@ import pandas as pd
 
 from spec_bench.columns import COLUMNS
 from spec_bench.report.claim import Claim, Side
-from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
+from spec_bench.report.claims.contrast import Contrast, difference, picked
+from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import (
-    DOES_NOT_HOLD,
-    HOLDS,
-    NOT_DECIDED,
-    verdict_of,
-    verdict_of_less,
-)
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Odds, verdicts_of
 from spec_bench.report.rows import Group
 
-_PICKED = "picked on these prompts (optimistic for the side with more trees)"
+_PICKED = "each tree picked on one half of the prompts and compared on the other"
 
 
 def less_is_better(metric: str) -> bool:
@@ -50,7 +45,7 @@ class Evidence:
         tasks: how many tasks are pooled.
         gap: the mean difference; None for counts.
         by_place: differences by place, where each is judged.
-        judged: the verdicts on those that are judged.
+        judged: the odds of those that are judged.
         setting: what tells pooled runs from others of the same tasks; "" where there are no others.
     """
 
@@ -65,7 +60,7 @@ class Evidence:
     tasks: int = 1
     gap: Difference | None = None
     by_place: Mapping[Any, Difference] | None = None
-    judged: tuple[str, ...] = ()
+    judged: tuple[Odds, ...] = ()
     setting: str = ""
 
     def of(self, contrast: Contrast) -> Difference | None:
@@ -100,17 +95,18 @@ class Evidence:
         return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
 
     def _count(self, verdict: str) -> int | None:
-        """How many of several contrasts on one task are so on their own, where that is decided."""
+        """How many of several contrasts on one task are so, judged one by one but together."""
         if self.n < 2 or self.tasks > 1:
             return None
-        of = verdict_of_less if self.expects_less else verdict_of
-        found = [of(gap.low, gap.high) for gap in self._single]
-        return None if NOT_DECIDED in found else found.count(verdict)
+        odds = [gap.below() if self.expects_less else gap.above() for gap in self._single]
+        known = [each for each in odds if each is not None]
+        return verdicts_of(known).count(verdict) if len(known) == len(odds) else None
 
     @property
     def won(self) -> str | None:
         """At how many of the judged places the claim holds; None where places are not judged."""
-        return f"{self.judged.count(HOLDS)} of {len(self.judged)}" if self.judged else None
+        won = verdicts_of(self.judged).count(HOLDS)
+        return f"{won} of {len(self.judged)}" if self.judged else None
 
     @property
     def for_it(self) -> int | None:
@@ -132,12 +128,11 @@ class Evidence:
 
     @property
     def picked(self) -> str | None:
-        """That trees were picked by their own numbers, and whether the intervals know of it."""
-        if not self.by_place and not any(contrast.picks for contrast in self.contrasts):
+        """How trees were picked, where some were and there are intervals."""
+        if not any(contrast.picks for contrast in self.contrasts):
             return None
         gaps = list(self.by_place.values()) if self.by_place else [self.gap]
-        paired = all(gap is not None and gap.paired for gap in gaps)
-        return f"{_PICKED}, again in each resample" if paired else _PICKED
+        return _PICKED if all(gap is not None and gap.paired for gap in gaps) else None
 
     @property
     def singles(self) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import RELATIVE
 from spec_bench.report.claims.evidence import Evidence, less_is_better
-from spec_bench.report.claims.verdict import Check
+from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds
 
 _COMPARED = ("{found}", ", mean of {many} comparisons fixed in advance", ", {best}", "; {picked}")
 
@@ -25,15 +25,18 @@ def titled(metric: str) -> str:
 class Finding(Evidence):
     """What was compared for a claim, and how the claim and its place are written."""
 
-    def check(self, verdict: str) -> Check:
-        """The check with its texts filled in."""
+    def check(self, found: str | Odds | None) -> Check:
+        """The check with its texts filled in, from its odds or a verdict that no chance is in."""
         place = self.claim.where or "{title}"
         if self.tasks > 1:
             place = self.claim.pooled if isinstance(self.claim.pooled, str) else _POOLED
         where = ", ".join(filter(None, ["".join(self._filled([place])), self.setting]))
         evidence = "".join(self._filled(self.claim.evidence or _COMPARED))
         text = "".join(self._filled([self.claim.claim]))
-        return Check(text, where, evidence, verdict, self.claim.said, self.claim.section)
+        odds = found if isinstance(found, Odds) else None
+        verdict = found if isinstance(found, str) else NOT_DECIDED
+        said, section = self.claim.said, self.claim.section
+        return Check(text, where, evidence, verdict, said, section, odds=odds)
 
     def _filled(self, parts: Sequence[str]) -> Iterator[str]:
         """The parts that have something to say."""

@@ -168,8 +168,13 @@ def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.Dat
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are evidence: neither failed nor with simulated acceptance."""
-    return rows[(rows.status != "failed") & (rows.lossless != "simulated")]
+    """The rows that are evidence: neither failed nor with simulated acceptance, nor screened."""
+    return evident(rows[(rows.status != "failed") & (rows.lossless != "simulated")])
+
+
+def evident(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that no search only screened: many cells on few prompts, to pick some of them."""
+    return rows[rows.stage != "screen"] if "stage" in rows else rows
 
 
 def of_our_engine(rows: pd.DataFrame) -> pd.DataFrame:

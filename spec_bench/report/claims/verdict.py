@@ -1,14 +1,41 @@
-"""A claim with its evidence and verdict."""
+"""A claim with its evidence and verdict.
+
+A verdict comes from two one-sided p-values (``Odds``): of numbers like these if the claim were
+false, and if it were true. A page's verdicts are made together (``judged``): Holm's correction over
+both p-values of all its checks keeps the chance of any false verdict among them below 5%.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spec_bench.metrics.many import holm
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
 NOT_DECIDED = "not decided"  # there is a value, but nothing that tells how sure it is
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
 VERDICTS = (HOLDS, WITHIN_NOISE, DOES_NOT_HOLD, NOT_DECIDED, NOT_COMPARABLE)
+ALPHA = 0.05
+"""The chance that any verdict of a page is false."""
+
+
+@dataclass(frozen=True)
+class Odds:
+    """How probable numbers like these are.
+
+    Attributes:
+        if_false: if the claim is false at best: small where it holds.
+        if_true: if the claim is true at worst: small where it does not hold.
+    """
+
+    if_false: float
+    if_true: float
+
+    @property
+    def turned(self) -> Odds:
+        """Of the contrary."""
+        return Odds(self.if_true, self.if_false)
 
 
 @dataclass(frozen=True)
@@ -21,10 +48,11 @@ class Check:
         claim: what is said.
         where: the task.
         evidence: the numbers.
-        verdict: what the evidence says of it.
+        verdict: what the evidence says of it; where there are odds, once ``judged``.
         said: what the paper says, its words as a quotation; "" where the check is ours.
         section: where the paper says it; "" where the check is ours.
         number: place of the claim among its paper's, from 0.
+        odds: what the verdict is made of; None where no chance is in it, or nothing is decided.
     """
 
     claim: str
@@ -34,57 +62,50 @@ class Check:
     said: str = ""
     section: str = ""
     number: int = -1
+    odds: Odds | None = None
 
 
-def verdict_of(low: float | None, high: float | None) -> str:
-    """Of a claim that a difference is positive, from its 95% interval; none decides nothing."""
-    if low is None or high is None:
-        return NOT_DECIDED
-    return HOLDS if low > 0 else DOES_NOT_HOLD if high < 0 else WITHIN_NOISE
+def judged(checks: Sequence[Check]) -> list[Check]:
+    """The checks of one page with their verdicts, corrected for how many there are."""
+    found = verdicts_of([check.odds for check in checks if check.odds])
+    verdicts = iter(found)
+    return [replace(each, verdict=next(verdicts)) if each.odds else each for each in checks]
 
 
-def verdict_of_less(low: float | None, high: float | None) -> str:
-    """Of a claim that a difference is negative."""
-    return verdict_of(None if high is None else -high, None if low is None else -low)
+def verdicts_of(odds: Sequence[Odds]) -> list[str]:
+    """Verdicts that are made together (Holm)."""
+    corrected = holm([p for each in odds for p in (each.if_false, each.if_true)])
+    return [
+        DOES_NOT_HOLD if against <= ALPHA else HOLDS if supports <= ALPHA else WITHIN_NOISE
+        for supports, against in zip(corrected[::2], corrected[1::2], strict=True)
+    ]
 
 
-def verdict_of_equality(low: float | None, high: float | None) -> str:
-    """Of a claim that a difference is zero."""
-    if low is None or high is None:
-        return NOT_DECIDED
-    return HOLDS if low <= 0 <= high else DOES_NOT_HOLD
+def odds_of_all(odds: Iterable[Odds]) -> Odds:
+    """Of a claim that is made of several: all must hold, and one that does not is enough.
+
+    The largest p-value speaks for it (intersection-union), the smallest against it (Bonferroni).
+    """
+    found = list(odds)
+    against = min(each.if_true for each in found) * len(found)
+    return Odds(max(each.if_false for each in found), min(1.0, against))
 
 
-def verdict_of_nearness(low: float | None, high: float | None, room: float) -> str:
-    """Of a claim that a difference is at most so large, either way."""
-    if low is None or high is None:
-        return NOT_DECIDED
-    if low >= -room and high <= room:
-        return HOLDS
-    return DOES_NOT_HOLD if low > room or high < -room else WITHIN_NOISE
+def odds_of_most(odds: Iterable[Odds]) -> Odds:
+    """Of a claim that more than half of several hold.
+
+    By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
+    2008).
+    """
+    found = list(odds)
+    most, too_many = len(found) // 2 + 1, (len(found) + 1) // 2
+    return Odds(
+        _at_least(most, [each.if_false for each in found]),
+        _at_least(too_many, [each.if_true for each in found]),
+    )
 
 
-def verdict_of_at_least(low: float | None, high: float | None, least: float) -> str:
-    """Of a claim that a difference is at least so large."""
-    if low is None or high is None:
-        return NOT_DECIDED
-    return verdict_of(low - least, high - least)
-
-
-def verdict_of_all(verdicts: Sequence[str]) -> str:
-    """Of a claim that is made of several: all must hold, and one that does not is enough."""
-    if DOES_NOT_HOLD in verdicts:
-        return DOES_NOT_HOLD
-    if NOT_DECIDED in verdicts or not verdicts:
-        return NOT_DECIDED
-    return HOLDS if set(verdicts) == {HOLDS} else WITHIN_NOISE
-
-
-def verdict_of_majority(verdicts: Sequence[str]) -> str:
-    """Of a claim that most of several hold: more than half do, or so many do not that it cannot."""
-    half = len(verdicts) / 2
-    if verdicts.count(HOLDS) > half:
-        return HOLDS
-    if verdicts and verdicts.count(DOES_NOT_HOLD) >= half:
-        return DOES_NOT_HOLD
-    return NOT_DECIDED if NOT_DECIDED in verdicts or not verdicts else WITHIN_NOISE
+def _at_least(count: int, p_values: Sequence[float]) -> float:
+    """The p-value of at least so many nulls being false."""
+    ranked = sorted(p_values)
+    return min(1.0, (len(ranked) - count + 1) * ranked[count - 1])

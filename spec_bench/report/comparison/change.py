@@ -17,8 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from spec_bench.columns import Column, column, columns_in
-from spec_bench.metrics.bootstrap import percentile_interval, studentised_interval
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.bootstrap import studentised_interval
+from spec_bench.metrics.bounded import score_difference_interval
+from spec_bench.metrics.interval import TOO_FEW, Interval
 from spec_bench.metrics.many import p_value
 from spec_bench.report.comparison.cells import Cell, Match, Side
 from spec_bench.report.counts import Counts, Records, value_of_sums
@@ -121,12 +122,12 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
     one, other = float(own(sums[:half])[0]), float(own(sums[half:])[0])
-    why = "" if p is not None else "one prompt"
+    why = "" if p is not None else TOO_FEW
     return Change(match.name, each, one, other, shown, relative, p, table.shape[-1], why)
 
 
 def _interval(own: Callable[..., Array], table: Array, each: Column) -> Interval | None:
-    """Of the log-ratio of the sides' numbers, or of scores their difference by percentiles."""
+    """Of the log-ratio of the sides' numbers, or of scores their difference."""
     half = len(table) // 2
 
     def ratio(sums: Array) -> Array:
@@ -137,7 +138,7 @@ def _interval(own: Callable[..., Array], table: Array, each: Column) -> Interval
         return own(sums[half:]) - own(sums[:half])
 
     if each.kind == "score":
-        return percentile_interval(difference, table.sum(axis=1))
+        return score_difference_interval(difference, table.sum(axis=1))
     return studentised_interval(ratio, table)
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench import names
-from spec_bench.columns import column
+from spec_bench.columns import ENDS, column
+from spec_bench.metrics.many import at_once
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.report.rows import Group, prompts_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
-_MAXIMUM = "the interval does not know that it is that of a maximum"
+_MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ def headline(group: Group) -> Headline | None:
     best = rows.loc[rows[by].idxmax()]
     law = str(best.lossless) if _known(best.lossless) else "lossless or not is not stated"
     mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
-    if slower := _not_faster(group, best, by):
+    if slower := _not_faster(group, best, by, len(rows)):
         decoder, code, value, interval, sure = "AR", "ar", "1.00×", "", slower
     else:
         decoder, code = _name(best), str(best.decoder)
-        value, interval = _value(best, by)
+        value, interval = _value(best, by, len(rows))
         sure = f"{'faster than AR, ' if by == 'speedup' else ''}{_sure(rows, best, by)}"
     return Headline(
         pair=str(best.pair),
@@ -83,19 +84,18 @@ def headline(group: Group) -> Headline | None:
     )
 
 
-def _not_faster(group: Group, best: pd.Series, by: str) -> str:
+def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
     """That AR is to be used, and how much of its speed the best other one reaches.
 
     "" where that one is faster by its interval, or where no speed can be compared.
     """
     fastest = f"the fastest speculative decoder, {_name(best)}, reaches"
     if by == "speedup":
-        low, high = best.get("speedup_low"), best.get("speedup_high")
-        known = _known(low) and _known(high)
-        if known and low > 1:
+        ends = _ends(best, by, of)
+        if ends and ends[0] > 1:
             return ""
-        slower = known and high < 1
-        interval = f"[{low:.2f}, {high:.2f}]" if known else "(no interval)"
+        slower = ends and ends[1] < 1
+        interval = f"[{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "(no interval)"
         shown = "" if slower else "none is shown to be faster; "
         return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
     own = group.row("ar")
@@ -108,12 +108,21 @@ def _not_faster(group: Group, best: pd.Series, by: str) -> str:
     )
 
 
-def _value(best: pd.Series, by: str) -> tuple[str, str]:
+def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
+    """The interval of the best of so many; None where there is none."""
+    value, low, high = (best.get(f"{by}{end}") for end in ("", *ENDS))
+    prompts = best.get("prompts")
+    if not (_known(low) and _known(high) and _known(prompts)):
+        return None
+    return at_once((float(value), float(low), float(high)), float(prompts), of)
+
+
+def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     """The number with its unit, and its interval."""
     digits = 1 if by == "token_rate" else 2
     unit = "×" if by == "speedup" else f" {column(by).title}"
-    low, high = best.get(f"{by}_low"), best.get(f"{by}_high")
-    interval = f"{low:.{digits}f} to {high:.{digits}f}" if _known(low) and _known(high) else ""
+    ends = _ends(best, by, of)
+    interval = f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}" if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench import columns, names
-from spec_bench.columns import Column, bound
+from spec_bench.columns import Column
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.report.rows import Group, Row, failure_of, rows_of, stall_of
 
@@ -144,7 +144,7 @@ def _cell(row: Row, column: Column, digits: int, scale: Scale | None, best: bool
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None or pd.isna(low) or pd.isna(high):
         low = high = value
-    interval = f"{bound(low, digits)}–{bound(high, digits)}" if low != high else ""
+    interval = f"{low:.{digits}f}–{high:.{digits}f}" if low != high else ""
     drawn = _drawn(value, low, high, scale) if scale else None
     return Cell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from spec_bench import names
 from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.many import at_once
 from spec_bench.report.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.counts import Records
 from spec_bench.report.page.headline import headline, title_of
@@ -124,8 +125,10 @@ def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answ
         return None
     best, speed = max(speeds, key=lambda each: each[1].value)
     title, prompts = decoder_of(best.row), f"{count} prompt{'' if count == 1 else 's'}"
-    if speed.low is not None and speed.low > 1:
-        why = f"the fastest of {len(speeds)} cells that are looked at"
+    ends = (speed.value, speed.low or 0.0, speed.high or 0.0)
+    surely = at_once(ends, count, len(speeds))
+    if surely and surely[0] > 1:
+        why = f"the fastest of {len(speeds)} cells that are looked at, surely faster (Bonferroni)"
         return Answer(name, title, str(best.row["decoder"]), said(speed), why, prompts)
     why = f"nothing is shown to be faster: {title} reaches {said(speed)}"
     return Answer(name, names.decoder("ar").title, "ar", "1.00×", why, prompts)

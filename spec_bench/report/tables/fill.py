@@ -130,7 +130,8 @@ def _between(
     def scaled(number: float) -> float:
         return 1 + number if over else number * cell.scale
 
-    low, high = (None if end is None else scaled(end) for end in (gap.low, gap.high))
+    assert gap.ends is not None, "it is paired"
+    low, high = map(scaled, gap.ends)
     return Estimate(scaled(gap.value), low, high, mark=mark)
 
 

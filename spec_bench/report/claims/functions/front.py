@@ -1,31 +1,36 @@
-"""Beams against speed: DSBD's Pareto front and beam sampling's curve (arXiv:2409.16560, 4.2)."""
+"""Beams against speed: DSBD's Pareto front and beam sampling's curve (arXiv:2409.16560, 4.2).
+
+Each setting of DSBD that is set against a beam width is picked on one half of the prompts and
+compared on the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-import pandas as pd
+import numpy as np
+from numpy.typing import NDArray
 
 from spec_bench.report.claim import Claim
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.contrast import RELATIVE, Contrast, Table, counts_of, of_table
+from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.evidence import less_is_better
 from spec_bench.report.claims.finding import titled
 from spec_bench.report.claims.functions import claim_function
+from spec_bench.report.claims.picks import FEWEST_PICKED, composed, values_of
 from spec_bench.report.claims.select import Scope, scores_of
-from spec_bench.report.claims.verdict import (
-    DOES_NOT_HOLD,
-    WITHIN_NOISE,
-    Check,
-    verdict_of,
-    verdict_of_all,
-    verdict_of_at_least,
-    verdict_of_less,
-)
+from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds, odds_of_all
 from spec_bench.report.rows import Group, Row
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5
-_PICKED = "settings picked on these prompts (optimistic for dsbd)"
+_ROOM = 0.05  # how much worse a score is no worse; a share of a perplexity
+_RATE = "token_rate"
+_HOW = "each setting picked on one half of the prompts and compared on the other"
+Seen = NDArray[np.bool_]
+Choice = Callable[[Table, Table], int]
+"""Token rates and scores of (settings..., beam), scores that more is better of -> a setting."""
 
 
 @claim_function("front")
@@ -33,71 +38,116 @@ def front(claim: Claim, scope: Scope) -> Iterator[Check]:
     """DSBD's Pareto front lies above beam sampling's curve; how much faster at no lower score."""
     for group in scope.groups(claim):
         beams = sorted(group.by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
-        settings = group.by_decoder.get("dsbd", [])
+        settings = tuple(group.by_decoder.get("dsbd", []))
         for score in scores_of(group, "scores"):
             if settings and beams:
                 yield _above(group, score, beams, settings, scope)
-                yield from _faster_at_no_lower(group, score, beams, settings, scope)
+                wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
+                if wider:
+                    yield _faster_at_no_lower(group, score, wider, settings, scope)
 
 
 def _above(
-    group: Group, score: str, beams: Sequence[Row], settings: Sequence[Row], scope: Scope
+    group: Group, score: str, beams: Sequence[Row], settings: tuple[Row, ...], scope: Scope
 ) -> Check:
-    """At each beam width the best of the settings that are faster scores higher."""
-    verdicts, said = [], []
+    """At each beam width the best of the settings that are faster scores higher, and is faster."""
+    odds, said = list[Odds | None](), []
     for beam in beams:
-        faster = [row for row in settings if row["token_rate"] > beam["token_rate"]]
-        best = best_of(faster, score)
-        gap = best and difference([[Contrast((best,), (beam,))]], score, scope.records)
-        if best is None or not gap:
-            verdicts.append(DOES_NOT_HOLD)
-            said.append(f"width {beam['spec']}: no setting is faster")
-            continue
-        of = verdict_of_less if less_is_better(score) else verdict_of
-        verdicts.append(of(gap.low, gap.high))
-        said.append(f"width {beam['spec']}: {best['spec']} {gap}")
-    claim = f"dsbd's front above beam sampling's curve, {titled(score)} against tokens/s"
-    evidence = f"best of the faster settings, {'; '.join(said)}; {_PICKED}"
-    return Check(claim, group.title, evidence, verdict_of_all(verdicts))
+        found = _compared([beam], settings, score, scope, _best_of_faster)
+        if found is None:
+            return _undecided(_claim_above(score), group)
+        scores, rates = found
+        odds += [scores.below() if less_is_better(score) else scores.above(), rates.above()]
+        said.append(f"width {beam['spec']}: {titled(score)} {scores}, tokens/s {rates}")
+    known = [each for each in odds if each is not None]
+    evidence = f"the best of the faster settings, {'; '.join(said)}; {_HOW}"
+    whole = odds_of_all(known) if len(known) == len(odds) else None
+    return Check(_claim_above(score), group.title, evidence, NOT_DECIDED, odds=whole)
 
 
 def _faster_at_no_lower(
-    group: Group, score: str, beams: Sequence[Row], settings: Sequence[Row], scope: Scope
-) -> Iterator[Check]:
-    """The fastest setting that scores no worse, for each width above 1; width 1 is no beam."""
-    contrasts, said, missed = [], [], []
-    for beam in beams:
-        if int(beam["spec"]) == 1 or pd.isna(beam.get(score)):
-            continue
-        good = [row for row in settings if no_worse(row, beam, score)]
-        if not good:
-            missed.append(f"no setting scores that of width {beam['spec']}")
-            continue
-        fastest = max(good, key=lambda row: float(row["token_rate"]))
-        contrasts.append(Contrast((fastest,), (beam,)))
-        times = fastest["token_rate"] / beam["token_rate"]
-        said.append(f"width {beam['spec']}: {fastest['spec']} {times:.2f} times as fast")
-    found = difference([contrasts], "token_rate", scope.records) if contrasts else None
-    if found is None:
-        return
-    verdict = verdict_of_at_least(found.low, found.high, _FACTOR - 1)
-    verdicts = [verdict, *([WITHIN_NOISE] * bool(missed))]
+    group: Group, score: str, beams: Sequence[Row], settings: tuple[Row, ...], scope: Scope
+) -> Check:
+    """The fastest setting that scores no worse, mean over the widths above 1."""
     claim = f"dsbd at least {_FACTOR:g} times as fast as beam sampling at no worse {titled(score)}"
-    evidence = f"{found}, mean over widths; {'; '.join([*said, *missed])}; {_PICKED}"
-    yield Check(claim, group.title, evidence, verdict_of_all(verdicts))
+    found = _compared(beams, settings, score, scope, _fastest_of_no_worse)
+    if found is None:
+        return _undecided(claim, group)
+    scores, rates = found
+    near = scores.below(_ROOM) if less_is_better(score) else scores.above(-_ROOM)
+    fast = rates.above(_FACTOR - 1)
+    evidence = (
+        f"tokens/s {rates}, {titled(score)} {scores} (no worse: by less than {_ROOM:g}), mean of "
+        f"widths {', '.join(str(beam['spec']) for beam in beams)}; {_HOW}"
+    )
+    whole = odds_of_all([fast, near]) if fast and near else None
+    return Check(claim, group.title, evidence, NOT_DECIDED, odds=whole)
 
 
-def best_of(rows: Sequence[Row], score: str) -> Row | None:
-    """The best of these cells; None where none has the score."""
-    known = [row for row in rows if not pd.isna(row.get(score))]
-    if not known:
+def _claim_above(score: str) -> str:
+    return f"dsbd's front above beam sampling's curve, {titled(score)} against tokens/s"
+
+
+def _undecided(claim: str, group: Group) -> Check:
+    why = f"no records of {FEWEST_PICKED} prompts that all settings were timed in turn on"
+    return Check(claim, group.title, why, NOT_DECIDED)
+
+
+def _compared(
+    beams: Sequence[Row], settings: tuple[Row, ...], score: str, scope: Scope, choice: Choice
+) -> tuple[Difference, Difference] | None:
+    """Differences in score and in token rate to the beams, mean over these; None without records.
+
+    Args:
+        beams: beam sampling's cells.
+        settings: DSBD's, of which one is picked for each beam.
+        score: a score's column.
+        scope: has the records.
+        choice: which setting is picked.
+    """
+    parts: dict[str, list[Table]] = {score: [], _RATE: []}
+    for beam in beams:
+        contrast = Contrast(settings, (beam,))
+        tables = {name: counts_of([contrast], name, scope.records) for name in parts}
+        known = {name: own for name, own in tables.items() if own is not None}
+        if len(known) < 2 or len({own.shape[2] for own in known.values()}) > 1:
+            return None
+        cells = {
+            name: own.reshape(len(contrast.cells), -1, *own.shape[1:])
+            for name, own in known.items()
+        }
+        if cells[score].shape[-1] < FEWEST_PICKED:
+            return None
+        pick = partial(_picked, contrast, cells, score, choice)
+        for name, own in cells.items():
+            parts[name] += [composed(settings, own[:-1], name, pick), own[-1]]
+    contrasts = [Contrast(settings[:1], (beam,)) for beam in beams]
+    found = [
+        of_table(contrasts, np.concatenate(own), name, name in RELATIVE)
+        for name, own in parts.items()
+    ]
+    if found[0] is None or found[1] is None:
         return None
-    return (min if less_is_better(score) else max)(known, key=lambda row: float(row[score]))
+    return found[0].of_picks, found[1].of_picks
 
 
-def no_worse(row: Row, other: Row, score: str) -> bool:
-    """Whether a cell is at least as good as another."""
-    value = row.get(score)
-    if value is None or pd.isna(value):
-        return False
-    return bool(value <= other[score] if less_is_better(score) else value >= other[score])
+def _picked(
+    contrast: Contrast, cells: dict[str, Table], score: str, choice: Choice, seen: Seen
+) -> int:
+    """The setting that a choice takes when it sees these prompts."""
+    rates, scores = (values_of(contrast.cells, cells[n][..., seen], n) for n in (_RATE, score))
+    return choice(rates, -scores if less_is_better(score) else scores)
+
+
+def _best_of_faster(rates: Table, scores: Table) -> int:
+    """The best setting of those faster than the beam; the fastest where none is."""
+    faster = rates[:-1] > rates[-1]
+    if not (faster & np.isfinite(scores[:-1])).any():
+        return int(np.nanargmax(rates[:-1]))
+    return int(np.nanargmax(np.where(faster, scores[:-1], np.nan)))
+
+
+def _fastest_of_no_worse(rates: Table, scores: Table) -> int:
+    """The fastest setting of those that score no worse than the beam; the best where none does."""
+    good = scores[:-1] >= scores[-1]
+    return int(np.nanargmax(np.where(good, rates[:-1], np.nan) if good.any() else scores[:-1]))

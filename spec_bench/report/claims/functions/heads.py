@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from spec_bench.metrics.bootstrap import studentised_interval
+from spec_bench.metrics.interval import FEWEST
+from spec_bench.metrics.many import p_above, p_below
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Check, verdict_of
+from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, Odds
 from spec_bench.report.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of
 from spec_bench.report.pairs import written
 from spec_bench.report.statistics import correlation
@@ -47,8 +50,8 @@ def accuracy(claim: Claim, scope: Scope) -> Iterator[Check]:
 def recurrence(claim: Claim, scope: Scope) -> Iterator[Check]:
     """With the recurrence ahead of without, heads equal in all else that the grid varies.
 
-    Those that were trained longest decide: what a short training has learned first is not what the
-    structure can do.
+    One check for each number of blocks. Those that were trained longest decide: what a short
+    training has learned first is not what the structure can do.
     """
     heads = heads_of(scope.of(claim))
     grid = heads.drop_duplicates("folder").to_dict("records") if not heads.empty else []
@@ -58,12 +61,17 @@ def recurrence(claim: Claim, scope: Scope) -> Iterator[Check]:
         for head in grid
         if head["head"] == _REDRAFTER and _setting(head) in without
     ]
-    by_steps: dict[float, list[float]] = {}
+    by_blocks: dict[float, dict[float, list[float]]] = {}
     for left, right in pairs:
+        by_steps = by_blocks.setdefault(float(left["blocks"]), {})
         own = by_steps.setdefault(float(left["steps"]), [])
         own.append(float(left[ACCURACY]) - float(right[ACCURACY]))
-    if not by_steps:
-        return
+    for blocks, by_steps in sorted(by_blocks.items()):
+        yield _recurrence(blocks, by_steps, _where(pairs[0][0]))
+
+
+def _recurrence(blocks: float, by_steps: Mapping[float, Sequence[float]], where: str) -> Check:
+    """Of heads with so many blocks: the differences of those trained longest, as a mean."""
     most, *fewer = sorted(by_steps, reverse=True)
     differences = by_steps[most]
     found = studentised_interval(
@@ -73,12 +81,16 @@ def recurrence(claim: Claim, scope: Scope) -> Iterator[Check]:
     evidence = f"{found.value:+.4f}"
     if found.low is not None and found.high is not None:
         evidence += f" [{found.low:+.4f}, {found.high:+.4f}], interval over pairs"
+    else:
+        evidence += f" (no interval: fewer than {FEWEST} pairs of heads)"
     evidence += f", mean of {_pairs(differences)} trained longest, {most:g} steps"
     for steps in fewer:
         own = by_steps[steps]
         evidence += f"; {steps:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
-    text = "the recurrence raises validation accuracy at t+5"
-    yield Check(text, _where(pairs[0][0]), evidence, verdict_of(found.low, found.high))
+    text = f"the recurrence raises validation accuracy at t+5, heads of {blocks:g} blocks"
+    more, less = p_above(found), p_below(found)
+    odds = None if more is None or less is None else Odds(more, less)
+    return Check(text, where, evidence, NOT_DECIDED, odds=odds)
 
 
 @claim_function("heads_correlation")
@@ -90,9 +102,11 @@ def correlations(claim: Claim, scope: Scope) -> Iterator[Check]:
         r = correlation(own[ACCURACY], own.token_rate)
         if r is not None:
             text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
-            low, high = _fisher(r, len(own))
-            evidence = f"Pearson's r = {r:.3f} over {len(own)} heads [{low:.3f}, {high:.3f}]"
-            yield Check(text, str(own.task.iloc[0]), evidence, verdict_of(low, high))
+            evidence, odds = f"Pearson's r = {r:.3f} over {len(own)} heads", None
+            if len(own) >= FEWEST and abs(r) < 1:
+                low, high, odds = _fisher(r, len(own))
+                evidence += f" [{low:.3f}, {high:.3f}]"
+            yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, odds=odds)
 
 
 def _setting(head: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -111,15 +125,14 @@ def _shares(text: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], colum
         f"{ours[column]:.3f} against {theirs[column]:.3f}, {value:+.3f} (no interval: the heads' "
         "file has no accuracy by dialogue to pair them)"
     )
-    return Check(text, _where(ours), evidence, verdict_of(None, None))
+    return Check(text, _where(ours), evidence, NOT_DECIDED)
 
 
-def _fisher(r: float, count: int) -> tuple[float, float]:
-    """The 95% interval of a correlation by Fisher's z; everything for three heads or fewer."""
-    if count <= 3 or abs(r) >= 1:
-        return -1.0, 1.0
-    z, half = float(np.arctanh(r)), 1.96 / sqrt(count - 3)
-    return float(np.tanh(z - half)), float(np.tanh(z + half))
+def _fisher(r: float, count: int) -> tuple[float, float, Odds]:
+    """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
+    z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
+    low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
+    return low, high, Odds(float(ndtr(-z / error)), float(ndtr(z / error)))
 
 
 def _where(head: Mapping[str, Any]) -> str:

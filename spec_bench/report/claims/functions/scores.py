@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import sqrt
-from statistics import fmean, stdev
+from functools import partial
 
 import pandas as pd
-from scipy.stats import binom, t
 
+from spec_bench.columns import ENDS, columns_in
+from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
 from spec_bench.report.claim import Claim
-from spec_bench.report.claims.contrast import Contrast, difference
+from spec_bench.report.claims.contrast import Contrast, counts_of, difference
+from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.functions import claim_function
-from spec_bench.report.claims.select import Scope, of_our_engine
-from spec_bench.report.claims.verdict import (
-    DOES_NOT_HOLD,
-    HOLDS,
-    NOT_DECIDED,
-    WITHIN_NOISE,
-    Check,
-    verdict_of,
-    verdict_of_equality,
-)
-from spec_bench.report.counts import Records
-from spec_bench.report.rows import Group, prompts_of, rows_of, score_column
+from spec_bench.report.claims.select import Scope, name_of, of_our_engine
+from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds
+from spec_bench.report.counts import Records, value_of_sums
+from spec_bench.report.rows import Group, Row, prompts_of, rows_of, score_column
 
-_NOISE = 0.05  # share of scores that leave their 95% interval although nothing differs
+SIMILAR = 0.05
+"""Scores are similar that differ by at most this share of the range that they can have."""
 
 
 @claim_function("exact_scores")
@@ -38,15 +32,14 @@ def exact_scores(claim: Claim, scope: Scope) -> Iterator[Check]:
 def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     """Exact decoders' scores against AR's in one group.
 
-    If the claim is true, AR's score and those of N exact decoders are N + 1 draws of one law on the
-    same prompts, so one of them lies within m +- t s sqrt(1 + 1/N) of the N others in 95% of cases
-    (mean m, standard deviation s, Student's t with N - 1 degrees of freedom): what prompts do to
-    all alike cancels. AR's own must; of the decoders some leave theirs by chance, and the claim
-    fails when more do than chance would let in 97.5% of cases. One decoder alone has no such
-    spread: its difference from AR's is paired by prompt.
+    If all draw from one law, either of two decoders could have given either answer to a prompt: the
+    claim fails where the signs of the prompts' differences are too lopsided for that (a
+    randomisation test on the discordant prompts, McNemar's for right and wrong; Bonferroni over
+    decoders). It holds where the mean over decoders is within ``SIMILAR`` of AR's.
     """
-    score, baseline = score_column(group.rows), group.row("ar")
-    if score is None or baseline is None or pd.isna(baseline[score]):
+    score = score_column(group.rows)
+    baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]
+    if score is None or not baselines or pd.isna(baselines[0][score]):
         return
     exact = [
         row
@@ -55,59 +48,84 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     ]
     if not exact:
         return
-    values = [float(baseline[score]), *(float(row[score]) for row in exact)]
-    gap = values[0] - fmean(values[1:])
-    claim, about = f"{score} of exact decoders equals ar's", group.title
-    if len(exact) < 2:
-        baselines = (row for row in group.by_decoder["ar"] if row["status"] != "failed")
-        found = difference([[Contrast((exact[0],), (next(baselines),))]], score, records)
-        verdict = verdict_of_equality(found.low, found.high) if found else NOT_DECIDED
-        yield Check(claim, about, str(found), HOLDS if gap == 0 else verdict)
+    claim = f"{score} of exact decoders is that of ar, within {_room(score):g}"
+    contrasts = [Contrast((row,), (baselines[0],)) for row in exact]
+    mean = difference([contrasts], score, records)
+    found = list(_tests(exact, baselines[0], score, records))
+    near = mean.within(_room(score)) if mean else None
+    if near is None or len(found) < len(exact):
+        yield Check(claim, group.title, str(mean), NOT_DECIDED)
         return
-    room = [_room(values[:i] + values[i + 1 :]) for i in range(len(values))]
-    away = [abs(v - m) > half for v, (m, half) in zip(values, room, strict=True)]
-    names = [f"{row['decoder']} {row['spec']} {row[score] - values[0]:+.3f}" for row in exact]
-    outside = [name for name, far in zip(names, away[1:], strict=True) if far]
-    allowed = int(binom.ppf(0.975, len(exact), _NOISE))
-    evidence = (
-        f"ar's is {gap:+.3f} from the mean of {len(exact)} decoders, "
-        f"95% of draws of one law within {room[0][1]:.3f}; each decoder among the others: "
-        f"{len(exact) - len(outside)} of {len(exact)} within, up to {allowed} outside by chance"
-    )
-    if outside:
-        evidence += f"; outside: {', '.join(outside)}"
-    fails = away[0] or len(outside) > allowed
-    yield Check(
-        claim, about, evidence, DOES_NOT_HOLD if fails else WITHIN_NOISE if outside else HOLDS
-    )
+    least, name = min(found)
+    odds = Odds(near.if_false, min(1.0, least * len(exact)))
+    several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
+    evidence = f"{several}{mean}; differing prompts one-sided with p = {least:.2g} ({name})"
+    yield Check(claim, group.title, evidence, NOT_DECIDED, odds=odds)
 
 
-def _room(others: Sequence[float]) -> tuple[float, float]:
-    """Mean of some scores, and how far one more draw of their law may be from it."""
-    half = float(t.ppf(0.975, len(others) - 1)) * stdev(others) * sqrt(1 + 1 / len(others))
-    return fmean(others), half + 1e-12  # equal scores are no objection
+def _tests(
+    exact: Sequence[Row], baseline: Row, score: str, records: Records
+) -> Iterator[tuple[float, str]]:
+    """The p-value and the name of every decoder whose prompts are known."""
+    for row in exact:
+        table = counts_of([Contrast((row,), (baseline,))], score, records)
+        if table is None or table.shape[2] < 2:
+            continue
+        half = len(table) // 2
+        sides = table.sum(axis=1)
+        added = [
+            added_by_prompt(partial(value_of_sums, row=own, name=score), side)
+            for own, side in ((row, sides[:half]), (baseline, sides[half:]))
+        ]
+        yield sign_flip_p(added[0] - added[1]), name_of(row)
+
+
+def _room(score: str) -> float:
+    """How far apart similar scores may be."""
+    least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
+    return SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
 
 
 @claim_function("fastest")
 def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
     """Whether our fastest speculative decoder is really faster than the baseline."""
     for group in scope.groups(claim):
-        rows = of_our_engine(group.rows[group.rows.decoder != "ar"])
-        rows = rows[rows.status != "failed"]
-        if "speedup" not in rows or rows.speedup.isna().all():
-            continue
+        yield from fastest_of(group, scope.records, group.title)
+
+
+def fastest_of(
+    group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
+) -> Iterator[Check]:
+    """The check of one group: the decoder that half of the prompts picks, timed on the others.
+
+    Args:
+        group: comparable cells.
+        records: their records.
+        where: the place as text.
+        prompts: those that count; None: all.
+    """
+    rows = of_our_engine(group.rows[group.rows.decoder != "ar"])
+    rows = rows[rows.status != "failed"]
+    baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]
+    if "speedup" not in rows or rows.speedup.isna().all() or not baselines:
+        return
+    cells = tuple(rows_of(rows[rows.speedup.notna()]))
+    found = difference([[Contrast(cells, (baselines[0],))]], "token_rate", records, prompts=prompts)
+    if found is None:
+        return
+    evidence = f"{found} against ar's token rate{_basis(rows, prompts, found)}"
+    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, odds=found.above())
+
+
+def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, found: Difference) -> str:
+    """Which one was fastest on all prompts, of how many."""
+    if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
-        evidence, verdict = f"{best.decoder} {best.spec}: {best.speedup:.2f}", NOT_DECIDED
-        if not pd.isna(best.speedup_low):
-            evidence += f" [{best.speedup_low:.2f}, {best.speedup_high:.2f}] times ar's token rate"
-            evidence += basis_of(rows[rows.speedup.notna()])
-            verdict = verdict_of(best.speedup_low - 1, best.speedup_high - 1)
-        yield Check("the fastest beats ar", group.title, evidence, verdict)
-
-
-def basis_of(rows: pd.DataFrame) -> str:
-    """Of how many cells one is the best, on how many prompts; and that its interval ignores it."""
-    prompts = prompts_of(rows)
-    text = f", best of {len(rows)}" if len(rows) > 1 else ""
-    text += f" on {prompts}" if prompts else ""
-    return f"{text}; the interval does not know of the choice" if len(rows) > 1 else text
+        text = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
+        count = prompts_of(rows)
+    else:
+        text, count = "", f"{len(prompts)} prompts"
+    if len(rows) == 1:
+        return f"{text}, on {count}" if count else text
+    how = ", picked on one half of the prompts and timed on the other" if found.paired else ""
+    return f"{how}{text}, best of {len(rows)}" + (f" on {count}" if count else "")

@@ -1,0 +1,78 @@
+"""A difference of two sides with its interval, and the odds of what a claim says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.many import p_above, p_below
+from spec_bench.report.claims.picks import widened
+from spec_bench.report.claims.verdict import Odds
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Left minus right, or for relative metrics left over right minus 1.
+
+    Attributes:
+        value: on the prompts as they are; of picked cells on the halves that did not pick them.
+        tested: the interval on the scale that it was laid out on, for relative metrics the
+            logarithm of left over right; None without one.
+        relative: whether it is a share.
+        why: why there is no interval.
+    """
+
+    value: float
+    tested: Interval | None
+    relative: bool
+    why: str = ""
+
+    @property
+    def paired(self) -> bool:
+        """Whether there is an interval over common prompts."""
+        return self.tested is not None and self.tested.low is not None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval's ends as printed."""
+        found = self.tested
+        if found is None or found.low is None or found.high is None:
+            return None
+        if not self.relative:
+            return found.low, found.high
+        return float(np.expm1(found.low)), float(np.expm1(found.high))
+
+    @property
+    def of_picks(self) -> Difference:
+        """The same where a side was picked on one half of the prompts for the other."""
+        return replace(self, tested=widened(self.tested) if self.tested else None)
+
+    def above(self, bound: float = 0.0) -> Odds | None:
+        """Odds of a claim that the difference is more than that; None without an interval."""
+        if self.tested is None:
+            return None
+        at = float(np.log1p(bound)) if self.relative else bound
+        more, less = p_above(self.tested, at), p_below(self.tested, at)
+        return None if more is None or less is None else Odds(more, less)
+
+    def below(self, bound: float = 0.0) -> Odds | None:
+        """Odds of a claim that the difference is less than that."""
+        found = self.above(bound)
+        return found.turned if found else None
+
+    def within(self, room: float) -> Odds | None:
+        """Odds of a claim that the difference is at most so large, either way (two tests)."""
+        over, under = self.below(room), self.above(-room)
+        if over is None or under is None:
+            return None
+        either = min(over.if_true, under.if_true)
+        return Odds(max(over.if_false, under.if_false), min(1.0, 2 * either))
+
+    def __str__(self) -> str:
+        form = "+.1%" if self.relative else "+.3f"
+        if self.ends is None:
+            return f"{self.value:{form}} (no interval: {self.why})"
+        low, high = self.ends
+        return f"{self.value:{form}} [{low:{form}}, {high:{form}}]"

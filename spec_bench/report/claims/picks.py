@@ -1,0 +1,92 @@
+"""Picking a cell without being flattered by it: on one half of the prompts, for the other half.
+
+Of several cells that are equal in truth the one with the best number on some prompts is too good
+there, the more so the more cells there are and the fewer prompts. On other prompts it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_bench.metrics.interval import Interval
+from spec_bench.report.counts import value_of_sums
+from spec_bench.report.rows import Row
+
+FEWEST_PICKED = 8
+"""Fewer prompts pick nothing: half of them would be fewer than four."""
+# Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two
+# comparisons correlate by e(m)^2 / (m - 1), e the mean of the largest of m standard normals; that
+# is at most 0.36 (m = 3), by which the variance of their mean grows.
+_WIDER = sqrt(1.36)
+Counts = NDArray[np.float64]
+Pick = Callable[[NDArray[np.bool_]], int]
+"""Which prompts may be looked at, (prompts,) -> the picked cell's place."""
+
+
+def picked_cells(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
+    """The counts of a side with, for each prompt, the cell that the other half picked.
+
+    Args:
+        side: its cells.
+        counts: (cells, counts, repeats, prompts).
+        metric: what the counts make; the cell with the largest is picked.
+
+    Returns:
+        (counts, repeats, prompts), as if of the side's first cell (``composed``).
+    """
+    if len(side) == 1:
+        return counts[0]
+    return composed(side, counts, metric, lambda seen: _largest(side, counts[..., seen], metric))
+
+
+def composed(side: Sequence[Row], counts: Counts, metric: str, pick: Pick) -> Counts:
+    """``picked_cells`` with a choice of one's own.
+
+    What a metric multiplies a ratio by (MBSU's 1 / (L r + 1)) is carried over from the picked cell
+    to the side's first one.
+    """
+    first = np.arange(counts.shape[-1]) % 2 == 0
+    found = np.empty_like(counts[0])
+    for half in (first, ~first):
+        place = pick(~half)
+        own = counts[place][..., half].copy()
+        own[0] *= _factor(side[place], metric) / _factor(side[0], metric)
+        found[..., half] = own
+    return found
+
+
+def values_of(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
+    """(cells,) numbers of (cells, counts, repeats, prompts); NaN where there is none."""
+    sums = counts.sum(axis=(2, 3))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = [
+            float(value_of_sums(own[:, None], row, metric)[0])
+            for row, own in zip(side, sums, strict=True)
+        ]
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _largest(side: Sequence[Row], counts: Counts, metric: str) -> int:
+    values = values_of(side, counts, metric)
+    return 0 if np.isnan(values).all() else int(np.nanargmax(values))
+
+
+def widened(interval: Interval) -> Interval:
+    """The interval of both halves' comparison together, as wide as their correlation may ask."""
+    if interval.low is None or interval.high is None:
+        return interval
+    value = interval.value
+    low, high = (value + (end - value) * _WIDER for end in (interval.low, interval.high))
+    return replace(interval, low=low, high=high)
+
+
+def _factor(row: Row, metric: str) -> float:
+    """What a cell's MBSU is of its block efficiency; 1 for any other metric."""
+    if metric != "mbsu":
+        return 1.0
+    return float(value_of_sums(np.ones((2, 1)), row, metric)[0])
