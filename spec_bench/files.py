@@ -27,6 +27,7 @@ from spec_bench.disk import naming
 RUNS = "runs"
 RESULTS = "results.csv"
 ARCHIVE = "archive.csv"
+SCREENING = "screening.csv"
 RECORDS = "records.parquet"
 TEXT_COLUMNS = ("run_id", "repeat", "prompt_id", "text")  # of answers, for the long format
 CONFIG = "config.yaml"
@@ -62,6 +63,11 @@ def results_file(results: Path, name: str) -> Path:
 def archive_file(table: Path) -> Path:
     """The rows of past states that left an experiment's table; no report reads them."""
     return table.with_name(ARCHIVE)
+
+
+def screening_file(table: Path) -> Path:
+    """What a search saw while it screened its cells: numbers without intervals."""
+    return table.with_name(SCREENING)
 
 
 def records_file(table: Path) -> Path:

@@ -75,7 +75,7 @@ class Bleu(OneColumn):
             score = BLEU.compute_bleu(
                 column[:4], column[4:8], column[8], column[9], smooth_method="exp"
             )
-            scores[index] = score.score / 100.0
+            scores[index] = min(1.0, score.score / 100.0)  # 100.00000000000004 for equal texts
         return scores
 
     def signature(self, references: References) -> str:

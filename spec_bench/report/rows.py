@@ -51,23 +51,35 @@ def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of one results file.
+    """The rows of one results file, and those that a search screened for it.
 
     Raises:
         ValueError: there is no such file, or it has no rows.
     """
     if not path.is_file():
         raise ValueError(f"no results file {str(path)!r}")
+    screened = files.screening_file(path)
+    parts = [_read(each) for each in (path, screened) if each.is_file()]
+    rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
+    if rows.empty:
+        raise ValueError(f"{str(path)!r} has no rows")
+    # The copy stores columns of a type together: selecting rows is several times faster then.
+    return without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A file's rows, typed.
+
+    Raises:
+        ValueError: a cell is not what its column holds; names the line.
+    """
     read = files.numbered_csv(path, _NEEDED)
     text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
     rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
     for name in rows.select_dtypes("object"):
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
     _check_numbers(path, read, rows)
-    if rows.empty:
-        raise ValueError(f"{str(path)!r} has no rows")
-    # The copy stores columns of a type together: selecting rows is several times faster then.
-    return without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+    return rows
 
 
 def of_past_engine(rows: pd.DataFrame) -> pd.Series:

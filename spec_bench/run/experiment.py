@@ -90,6 +90,7 @@ class Experiment:
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
         read_rows(self.csv)
+        read_rows(files.screening_file(self.csv))
 
     def note(self, note: JobNote) -> None:
         """Notes a job that has ended, which the next rebuild sees."""
@@ -115,7 +116,8 @@ class Experiment:
             found = [result.at_stage(stage) for result, stage in known if result is not None]
             rows = merge_csv(self.csv, found, order, ended)
             past = files.read_csv(files.archive_file(self.csv))
-            self._write_records([str(row["run_id"]) for row in (*rows, *past)])
+            kept = [row for row in (*rows, *past) if row.get("stage") != "screen"]
+            self._write_records([str(row["run_id"]) for row in kept])
         return rows
 
     def _write_records(self, run_ids: Sequence[str]) -> None:

@@ -13,6 +13,15 @@ from spec_bench.sinks.past import superseded
 from spec_bench.sinks.rows import row_of
 
 log = logging.getLogger(__name__)
+_ROUNDED = (
+    "nodes_per_call",
+    "block_efficiency",
+    "mbsu",
+    "acceptance_rate",
+    "token_rate",
+    "speedup",
+)
+_POINTS = ("prompts", "draft_calls", "parameter_ratio", *_ROUNDED)  # of what a search screened
 _NO_ENDS: Mapping[str, float] = {}
 NEEDED = ("pair", "target", "draft", "task", "decoder", "spec", "status", "run_id")
 
@@ -27,7 +36,8 @@ def merge_csv(
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
     no lock: who writes at the same time as others must look again (``run.experiment``). Rows of a
-    past state go to the archive beside the file, and come back with their state.
+    past state go to the archive beside the file, and come back with their state. What a search
+    screened goes to a file of its own, which is no evidence and has no intervals.
 
     Args:
         path: the file; made with its folder if it is missing.
@@ -37,16 +47,35 @@ def merge_csv(
         ended: run id -> when its last job ended, which tells past states from the present one.
 
     Returns:
-        The rows as they were written.
+        The rows as they were written, the screened ones first.
     """
-    rows: dict[str, dict[str, Any]] = {row["run_id"]: dict(row) for row in read_rows(path)}
+    screened = files.screening_file(path)
+    before = (*read_rows(screened), *read_rows(path))
+    rows: dict[str, dict[str, Any]] = {row["run_id"]: dict(row) for row in before}
     named = list(dict.fromkeys(order))
     kept = [run_id for run_id in rows if run_id not in set(named)]
     rows.update({result.run_id: row_of(result) for result in results})
     wanted = [each for each in dict.fromkeys([*kept, *named, *rows]) if each in rows]
     past = superseded(list(rows.values()), ended)
     _archive(path, [rows[each] for each in wanted if each in past], {*wanted} - past)
-    return write_csv(path, [rows[each] for each in wanted if each not in past])
+    present = [rows[each] for each in wanted if each not in past]
+    points = [row for row in present if row.get("stage") == "screen"]
+    if points or screened.exists():
+        _write_points(screened, points)
+    return [*points, *write_csv(path, [row for row in present if row.get("stage") != "screen"])]
+
+
+def _write_points(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes what tells cells apart, and a few numbers in five digits, without intervals."""
+    shown = {*columns.names_of("identity", "setting", "state", "score"), *_POINTS}
+    filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    names = columns.ordered({*NEEDED, *(shown & filled)})
+    files.write_csv(path, [{name: _point(name, row) for name in names} for row in rows], names)
+
+
+def _point(name: str, row: Mapping[str, Any]) -> object:
+    value = row.get(name, "")
+    return f"{float(value):.5g}" if name in _ROUNDED and value not in (None, "") else value
 
 
 def _archive(path: Path, past: list[dict[str, Any]], present: set[str]) -> None:

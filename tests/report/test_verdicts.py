@@ -1,0 +1,157 @@
+"""From differences to verdicts: p-values, their composition, picks, and what a page says of all."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.many import at_once, p_above, p_below
+from spec_bench.report.claims.contrast import Contrast, of_table
+from spec_bench.report.claims.difference import Difference
+from spec_bench.report.claims.picks import picked_cells
+from spec_bench.report.claims.select import measured
+from spec_bench.report.claims.summary import summary_of
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_DECIDED,
+    WITHIN_NOISE,
+    Check,
+    Odds,
+    judged,
+    odds_of_all,
+    odds_of_most,
+    verdicts_of,
+)
+
+SURE, UNSURE, NEVER = 1e-9, 0.4, 1 - 1e-9
+ROW = {"decoder": "sd", "spec": "2"}
+
+
+def check(odds, verdict=NOT_DECIDED):
+    return Check("a", "task", "numbers", verdict, odds=odds)
+
+
+def test_an_end_at_the_bound_is_one_in_forty():
+    found = Interval(1.0, 0.5, 1.5, freedom=11)
+    assert p_above(found, 0.5) == pytest.approx(0.025)
+    assert p_below(found, 1.5) == pytest.approx(0.025)
+    assert p_above(found, 1.5) == pytest.approx(0.975)
+    assert p_above(Interval(1.0), 0.0) is None
+
+
+def test_the_best_of_many_needs_a_wider_interval():
+    low, high = at_once((2.0, 1.8, 2.2), 30, 1)
+    assert (low, high) == (pytest.approx(1.8), pytest.approx(2.2))
+    wider_low, wider_high = at_once((2.0, 1.8, 2.2), 30, 20)
+    assert 1.0 < wider_low < low
+    assert wider_high > high
+    assert at_once((2.0, float("nan"), 2.2), 30, 20) is None
+    assert at_once((2.0, 1.8, 2.2), 4, 1) is None
+
+
+def test_one_check_alone_is_judged_by_its_interval():
+    assert verdicts_of([Odds(0.024, 0.976)]) == [HOLDS]
+    assert verdicts_of([Odds(0.976, 0.024)]) == [DOES_NOT_HOLD]
+    assert verdicts_of([Odds(0.026, 0.974)]) == [WITHIN_NOISE]
+
+
+def test_of_many_checks_on_a_page_one_needs_more_than_alone():
+    page = [check(Odds(0.02, 0.98))] + [check(Odds(0.5, 0.5))] * 9
+    assert [each.verdict for each in judged(page)] == [WITHIN_NOISE] * 10
+    page[0] = check(Odds(0.05 / 20, 0.99))
+    assert judged(page)[0].verdict == HOLDS
+
+
+def test_counts_and_what_nothing_decides_take_no_part_in_the_correction():
+    page = [check(Odds(0.02, 0.98)), *[check(None, HOLDS)] * 9, check(None)]
+    found = [each.verdict for each in judged(page)]
+    assert found == [HOLDS] * 10 + [NOT_DECIDED]
+
+
+def test_all_hold_only_if_each_does_and_one_contrary_is_enough():
+    assert odds_of_all([Odds(SURE, NEVER), Odds(UNSURE, 0.6)]) == Odds(UNSURE, 1.0)
+    against = odds_of_all([Odds(SURE, NEVER), Odds(SURE, NEVER), Odds(NEVER, 0.001)])
+    assert against.if_true == pytest.approx(0.003)
+
+
+def test_most_hold_if_more_than_half_do_and_cannot_if_half_do_not():
+    holds, open_, fails = Odds(SURE, NEVER), Odds(UNSURE, 0.6), Odds(NEVER, SURE)
+    assert odds_of_most([holds, holds, holds, open_, open_]).if_false < 1e-6
+    assert odds_of_most([holds, holds, open_, open_, open_]).if_false == 1.0
+    assert odds_of_most([holds, holds, fails, fails]).if_true < 1e-6
+    assert odds_of_most([holds, holds, holds, fails]).if_true == 1.0
+
+
+def test_equal_is_shown_by_small_differences_and_not_by_few_prompts():
+    narrow = Difference(0.0, Interval(0.0, -0.01, 0.01, freedom=50), relative=False)
+    wide = Difference(0.0, Interval(0.0, -0.3, 0.3, freedom=50), relative=False)
+    far = Difference(0.2, Interval(0.2, 0.19, 0.21, freedom=50), relative=False)
+    verdicts = [verdicts_of([each.within(0.05)])[0] for each in (narrow, wide, far)]
+    assert verdicts == [HOLDS, WITHIN_NOISE, DOES_NOT_HOLD]
+
+
+def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
+    table = np.array([[[1.0, 9.0, 1.0, 9.0, 1.0]], [[1.0] * 5], [[5.0] * 5], [[1.0] * 5]])
+    found = of_table([Contrast((ROW,), (ROW,))], table, "token_rate", relative=True)
+    assert found.value == pytest.approx(21 / 25 - 1)
+    low, high = found.ends
+    assert -1 < low < found.value < high
+    assert found.above(0.0).if_false == pytest.approx(p_above(found.tested, 0.0))
+
+
+def test_fewer_than_five_prompts_have_a_difference_without_interval_and_the_reason():
+    table = np.ones((4, 1, 4))
+    table[0, 0] = [1.0, 2.0, 3.0, 4.0]
+    found = of_table([Contrast((ROW,), (ROW,))], table, "token_rate", relative=True)
+    assert found.ends is None
+    assert "fewer than 5 prompts" in str(found)
+    assert found.above() is None
+
+
+def test_a_pick_wants_eight_prompts():
+    side = ({**ROW, "spec": "2"}, {**ROW, "spec": "3"})
+    table = np.random.default_rng(0).uniform(1, 2, (6, 1, 7))
+    found = of_table([Contrast(side, (ROW,))], table, "token_rate", relative=True)
+    assert found.ends is None
+    assert "fewer than 8 prompts" in str(found)
+
+
+def test_each_half_of_the_prompts_is_compared_on_the_cell_that_the_other_picked():
+    side = ({**ROW, "spec": "2"}, {**ROW, "spec": "3"})
+    # On the even prompts the first cell is faster, on the odd ones the second.
+    counts = np.ones((2, 2, 1, 8))
+    counts[0, 0, 0] = [3, 1, 3, 1, 3, 1, 3, 1]
+    counts[1, 0, 0] = [2, 4, 2, 4, 2, 4, 2, 4]
+    found = picked_cells(side, counts, "token_rate")
+    assert found[0, 0].tolist() == [2, 1, 2, 1, 2, 1, 2, 1]
+
+
+def test_the_best_of_equal_cells_is_not_ahead():
+    rng, ahead = np.random.default_rng(3), 0
+    side = tuple({**ROW, "spec": str(k)} for k in range(2, 42))
+    for _ in range(60):
+        table = np.ones((82, 1, 20))
+        table[::2, 0] = np.exp(0.3 * rng.standard_normal((41, 20)))
+        found = of_table([Contrast(side, (ROW,))], table, "token_rate", relative=True)
+        ahead += found.above().if_false < 0.025
+    assert ahead <= 6  # of 60; picked and compared on the same prompts 60 are
+
+
+def test_a_picks_mbsu_is_that_of_its_own_tree():
+    cheap = {**ROW, "draft_calls": 1, "parameter_ratio": 0.5}
+    dear = {**ROW, "draft_calls": 6, "parameter_ratio": 0.5}
+    counts = np.ones((2, 2, 1, 8))
+    counts[1, 0] = 4.0  # tau 4 at 1 / (6 * 0.5 + 1): MBSU 1, of the cheap one 1 / 1.5
+    found = picked_cells((cheap, dear), counts, "mbsu")
+    assert found[0] / found[1] / 1.5 == pytest.approx(np.ones((1, 8)))
+
+
+def test_what_a_search_screened_is_no_evidence():
+    rows = pd.DataFrame({"status": "complete", "lossless": "exact", "stage": ["screen", "confirm"]})
+    assert measured(rows).stage.tolist() == ["confirm"]
+
+
+def test_a_summary_says_over_how_many_checks_verdicts_were_corrected():
+    page = judged([check(Odds(SURE, NEVER)), check(Odds(0.5, 0.5)), check(None, HOLDS)])
+    assert "corrected for 2 made together (Holm)" in summary_of(page, None).sentence
