@@ -11,7 +11,7 @@ a value but no interval.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +22,7 @@ from spec_bench import columns
 from spec_bench.metrics import metric as registered
 from spec_bench.metrics.bootstrap import Total, studentised_interval
 from spec_bench.metrics.bounded import score_difference_interval
-from spec_bench.metrics.interval import TOO_FEW
+from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.picks import FEWEST_PICKED, picked_cells
 from spec_bench.report.counts import Counts, Records, value_of_sums
@@ -30,6 +30,7 @@ from spec_bench.report.rows import Row
 
 NO_RECORDS = "no records by prompt to pair the cells"
 NOT_IN_TURN = "the cells were not timed in turn"
+TOO_WIDE = f"its ends are a factor of more than {WIDEST:g} apart"
 FEW_TO_PICK = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
 TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
 # Compared as left / right - 1, the others as left - right: what another machine or text scales.
@@ -133,7 +134,8 @@ def of_table(
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
     found = Difference(value, interval, relative, TOO_FEW)
-    return found.of_picks if picks else found
+    found = found.of_picks if picks else found
+    return replace(found, tested=Interval(value), why=TOO_WIDE) if found.too_wide else found
 
 
 def _on_all(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import log
 
 import numpy as np
 
-from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.interval import WIDEST, Interval
 from spec_bench.metrics.many import p_above, p_below
 from spec_bench.report.claims.picks import widened
 from spec_bench.report.claims.verdict import Odds
@@ -43,6 +44,14 @@ class Difference:
         if not self.relative:
             return found.low, found.high
         return float(np.expm1(found.low)), float(np.expm1(found.high))
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether a share's interval says next to nothing."""
+        found = self.tested
+        if not self.relative or found is None or found.low is None or found.high is None:
+            return False
+        return found.high - found.low > log(WIDEST)
 
     @property
     def of_picks(self) -> Difference:

@@ -14,7 +14,7 @@ from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope, name_of, of_our_engine
-from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds
+from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, Odds
 from spec_bench.report.counts import Records, value_of_sums
 from spec_bench.report.rows import Group, Row, prompts_of, rows_of, score_column
 
@@ -50,6 +50,9 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         return
     claim = f"{score} of exact decoders is that of ar, within {_room(score):g}"
     contrasts = [Contrast((row,), (baselines[0],)) for row in exact]
+    if group.rows.temperature.eq(0).all() and (same := _same(contrasts, score, records)):
+        yield Check(claim, group.title, f"the same on {same}; a count", HOLDS)
+        return
     mean = difference([contrasts], score, records)
     found = list(_tests(exact, baselines[0], score, records))
     near = mean.within(_room(score)) if mean else None
@@ -59,8 +62,17 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
     least, name = min(found)
     odds = Odds(near.if_false, min(1.0, least * len(exact)))
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
-    evidence = f"{several}{mean}; differing prompts one-sided with p = {least:.2g} ({name})"
+    evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {least:.2g}"
     yield Check(claim, group.title, evidence, NOT_DECIDED, odds=odds)
+
+
+def _same(contrasts: Sequence[Contrast], score: str, records: Records) -> str:
+    """On how many prompts all greedy answers score the same; "" where some do not, or unknown."""
+    table = counts_of(contrasts, score, records)
+    if table is None:
+        return ""
+    cells = table.reshape(2 * len(contrasts), -1, *table.shape[1:])
+    return f"{table.shape[2]} of {table.shape[2]} prompts" if (cells == cells[0]).all() else ""
 
 
 def _tests(
