@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench import cell_files, columns, files, lines, seals
+from spec_bench import cell_files, columns, files, lines, packed, seals
 from spec_bench.records import Generation, StepRecord
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.identity import job_id
@@ -452,6 +452,27 @@ def untimed(results: Path) -> list[dict[str, str]]:
     timed = {name for each in columns.of_kind("time", "energy", "memory") for name in each.names}
     timed |= {"load_average", "clock_mhz", "stalls", "reason", "baseline"}
     return [{k: v for k, v in row.items() if k not in timed} for row in rows_of(results)]
+
+
+def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    rows, table = untimed(results), files.records_file(files.results_file(results, "default"))
+    kept = packed.read(table)
+    folders = [files.run_folder(results, each.run_id) for each in before]
+    scores = [(folder / files.SCORES).read_bytes() for folder in folders]
+    for folder in folders:
+        own = json.loads((folder / files.SCORES).read_bytes())
+        other = {name: dict.fromkeys(each, 0.9) for name, each in own.items()}
+        (folder / files.SCORES).write_text(json.dumps(other))
+    damage(folders[1] / files.RECORDS, ANY["half"])
+    again = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    assert [each.status for each in again] == ["complete"] * 2
+    assert [(folder / files.SCORES).read_bytes() for folder in folders] == scores
+    assert packed.read(table).lines.equals(kept.lines)
+    assert untimed(results) == rows
 
 
 @pytest.mark.parametrize("name", [files.GENERATIONS, files.RESULT])
