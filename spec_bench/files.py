@@ -36,6 +36,7 @@ GENERATIONS = "generations.jsonl"
 SCORES = "scores.json"
 NODES = "nodes.json"
 RESULT = "result.json"
+JUDGED = "judge.json"
 TRACE = "trace.txt"
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")

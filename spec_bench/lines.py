@@ -64,7 +64,7 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], start=1):
         try:
             each = _read(line, path.parent.name, vocabulary)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             faults.append(f"line {number}: {' '.join(str(error).split())[:120]}")
         else:
             found[each.repeat, each.prompt_id] = each

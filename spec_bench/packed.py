@@ -3,36 +3,35 @@
 ``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
 seconds and joules, and what every target call did. The report makes of it what it makes of the raw
 runs, to the byte. Texts and token ids are not in it. Where each cell was measured is told by the
-file's metadata. The same records give the same bytes. Knows nothing about what numbers mean, and
-loads pyarrow only where a file is read or written.
+file's metadata, and so is the digest of the file's bytes (``seals``): no reader takes altered ones.
+The same records give the same bytes. Knows nothing about what numbers mean, and loads pyarrow only
+where a file is read or written.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec_bench import files
-from spec_bench.packed_fields import AGAIN, FIELDS, LISTED, OPTIONAL, PARTS, SCORE, SERVED, STEP
+from spec_bench import files, seals
+from spec_bench.packed_fields import AGAIN, FIELDS, LISTED, OPTIONAL, STEP
+from spec_bench.packed_lines import Scored, Scores, column_of, generation_of, line_of
 from spec_bench.packed_schema import kind_of, leaf_of, schema_of, score_of, scores_in
-from spec_bench.records import Delivery, Generation, StepRecord
+from spec_bench.records import Generation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1
-UNKNOWN_TOKEN = -1
-_META = b"spec_bench"
+_META, _SEAL = b"spec_bench", b"spec_bench.seal"
+_MAGIC = b"PAR1"
+_SEALS = "python -m spec_bench.report records {} --seal"
 _NOT_KEPT = ("command",)  # paths of the machine it ran on
-Scored = float | Sequence[float]
-"""A number, of which the score is the mean, or numbers that make the score by their sums."""
-Scores = Mapping[str, Mapping[str, Scored]]
-"""What each prompt's answer scored: name of the score -> prompt id -> number or numbers."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Packed:
 
         Of the tokens only the number was kept: each is ``UNKNOWN_TOKEN``.
         """
-        return [_generation(line) for line in self.own(run_id).to_pylist()]
+        return [generation_of(line) for line in self.own(run_id).to_pylist()]
 
     def retimed(self, run_id: str) -> list[Generation]:
         """A baseline's records of later sittings, which timed it again beside added cells."""
@@ -118,9 +117,9 @@ def pack(
     """
     import pyarrow as pa
 
-    found = {_column_of(name, own): own for name, own in (scores or {}).items()}
-    lines = [_line(run_id, each, found) for each in done]
-    lines += [_line(f"{run_id}{AGAIN}", each, {}) for each in retimed]
+    found = {column_of(name, own): own for name, own in (scores or {}).items()}
+    lines = [line_of(run_id, each, found) for each in done]
+    lines += [line_of(f"{run_id}{AGAIN}", each, {}) for each in retimed]
     schema = schema_of(found)
     columns = [
         pa.array([line.get(name) for line in lines], schema.field(name).type)
@@ -158,9 +157,8 @@ def write(path: Path, packed: Packed) -> None:
     numbers = [each.name for each in schema if each.type == pa.float64()]
     meta = {"version": VERSION, "measured": _by_origin(packed.origins)}
     lines = packed.lines.select(schema.names).combine_chunks()
-    with (
-        files.replacing(path) as partial,
-        parquet.ParquetWriter(
+    with files.replacing(path) as partial:
+        with parquet.ParquetWriter(
             partial,
             schema,
             compression="zstd",
@@ -170,33 +168,102 @@ def write(path: Path, packed: Packed) -> None:
             use_byte_stream_split=numbers,
             write_statistics=False,
             store_schema=False,
-        ) as writer,
-    ):
-        writer.write_table(lines, row_group_size=max(1, len(lines)))
-        writer.add_key_value_metadata({_META: json.dumps(meta, separators=(",", ":"))})
+        ) as writer:
+            writer.write_table(lines, row_group_size=max(1, len(lines)))
+            # The digest comes last, where ``seals`` looks for it.
+            text = json.dumps(meta, separators=(",", ":"))
+            writer.add_key_value_metadata({_META: text, _SEAL: seals.BLANK})
+        partial.write_bytes(seals.seal(partial.read_bytes()))
 
 
 def read(path: Path) -> Packed:
     """The cells of a file.
 
     Raises:
-        ValueError: it cannot be read as one, or a later version wrote it.
+        ValueError: it cannot be read as one, was altered since it was written, or has no digest;
+            the message names it and the way out.
+    """
+    return _parsed(path, _checked(path))
+
+
+def check(path: Path) -> None:
+    """Whether a file is as it was written, without parsing it.
+
+    Raises:
+        ValueError: as ``read`` does.
+    """
+    _checked(path)
+
+
+def seal(path: Path) -> None:
+    """Gives a file of an earlier version its digest; one that has a digest stays as it is.
+
+    Raises:
+        ValueError: as ``read`` does, but for a missing digest.
+    """
+    data = _bytes(path)
+    try:
+        seals.check(data)
+    except seals.UnsealedError:
+        write(path, _parsed(path, data))
+    except ValueError as error:
+        raise _unusable(path, error) from error
+
+
+def _checked(path: Path) -> bytes:
+    """The bytes of a file whose digest fits."""
+    data = _bytes(path)
+    try:
+        seals.check(data)
+    except seals.UnsealedError as error:
+        if not data.startswith(_MAGIC) or not data.endswith(_MAGIC):
+            raise _unusable(path, "it was cut, or is something else") from error
+        raise seals.UnsealedError(
+            f"{str(path)!r} has no digest, as files of earlier versions: run its experiment again, "
+            f"or take it as it is: {_SEALS.format(path.with_name(files.RESULTS))}"
+        ) from error
+    except ValueError as error:
+        raise _unusable(path, error) from error
+    return data
+
+
+def _bytes(path: Path) -> bytes:
+    """What a file holds."""
+    try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise _unusable(path, getattr(error, "strerror", None) or error) from error
+
+
+def _unusable(path: Path, why: object) -> ValueError:
+    said = (str(why).splitlines() or [""])[0]
+    return ValueError(
+        f"{str(path)!r} is no file of records: {said}; restore it, or run its experiment again"
+    )
+
+
+def _parsed(path: Path, data: bytes) -> Packed:
+    """The cells of a file's bytes.
+
+    Raises:
+        ValueError: they cannot be read as a file of records, or a later version wrote them.
     """
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(pa.BufferReader(data))
         meta = json.loads((file.metadata.metadata or {})[_META])
         if meta["version"] != VERSION:
             raise ValueError(f"version {meta['version']}, this one reads {VERSION}")
         lines = _completed(file.read(use_threads=False))
         schema = schema_of(scores_in(lines))
         lines = lines.select(schema.names).cast(schema)
-    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
-        said = (str(error).splitlines() or [""])[0]
-        raise ValueError(f"{str(path)!r} is no file of records: {said}") from error
-    origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
+        origins = {run_id: each["origin"] for each in meta["measured"] for run_id in each["cells"]}
+    except (pa.ArrowException, KeyError, ValueError, TypeError, OSError, MemoryError) as error:
+        raise _unusable(path, error) from error
     return Packed(lines, origins)
 
 
@@ -223,44 +290,3 @@ def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
         key = json.dumps(origin)
         found.setdefault(key, {"cells": [], "origin": origin})["cells"].append(run_id)
     return list(found.values())
-
-
-def _line(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
-    """A generation as a line, with its scores by column."""
-    line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
-    for each in fields(StepRecord):
-        line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
-    line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
-    if (came := generation.delivery) is not None:
-        line |= {f"{SERVED}{name}": getattr(came, own) for name, own in _DELIVERY.items()}
-        line[f"{SERVED}proposed"] = int(came.proposed)
-    for column, own in scores.items():
-        line[column] = None if generation.repeat else own.get(generation.prompt_id)
-    return line
-
-
-_DELIVERY = {"s" if each.name == "seconds" else each.name: each.name for each in fields(Delivery)}
-_GENERATION = frozenset(each.name for each in fields(Generation))
-
-
-def _generation(line: Mapping[str, Any]) -> Generation:
-    """Inverts ``_line`` but for the token ids."""
-    names = [each.name for each in fields(StepRecord)]
-    columns = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
-    steps = []
-    for values in columns:
-        step = dict(zip(names, values, strict=True))
-        steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
-    own = {name: value for name, value in line.items() if name in _GENERATION}
-    own |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
-    if line[LISTED[1]]:
-        came = {own: line[f"{SERVED}{name}"] for name, own in _DELIVERY.items()}
-        lists = {name: tuple(came[name]) for name in ("seconds", "tokens")}
-        own["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
-    return Generation(**own)
-
-
-def _column_of(score: str, own: Mapping[str, Scored]) -> str:
-    """The column of a score: of one number a prompt, or of several."""
-    several = any(isinstance(value, Sequence) for value in own.values())
-    return f"{PARTS if several else SCORE}{score}"

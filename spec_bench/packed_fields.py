@@ -79,7 +79,8 @@ pages and verdicts come out the same where `{files.RUNS}` is not there. It holds
 ids. Columns that begin with `{STEP}` are lists with an entry per target call; those that begin with
 `{SERVED}` are there where a server decoded. Where cells were added to a finished job, the baseline
 was timed again beside them: these lines are none of its own speed, and stand below
-`RUN_ID{AGAIN}`, by `sitting`.
+`RUN_ID{AGAIN}`, by `sitting`. The file's metadata holds its SHA-256, taken with
+zeros in its place: a file of which one bit was changed is refused. Other tools need not look at it.
 
 ```python
 records = pandas.read_parquet("results/NAME/{files.RECORDS}")

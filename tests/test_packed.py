@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
 from pathlib import Path
+from random import Random
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from spec_bench import packed, packed_schema
-from spec_bench.packed import UNKNOWN_TOKEN
 from spec_bench.packed_fields import FIELDS
+from spec_bench.packed_lines import UNKNOWN_TOKEN
 from spec_bench.records import Delivery, Generation, StepRecord
 from tests.said import naming
 
@@ -131,6 +134,61 @@ def test_a_file_from_before_there_was_a_field_is_read_without_it(
         packed.write(tmp_path / "r", packed.pack("a", [replace(METERED, repeat=0)], None))
     (found,) = packed.read(tmp_path / "r").generations("a")
     assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))
+
+
+def altered(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def test_no_flipped_bit_is_taken_for_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "records.parquet"
+    packed.write(path, packed.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
+    whole, seeded = path.read_bytes(), Random(0)
+    for bit in sorted(seeded.sample(range(8 * len(whole)), 100)):
+        altered(path, bit)
+        with pytest.raises(ValueError, match=naming(path)) as raised:
+            packed.read(path)
+        assert len(str(raised.value).splitlines()) == 1
+        path.write_bytes(whole)
+    assert packed.read(path).scores("a") == {"f1": {"q/0": 0.5}}
+
+
+def unsealed(path: Path) -> None:
+    """The file as an earlier version would have written it."""
+    table = parquet.read_table(path)
+    own = {key: value for key, value in table.schema.metadata.items() if key == b"spec_bench"}
+    parquet.write_table(table.replace_schema_metadata(own), path)
+
+
+def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path: Path) -> None:
+    path = tmp_path / "name" / "records.parquet"
+    packed.write(path, packed.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
+    whole, before = path.read_bytes(), packed.read(path)
+    unsealed(path)
+    with pytest.raises(ValueError, match=naming(path, "--seal", tmp_path / "name/results.csv")):
+        packed.read(path)
+    packed.seal(path)
+    assert packed.read(path).lines.equals(before.lines) and path.read_bytes() == whole
+    packed.seal(path)
+    assert path.read_bytes() == whole
+    altered(path, 4000)
+    with pytest.raises(ValueError, match=naming(path, "digest")):
+        packed.seal(path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "dangling link", "fifo"])
+def test_what_is_no_file_is_named(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.parquet"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "gone")
+    with pytest.raises(ValueError, match=naming(path)):
+        packed.read(path)
 
 
 @pytest.mark.parametrize(

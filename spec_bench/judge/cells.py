@@ -1,31 +1,31 @@
 """One cell's folder judged, and what was judged put into its row.
 
 ``judge.json`` in the cell's folder holds the columns and, where there is no score, why. It stands
-beside the cell's result, which judging never touches. What each question was rated joins what else
-its answer scored, and the cell's packed records.
+beside the cell's result, which judging never touches. What each question was rated stands there
+too, and joins what else its answer scored in the cell's packed records.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench import cell_files, files, packed
+from spec_bench import cell_files, files, packed, seals
 from spec_bench.judge.cache import Judgements
 from spec_bench.judge.conversation import Conversation, read_conversations
 from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
 from spec_bench.judge.scores import SCORE, Columns, score_columns, score_parts
 from spec_bench.judge.settings import JudgeSettings
+from spec_bench.packed_lines import Scores
 from spec_bench.reasons import Reason, parse_reasons, written_reasons
 from spec_bench.records import CellResult
 
 log = logging.getLogger(__name__)
-FILE = "judge.json"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Judged:
 
     columns: Columns = field(default_factory=dict)
     reason: str = ""
-    scores: packed.Scores = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
 
     def apply(self, row: MutableMapping[str, Any]) -> None:
         """Puts columns and reason into a row of a results file, in place of earlier ones."""
@@ -59,9 +59,13 @@ class Judged:
 
 
 def read_judged(folder: Path) -> Judged | None:
-    """What a cell's folder says; None where it was never judged."""
-    path = folder / FILE
-    return Judged(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    """What a cell's folder says; None where it was never judged.
+
+    Raises:
+        ValueError: the file cannot be used; or another error of reading.
+    """
+    path = folder / files.JUDGED
+    return Judged(**seals.opened(path)) if os.path.lexists(path) else None
 
 
 def judge_folders(folders: list[Path], settings: JudgeSettings, cache: Path) -> list[Judged]:
@@ -126,13 +130,13 @@ def _without(why: str, settings: JudgeSettings) -> Judged:
 
 
 def _write(folder: Path, judged: Judged) -> Judged:
-    """Writes what was judged; an earlier judgement's scores go."""
-    path = folder / files.SCORES
-    before = cell_files.read_scores(path)
-    others = {name: own for name, own in before.items() if not name.startswith(SCORE)}
-    if before != (scores := {**others, **judged.scores}):
-        files.write_json(path, scores)
-        if (own := cell_files.pack_run(folder)) is not None:
-            packed.write(folder / files.RECORDS, own)
-    files.write_json(folder / FILE, asdict(judged))
+    """Writes what was judged; an earlier judgement's scores go.
+
+    Raises:
+        ValueError: the cell's other scores were altered.
+    """
+    scores = cell_files.own_scores(folder)
+    files.write_json(folder / files.JUDGED, seals.sealed(asdict(judged)))
+    if (own := cell_files.pack_run(folder, scores)) is not None:
+        packed.write(folder / files.RECORDS, own)
     return judged

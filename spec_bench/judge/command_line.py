@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,8 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
     folders = [folder for folder in cells if (folder / ANSWERS).is_file()]
     if not folders:
         raise ValueError(f"no cell of {str(path)!r} has {ANSWERS} below {str(results)!r}")
+    if os.path.lexists(files.records_file(path)):
+        packed.check(files.records_file(path))
     judged = dict(
         zip(
             (folder.name for folder in folders),

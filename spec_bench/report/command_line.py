@@ -117,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument(
             "names", nargs="*", metavar="NAME", help="experiments; default: all"
         )
+    made["records"].add_argument(
+        "--seal", action="store_true", help="give files of earlier versions a digest, as they are"
+    )
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
     for name in ("sweep", "export"):
         made[name].add_argument("name", help="an experiment, or a results.csv")

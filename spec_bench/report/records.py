@@ -8,13 +8,15 @@ the same. Nothing else in the report opens either.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from spec_bench import cell_files, files, packed
-from spec_bench.packed import Packed, Scores
+from spec_bench.packed import Packed
+from spec_bench.packed_lines import Scores
 from spec_bench.records import Generation
 
 
@@ -58,10 +60,14 @@ def retimed_of(results: Path, run_id: str) -> list[Generation]:
 
 
 def scores_of(results: Path, run_id: str) -> Scores:
-    """What each answer of a cell scored: a number, or the numbers that a score is made of."""
+    """What each answer of a cell scored: a number, or the numbers that a score is made of.
+
+    Raises:
+        ValueError: its scores, or the file of records, cannot be read or were altered.
+    """
     folder = files.run_folder(files.results_of(results), run_id)
     if (folder / files.GENERATIONS).is_file():
-        return cell_files.read_scores(folder / files.SCORES)
+        return cell_files.read_scores(folder)
     kept = _kept(results)
     return kept.scores(run_id) if kept else {}
 
@@ -73,6 +79,17 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
         return cell_files.read_starts(path)[-1]
     kept = _kept(results)
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
+
+
+def seal(results: Path) -> None:
+    """Gives the file beside a table, if an earlier version wrote it, its digest.
+
+    Raises:
+        ValueError: it cannot be read, or has another digest.
+    """
+    path = files.records_file(results)
+    if os.path.lexists(path):
+        packed.seal(path)
 
 
 def kept_size(results: Path, run_ids: Iterable[str]) -> str:
@@ -88,15 +105,16 @@ def kept_size(results: Path, run_ids: Iterable[str]) -> str:
     lacking = [run_id for run_id in run_ids if run_id not in kept.run_ids]
     size = files.records_file(results).stat().st_size
     text = f"{len(kept.lines)} lines of {len(kept.run_ids)} cells, {size / 2**10:.0f} KiB"
-    return f"{text}; none of {', '.join(lacking)}" if lacking else text
+    more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+    return f"{text}; none of {', '.join(lacking[:6])}{more}" if lacking else text
 
 
 def _kept(results: Path) -> Packed | None:
     """The records beside a table; None where there are none."""
     path = files.records_file(results)
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
-    state = path.stat()
+    state = path.lstat()
     return _read(path, state.st_ino, state.st_mtime_ns)
 
 

@@ -139,13 +139,15 @@ def run_all(options: Namespace) -> None:
 def run_records(options: Namespace) -> None:
     """How much the committed records of each experiment hold, and which cells have none."""
     from spec_bench.report.page.gather import results_file
-    from spec_bench.report.records import kept_size
+    from spec_bench.report.records import kept_size, seal
 
     results = options.results
     files = [results_file(name, results) for name in options.names] or results_files(results)
     if not files:
         raise ValueError(f"no experiment below {str(results)!r}")
     for file in files:
+        if options.seal:
+            seal(file)
         print(f"{file.parent.name}: {kept_size(file, read_rows([file]).run_id)}")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -85,12 +86,19 @@ class Experiment:
         """Checks that a job's final files can be written: better now than after decoding.
 
         Raises:
-            ValueError: a folder takes no file, or the table there takes no more rows.
+            ValueError: a folder takes no file, the table there takes no more rows, or the records
+                beside it are no good and those of some row are nowhere else.
         """
         for folder in (self.csv.parent, self._results / files.RUNS):
             files.check_writable(folder)
-        read_rows(self.csv)
-        read_rows(files.screening_file(self.csv))
+        rows = [*read_rows(files.screening_file(self.csv)), *read_rows(self.csv)]
+        if os.path.lexists(self.records):
+            try:
+                packed.check(self.records)
+            except ValueError:
+                ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
+                if not all(files.run_folder(self._results, each).is_dir() for each in ids):
+                    raise
 
     def note(self, note: JobNote) -> None:
         """Notes a job that has ended, which the next rebuild sees."""
@@ -129,12 +137,15 @@ class Experiment:
                 before = self._records_before() if before is None else before
                 part = before.cell(run_id)
             parts.append(part)
+        if self.records.is_dir():
+            log.warning("%s: a folder; it is now %s", self.records, files.set_aside(self.records))
         packed.write(self.records, packed.joined(parts))
 
     def _records_before(self) -> Packed:
         """The file as it is; one that cannot be read is set aside."""
         try:
-            return packed.read(self.records) if self.records.exists() else packed.joined([])
+            there = os.path.lexists(self.records)
+            return packed.read(self.records) if there else packed.joined([])
         except ValueError as error:
             log.warning("%s; it is now %s", error, files.set_aside(self.records))
             return packed.joined([])

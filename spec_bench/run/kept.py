@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -20,8 +21,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from spec_bench import cell_files, columns, files, lines, packed
-from spec_bench.judge.cells import FILE as JUDGED
+from spec_bench import cell_files, columns, files, lines, packed, seals
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
 from spec_bench.packed import Packed
@@ -29,7 +29,10 @@ from spec_bench.records import CellResult
 from spec_bench.sinks.rows import restored
 
 log = logging.getLogger(__name__)
-_FAULTS = (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, yaml.YAMLError)
+_FAULTS = (
+    *(ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError),
+    yaml.YAMLError,
+)
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,13 @@ class Kept:
         result: the cell's.
         job: the job that finished it.
         measured: size and digest of the generations it was made of; None for an older version.
+        scores: the seal of what its answers scored; None for an older version, and a failed cell.
     """
 
     result: CellResult
     job: str | None
     measured: Mapping[str, Any] | None
-
-
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A result's content with a checksum of it all, which ``read_result`` verifies."""
-    return {**content, "check": files.digest(content)}
+    scores: str | None
 
 
 def measured(path: Path, size: int | None = None) -> dict[str, Any]:
@@ -71,21 +71,17 @@ def read_result(folder: Path) -> Kept | None:
         ValueError: the file cannot be used; the message says why.
     """
     path = folder / files.RESULT
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
-        content = json.loads(path.read_bytes())
-        job, check = content.pop("job"), content.pop("check", None)
-        made_of = content.pop("generations", None)
-        whole = {**content, "job": job, "generations": made_of}
-        if check is not None and check != files.digest(whole):
-            raise ValueError("its check does not fit: it was altered")
+        content = seals.opened(path)
+        job, made_of, scores = content["job"], content.get("generations"), content.get("scores")
         result = restored(content)
         _hold(result, folder.name)
         _result_adapter().validate_json(json.dumps(asdict(result)), strict=True)
     except _FAULTS as error:
         raise ValueError(_said(error)) from error
-    return Kept(result, job, made_of)
+    return Kept(result, job, made_of, scores)
 
 
 def _hold(result: CellResult, run_id: str) -> None:
@@ -122,15 +118,16 @@ def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
         Its generations.
     """
     found = mend_lines(folder)
-    _mend_scores(folder)
     _mend_result(folder)
-    origins = _mend_records(folder, found)
-    _mend_starts(folder, origins)
-    _mend_config(folder, settings)
     try:
         read_judged(folder)
     except _FAULTS as error:
-        _aside(folder / JUDGED, _said(error))
+        _aside(folder / files.JUDGED, _said(error))
+    records = _usable_records(folder)
+    _mend_scores(folder, records)
+    _mend_starts(folder, records)
+    _mend_records(folder, found, records)
+    _mend_config(folder, settings)
     return found
 
 
@@ -159,17 +156,6 @@ def _whole_lines(path: Path, vocabulary: int | None) -> Lines:
     return found
 
 
-def _mend_scores(folder: Path) -> None:
-    """Without the answers' scores the result is made again, from the same answers."""
-    path = folder / files.SCORES
-    try:
-        cell_files.read_scores(path)
-    except ValueError as error:
-        _aside(path, str(error))
-        if (result := folder / files.RESULT).exists():
-            _aside(result, f"its {files.SCORES} is gone")
-
-
 def _mend_result(folder: Path) -> None:
     """Removes a result that cannot be read, or was made of other generations than are here."""
     path = folder / files.RESULT
@@ -190,26 +176,65 @@ def _mend_result(folder: Path) -> None:
         _aside(path, f"it was made of other generations than {files.GENERATIONS} holds")
 
 
-def _mend_records(folder: Path, found: Lines) -> Packed | None:
-    """Packed records of other generations are packed again, when the cell ends or now."""
+def _usable_records(folder: Path) -> Packed | None:
+    """A cell's packed records; None where there are none, or none that can be used."""
     path = folder / files.RECORDS
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
         kept = packed.read(path)
         if set(kept.run_ids) - {folder.name}:
             raise ValueError("it has other runs' records")
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         _aside(path, _said(error))
         return None
-    scores = cell_files.read_scores(folder / files.SCORES)
-    own = packed.pack(folder.name, found.generations, None, scores, cell_files.read_retimed(folder))
-    if (folder / files.RESULT).exists() and not kept.lines.equals(own.lines):
-        if kept.own(folder.name).equals(own.own(folder.name)):  # was killed before repacking
-            packed.write(path, replace(own, origins=kept.origins))
-        else:
-            _aside(path, f"its lines are not those of {files.GENERATIONS}")
     return kept
+
+
+def _mend_scores(folder: Path, records: Packed | None) -> None:
+    """Scores that the result was not made with come back from the records, else are made again.
+
+    They are made again, and the result with them, from the same answers; so are those of an older
+    version, whose result seals none.
+    """
+    path, kept = folder / files.SCORES, read_result(folder)
+    try:
+        scores = cell_files.own_scores(folder)
+    except ValueError as error:
+        why = _said(error.__cause__ or error)
+        if os.path.lexists(path):
+            _aside(path, why)
+        else:
+            log.warning("%s: %s", path, why)
+        judged = read_judged(folder)
+        found = {} if records is None else records.scores(folder.name)
+        own = {k: v for k, v in found.items() if judged is None or k not in judged.columns}
+        if kept is not None and kept.scores == cell_files.scores_seal(own):
+            files.write_json(path, own)
+        elif kept is not None:
+            _aside(folder / files.RESULT, f"its {files.SCORES} is gone")
+        return
+    if kept is None or kept.result.status == "failed" or kept.scores is not None:
+        return
+    if scores or kept.result.metrics.get("quality_signature"):
+        _aside(folder / files.RESULT, f"of an older version, which sealed no {files.SCORES}")
+
+
+def _mend_records(folder: Path, found: Lines, records: Packed | None) -> None:
+    """A finished cell's records are packed again where they are not those of its files."""
+    path = folder / files.RECORDS
+    if not (folder / files.RESULT).exists():
+        return
+    if records is not None:
+        more = cell_files.read_scores(folder), cell_files.read_retimed(folder)
+        own = packed.pack(folder.name, found.generations, None, *more)
+        if records.lines.equals(own.lines):
+            return
+        # Where only later timings are missing, a kill kept them out.
+        if not records.own(folder.name).equals(own.own(folder.name)):
+            _aside(path, f"its lines are not those of {files.GENERATIONS}")
+    if (again := cell_files.pack_run(folder)) is not None:
+        packed.write(path, again)
 
 
 def _mend_starts(folder: Path, kept: Packed | None) -> None:

@@ -20,10 +20,11 @@ from typing import Any, TextIO
 
 import yaml
 
-from spec_bench import cell_files, disk, files, lines, packed
+from spec_bench import cell_files, disk, files, lines, packed, seals
 from spec_bench.judge.cells import read_judged
 from spec_bench.lines import Lines
 from spec_bench.packed import Packed
+from spec_bench.packed_lines import Scores
 from spec_bench.records import CellResult, Generation
 from spec_bench.run import kept
 from spec_bench.run.kept import Kept
@@ -44,6 +45,7 @@ class CellStore:
     def __init__(self, results: Path, run_id: str) -> None:
         self.folder = files.run_folder(results, run_id)
         self._lock: TextIO | None = None
+        self._scores: Scores | None = None  # that this process wrote
 
     @property
     def trace_path(self) -> Path:
@@ -112,9 +114,10 @@ class CellStore:
         """The same once the number of tokens is known."""
         return _by_repeat(kept.mend_lines(self.folder, vocabulary))
 
-    def keep_scores(self, scores: packed.Scores) -> None:
-        """Writes what each prompt's answer scored, by score and prompt id."""
+    def keep_scores(self, scores: Scores) -> None:
+        """Writes what each prompt's answer scored, by score and prompt id; ``finish`` seals it."""
         files.write_json(self.folder / files.SCORES, scores)
+        self._scores = scores
 
     def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         """Writes what a sample of the cell's nodes accepted and could have accepted."""
@@ -134,12 +137,12 @@ class CellStore:
         self.pack()
         made_of = kept.measured(self.folder / files.GENERATIONS)
         said = {**stored(result), "compared": compared, "job": job, "generations": made_of}
-        content = kept.sealed(said)
-        files.write_json(self.folder / files.RESULT, content)
+        said["scores"] = None if self._scores is None else cell_files.scores_seal(self._scores)
+        files.write_json(self.folder / files.RESULT, seals.sealed(said))
 
     def pack(self) -> None:
         """Writes the cell's records as an experiment keeps them, later timings included."""
-        if (own := cell_files.pack_run(self.folder)) is not None:
+        if (own := cell_files.pack_run(self.folder, self._scores)) is not None:
             packed.write(self.folder / files.RECORDS, own)
 
     def records(self) -> Packed | None:
@@ -149,7 +152,8 @@ class CellStore:
         """
         path = self.folder / files.RECORDS
         try:
-            return packed.read(path) if path.exists() else cell_files.pack_run(self.folder)
+            there = os.path.lexists(path)
+            return packed.read(path) if there else cell_files.pack_run(self.folder)
         except ValueError as error:
             log.warning("%s; packed again", error)
             return cell_files.pack_run(self.folder)
@@ -164,7 +168,7 @@ class CellStore:
             return None if own is None else own.result
         try:
             judged = read_judged(self.folder)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OSError) as error:
             log.warning("%s: its judgement is not used: %s", self.folder, error)
             judged = None
         return own.result if judged is None else judged.joined(own.result)
@@ -216,7 +220,7 @@ class FollowerStore(CellStore):
     def _append(self, path: Path, generations: Iterable[Generation]) -> None:
         """Process 0 writes."""
 
-    def keep_scores(self, scores: packed.Scores) -> None:
+    def keep_scores(self, scores: Scores) -> None:
         """Process 0 writes."""
 
     def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from spec_bench.metrics.quality import Bleu
 from spec_bench.records import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.command_line import main
+from spec_bench.report.comparison.command import main as compare
 from spec_bench.report.counts import Records
 from spec_bench.report.records import origin_of, repeats_of, scores_of
 from spec_bench.run.store import CellStore
+from tests.cells import result
 from tests.report.rows import row, write
 from tests.said import naming
 
@@ -165,14 +168,87 @@ def test_records_that_are_written_again_are_read_again(tmp_path: Path) -> None:
         assert repeats_of(table, "cell")[0]["a"].decode_s == seconds
 
 
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 8
+    path.write_bytes(data)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone")
+
+
+DAMAGES = {
+    "a flipped bit": flipped,
+    "a merge mark": lambda path: path.write_text("<<<<<<< HEAD\n"),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "a folder": a_folder,
+    "a dangling link": a_dangling_link,
+    "no digest": lambda path: path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha255:")),
+}
+READERS: dict[str, Callable[[Path], int]] = {
+    "report": lambda table: main([str(table)]),
+    "records": lambda table: main(["records", "--results", str(table.parents[1])]),
+    "export": lambda table: main(["export", str(table)]),
+    "sweep": lambda table: main(["sweep", str(table)]),
+    "compare": lambda table: compare([str(table), str(table)]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("reader", READERS)
 def test_records_that_cannot_be_read_are_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reader: str, damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path, "mine", row("sd", "2"))
-    files.write_text(tmp_path / "mine" / files.RECORDS, "<<<<<<< HEAD\n")
-    assert main([str(tmp_path / "mine" / files.RESULTS)]) == 2
+    table = files.results_file(tmp_path, "mine")
+    cells = [row("ar", run_id="base"), row("sd", "2", run_id="cell", rouge2=0.25)]
+    write(tmp_path, "mine", *cells)
+    parts = [packed.pack(name, DONE, ORIGIN, SCORES) for name in ("base", "cell")]
+    packed.write(files.records_file(table), packed.joined(parts))
+    DAMAGES[damage](files.records_file(table))
+    assert READERS[reader](table) == 2
     said = capsys.readouterr().err
     assert re.match(naming(files.RECORDS), said) and len(said.splitlines()) == 1
+
+
+def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = files.results_file(tmp_path, "mine")
+    write(tmp_path, "mine", row("sd", "2", run_id="cell"))
+    packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
+    lines = packed.read(files.records_file(table)).lines
+    DAMAGES["no digest"](files.records_file(table))
+    assert main(["export", str(table)]) == 2
+    named = re.search(r"python -m spec_bench\.report (.*)", capsys.readouterr().err)
+    assert named and main(named[1].split()) == 0
+    assert packed.read(files.records_file(table)).lines.equals(lines)
+    assert main(["export", str(table)]) == 0
+
+
+@pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
+def test_scores_that_a_cells_result_was_not_made_with_are_one_line_and_status_2(
+    scores: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "mine", row("sd", "2", run_id="cell"))
+    store = CellStore(tmp_path, "cell")
+    store.describe({}, ORIGIN)
+    store.append(DONE)
+    store.keep_scores(SCORES)
+    store.finish(result("cell"), "job")
+    assert main(["export", "mine", "--results", str(tmp_path)]) == 0
+    path = store.folder / files.SCORES
+    path.unlink() if scores is None else path.write_text(scores)
+    assert main(["export", "mine", "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
 
 
 def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(

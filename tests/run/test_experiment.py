@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from spec_bench.run.store import CellStore
 from spec_bench.sinks.csv import merge_csv
 from tests import warm
 from tests.cells import result
+from tests.said import naming
 
 
 def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> None:
@@ -148,6 +150,34 @@ def test_records_that_cannot_be_read_are_made_again_or_set_aside(
     assert (kept / "records.parquet.bad-1").read_bytes() == b"half"
     said = [each.getMessage() for each in caplog.records]
     assert any(str(mine) in each for each in said) and any(str(kept) in each for each in said)
+
+
+def test_a_job_does_not_begin_where_it_would_lose_the_only_records_of_a_row(
+    tmp_path: Path,
+) -> None:
+    for number, run_id in enumerate("ab"):
+        end(tmp_path, number, run_id)
+    path, mine = tmp_path / "name" / "records.parquet", Experiment(tmp_path, "name")
+    whole = path.read_bytes()
+    for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
+        path.write_bytes(bad)
+        mine.check_places()
+    shutil.rmtree(CellStore(tmp_path, "b").folder)
+    for bad in (whole[:-9], whole.replace(b"sha256:", b"sha255:")):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=naming(path)):
+            mine.check_places()
+    path.write_bytes(whole)
+    mine.check_places()
+
+
+def test_a_folder_where_the_records_belong_is_set_aside(tmp_path: Path) -> None:
+    end(tmp_path, 0, "a")
+    path = tmp_path / "name" / "records.parquet"
+    path.unlink()
+    path.mkdir()
+    end(tmp_path, 1, "b")
+    assert recorded(tmp_path) == [("a", ["0"]), ("b", ["1"])]
 
 
 def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_the_end(

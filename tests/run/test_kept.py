@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench import cell_files, columns, files, lines
+from spec_bench import cell_files, columns, files, lines, packed, seals
 from spec_bench.records import Generation, StepRecord
 from spec_bench.run.experiment import Experiment, JobNote
 from spec_bench.run.identity import job_id
@@ -282,16 +282,109 @@ def test_provenance_that_is_no_good_comes_back_from_the_records(
     assert json.loads(path.read_text()) == [{"revision": "0123", "host": "h"}]
 
 
-@pytest.mark.parametrize("change", [*NAMED[:7], pytest.param(changed(bleu={"0": "x"}), id="text")])
-def test_scores_that_are_no_good_are_made_again_from_the_same_answers(
+SCORED = {"bleu": dict.fromkeys(IDS, 0.5)}
+SCORES = [
+    pytest.param(changed(bleu=own), id=name)
+    for name, own in {
+        "a text": {"0": "x"},
+        "another number": {**SCORED["bleu"], "1": 0.25},
+        "not finite": {**SCORED["bleu"], "1": float("nan")},
+        "past a float": {**SCORED["bleu"], "1": 10**400},
+        "a prompt less": {"0": 0.5, "1": 0.5},
+    }.items()
+]
+SCORES.append(pytest.param(lambda data: b"{}", id="nothing"))
+SCORES.append(pytest.param(lambda data: data.replace(b"bleu", b"rouge2"), id="another score"))
+
+
+@pytest.mark.parametrize("change", [*NAMED, *SCORES])
+def test_scores_that_the_result_was_not_made_with_come_back_from_the_records(
     store: CellStore, caplog: pytest.LogCaptureFixture, change: Change
 ) -> None:
-    path = store.folder / files.SCORES
+    path, records = store.folder / files.SCORES, store.folder / files.RECORDS
+    whole, packed_before = path.read_bytes(), records.read_bytes()
     bad = damage(path, change)
     assert store.records() is not None
     done, said = mended(store, caplog)
-    assert (done, len(said), aside(path), store.complete()) == (IDS, 2, bad, False)
+    assert (done, len(said), aside(path), store.complete()) == (IDS, 1, bad, True)
+    assert (path.read_bytes(), records.read_bytes()) == (whole, packed_before)
+    assert mended(store, caplog) == (IDS, [])
+
+
+@pytest.mark.parametrize("kind", ["gone", "folder", "dangling link"])
+def test_scores_in_whose_place_is_no_file_come_back_too(
+    store: CellStore, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    path = store.folder / files.SCORES
+    whole = path.read_bytes()
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "gone":
+        path.symlink_to("nowhere")
+    done, said = mended(store, caplog)
+    assert (done, len(said), store.complete()) == (IDS, 1, True)
+    assert path.read_bytes() == whole and str(path) in said[0]
+
+
+def test_swapped_scores_of_two_cells_go_back_to_where_they_belong(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = []
+    for name, score in (("a", 0.25), ("b", 0.75)):
+        stores.append(cell(tmp_path, name))
+        stores[-1].keep_scores({"bleu": dict.fromkeys(IDS, score)})
+        stores[-1].finish(result(name, {"mbsu": 1.5, "prompts": 3}), "job")
+    paths = [each.folder / files.SCORES for each in stores]
+    before = [path.read_bytes() for path in paths]
+    for path, other in zip(paths, reversed(before), strict=True):
+        path.write_bytes(other)
+    for each in stores:
+        assert mended(each, caplog)[0] == IDS and each.complete()
+    assert [path.read_bytes() for path in paths] == before
+
+
+def test_scores_without_good_records_are_made_again_from_the_same_answers(
+    store: CellStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(store.folder / files.SCORES, changed(bleu=dict.fromkeys(IDS, 0.75)))
+    damage(store.folder / files.RECORDS, ANY["half"])
+    done, said = mended(store, caplog)
+    assert (done, len(said), store.complete()) == (IDS, 3, False)
     assert (store.folder / f"{files.RESULT}.bad-1").exists()
+
+
+def test_scores_that_an_earlier_version_did_not_seal_are_made_again(
+    store: CellStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def before(data: bytes) -> bytes:
+        content = json.loads(data)
+        del content["check"], content["scores"]
+        return json.dumps(seals.sealed(content)).encode()
+
+    damage(store.folder / files.RESULT, before)
+    done, said = mended(store, caplog)
+    assert (done, len(said), store.complete()) == (IDS, 1, False)
+
+
+def test_altered_judgements_are_not_taken(
+    store: CellStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, rated = store.folder / files.JUDGED, {"columns": {"judge_score": 7.0}, "reason": ""}
+    scores = {"judge_score": {"0": [7.0, 1]}}
+    files.write_json(path, seals.sealed({**rated, "scores": scores}))
+    store.pack()
+    judged = store.result()
+    assert judged is not None and judged.metrics["judge_score"] == 7.0
+    assert mended(store, caplog) == (IDS, [])
+    records = store.records()
+    assert records is not None and records.scores("0123") == {**SCORED, **scores}
+    damage(path, lambda data: data.replace(b"7.0", b"9.0"))
+    assert "judge_score" not in getattr(store.result(), "metrics", {})
+    mended(store, caplog)
+    records = store.records()
+    assert (store.folder / f"{files.JUDGED}.bad-1").exists()
+    assert records is not None and records.scores("0123") == SCORED
 
 
 @pytest.mark.parametrize("change", [*NAMED, pytest.param(lambda data: b"seed: 1\n", id="other")])
@@ -359,6 +452,27 @@ def untimed(results: Path) -> list[dict[str, str]]:
     timed = {name for each in columns.of_kind("time", "energy", "memory") for name in each.names}
     timed |= {"load_average", "clock_mhz", "stalls", "reason", "baseline"}
     return [{k: v for k, v in row.items() if k not in timed} for row in rows_of(results)]
+
+
+def test_a_job_over_altered_scores_ends_with_what_the_answers_scored(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    before = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    rows, table = untimed(results), files.records_file(files.results_file(results, "default"))
+    kept = packed.read(table)
+    folders = [files.run_folder(results, each.run_id) for each in before]
+    scores = [(folder / files.SCORES).read_bytes() for folder in folders]
+    for folder in folders:
+        own = json.loads((folder / files.SCORES).read_bytes())
+        other = {name: dict.fromkeys(each, 0.9) for name, each in own.items()}
+        (folder / files.SCORES).write_text(json.dumps(other))
+    damage(folders[1] / files.RECORDS, ANY["half"])
+    again = run_job("cells=[sd:3]", "warmup=0", "prompts=2")
+    assert [each.status for each in again] == ["complete"] * 2
+    assert [(folder / files.SCORES).read_bytes() for folder in folders] == scores
+    assert packed.read(table).lines.equals(kept.lines)
+    assert untimed(results) == rows
 
 
 @pytest.mark.parametrize("name", [files.GENERATIONS, files.RESULT])
