@@ -110,9 +110,7 @@ def plan_job(
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
-        state, left = ("unknown", prompts * settings.repeats) if settings.unread else state_of(
-            store, prompts, settings.repeats
-        )
+        state, left = _state(settings, store, prompts)
         rate = find_rate(_wanted(settings, cell, pair), measured, published)
         hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
         planned.append(
@@ -128,6 +126,13 @@ def plan_job(
             )
         )
     return planned
+
+
+def _state(settings: JobSettings, store: CellStore, prompts: int) -> tuple[State, int]:
+    """What a cell's folder holds, and the prompts it lacks, as far as they can be known."""
+    if settings.unread:
+        return "unknown", prompts * settings.repeats
+    return state_of(store, prompts, settings.repeats)
 
 
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:

@@ -22,9 +22,7 @@ _OPEN = ("missing", "partial", "unknown")
 _unread: set[str] = set()  # sources that a job before could not read: the next need not try
 
 
-def plan(
-    asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]
-) -> list[PlannedCell]:
+def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
     """What a job would do; loads and decodes nothing.
 
     Args:

@@ -1,4 +1,4 @@
-"""Positions that a job's prompts and answers may take, by the models' configs: no weights are read."""
+"""Positions that prompts and answers may take, by the models' configs: no weights are read."""
 
 from __future__ import annotations
 

@@ -262,7 +262,11 @@ def device_of(engine: EngineSettings) -> str:
 
 
 def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those after the first one's; without a task stand-ins.
+    """The examples of a search's second stage: those after the first one's.
+
+    Args:
+        asked: checked settings.
+        task: whose; None: stand-ins for data that are not here.
 
     Raises:
         ValueError: there are none.

@@ -46,5 +46,4 @@ def test_a_long_article_is_refused_by_tokenizer_and_configs_of_a_hub_without_wei
     assert done.returncode == 2, done.stderr
     said = naming("'7'", "someone/", 256, "task.overlong=skip", "task.overlong=truncate")
 
-
     assert re.search(said, done.stderr.splitlines()[-1])

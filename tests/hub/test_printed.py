@@ -73,8 +73,7 @@ def test_cfg_job_shows_the_first_job_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_lists_and_quoted_texts_are_no_sweep() -> None:
-    given = ["x", "-m", "cells=[sd:3,rsd_s:4x3]", "task.template='a, b'", "seed=2,1", "--cfg", "job"]
-    assert shown_resolved(given) == [
-        "x", "cells=[sd:3,rsd_s:4x3]", "task.template='a, b'", "seed=2", "--cfg", "job", "--resolve",
-    ]  # fmt: skip
+    listed = ["cells=[sd:3,rsd_s:4x3]", "task.template='a, b'"]
+    given = ["x", "-m", *listed, "seed=2,1", "--cfg", "job"]
+    assert shown_resolved(given) == ["x", *listed, "seed=2", "--cfg", "job", "--resolve"]
     assert shown_resolved(given[:5]) == given[:5]

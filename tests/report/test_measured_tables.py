@@ -75,6 +75,16 @@ def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path: Path) -> 
         assert run == f"python -m spec_bench rsd=exp1 {models}"
 
 
+def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
+    tmp_path: Path,
+) -> None:
+    own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
+    write(tmp_path, "rsd-exp1", row("sd", "2", **own), row("sd", "3", **own))
+    notes = [each for each in measured_table("rsd/1", tmp_path).notes if "too long" in each]
+    assert len(notes) == 1
+    assert "XSum on llama2_7b: 3 prompts left out" in notes[0]
+
+
 def test_a_failed_cell_says_why_and_is_still_missing(tmp_path: Path) -> None:
     failed = row("sd", "2", status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
     write(tmp_path, "rsd-exp1", failed, row("ar", "-", block_efficiency=1.0))
@@ -340,7 +350,7 @@ def test_list_counts_cells_and_names_the_missing_command(
     assert main(["list", "rsd", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1/33 cells: llama2_7b" in out
-    assert "rsd=exp1 pair=llama2_chat_7b,llama2_chat_13b,llama2_chat_70b engine=cuda task=xsum" in out
+    assert "pair=llama2_chat_7b,llama2_chat_13b,llama2_chat_70b engine=cuda task=xsum" in out
     assert "table rsd/54" in out and "figure rsd/9" in out
     assert "python -m spec_bench.audit.bernoulli" in out
     assert main(["list", "--results", str(tmp_path)]) == 0

@@ -81,7 +81,10 @@ def test_a_budget_that_there_is_not_is_refused_by_name(word: str, message: str) 
     [
         (
             "budget=7",
-            ["budget=7: trees of exactly 7 nodes: sd 1; none of spectr, rsd_c, rsd_s: nearest 6 and 8"],
+            [
+                "budget=7: trees of exactly 7 nodes: sd 1; none of spectr, rsd_c, rsd_s: "
+                "nearest 6 and 8"
+            ],
         ),
         (
             "budget=[3,6,8]",

@@ -42,7 +42,9 @@ def test_the_refusal_names_the_ways_out_and_needs_no_weights(
     run_job: RunJob, rows: Path, family: Path, tmp_path: Path
 ) -> None:
     for name in ("target", "draft"):
-        shutil.copytree(family / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetens*"))
+        shutil.copytree(
+            family / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetens*")
+        )
     pair = [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
     ways = ("task.overlong=skip", "task.overlong=truncate", "generation.max_new_tokens")
     with pytest.raises(ValueError, match=naming("2 of 4 prompts", "3 tree levels", *ways)):
