@@ -255,16 +255,19 @@ tiny-heads: $(STAMP) $(PROMPTS)
 		optimiser.epochs=1 \
 		out=spec_bench/embedded/heads/eagle1
 
-# ReDrafter on one pair, from its heads' training (two and four blocks; the grid of 15 with and 15
-# without the recurrence; Medusa's) to its tables and figures:
+# ReDrafter on one pair, from its heads' training (two blocks and as many as Table 1's heads have; the
+# grid of 15 with and 15 without the recurrence; Medusa's) to its tables and figures:
 #   make redrafter-all PAIR=vicuna_7b CHATS=sharegpt.json WITH=engine=cuda
 PAIR  ?= vicuna_7b
 CHATS ?= sharegpt.json
 OF_PAIR = pair=$(PAIR) $(WITH)
+BLOCKS_usual      := 2,4
+BLOCKS_vicuna_13b := 2,5
 
 redrafter-heads: $(STAMP)
 	$(TRAIN) head=medusa name=medusa_$(PAIR) data.path=$(CHATS) $(OF_PAIR)
-	$(TRAIN) -m training=redrafter data.path=$(CHATS) $(OF_PAIR)
+	$(TRAIN) -m training=redrafter data.path=$(CHATS) $(OF_PAIR) \
+		head.blocks=$(or $(BLOCKS_$(PAIR)),$(BLOCKS_usual))
 	$(TRAIN) -m training=redrafter_grid data.path=$(CHATS) $(OF_PAIR)
 	$(BIN)/python -m spec_bench.train.collect results/train/medusa_$(PAIR) \
 		results/train/redrafter_$(PAIR)_blocks* results/train/redrafter_$(PAIR)_grid \

@@ -38,6 +38,7 @@ NODES = "nodes.json"
 RESULT = "result.json"
 JUDGED = "judge.json"
 TRACE = "trace.txt"
+ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
@@ -112,17 +113,19 @@ def training_of(heads: Path) -> str | None:
     return heads.parent.name if ours else None
 
 
-def training_command(kind: str, pair: str, name: str) -> str:
+def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
     """What trains a pair's heads to where the pair looks for them.
 
     Args:
         kind: of the heads.
         pair: its name.
         name: of the training; one that ends in ``_blocks4`` is of four residual blocks.
+        on_gpu: whether it needs one.
     """
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
-    where = f"head={kind}{size} pair={pair} name={name} data.path=sharegpt.json"
+    engine = f" {ON_GPU}" if on_gpu else ""
+    where = f"head={kind}{size} pair={pair}{engine} name={name} data.path=sharegpt.json"
     return f"python -m spec_bench.train {where}"
 
 

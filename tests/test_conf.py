@@ -6,13 +6,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from spec_bench.configs import conf_dir, experiments_dir
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
+from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.published import FILE, read_published, side_by_side
+from spec_bench.report.pairs import written
+from spec_bench.report.paper import load_paper, paper_names, read_recipe
 from spec_bench.run.cells import Cell, build_cells, load_decoder
 from spec_bench.run.compose import register
 from spec_bench.run.model_files import EMBEDDED, model_path
@@ -178,12 +182,39 @@ def test_figure_6s_cells_draft_with_heads_alone() -> None:
     assert {cell.drafts for cell in cells_of("redrafter=batches")} == {0}
 
 
-def test_the_trained_heads_are_where_their_pair_looks_for_them() -> None:
-    for pair in ("vicuna_7b", "vicuna_13b"):
-        training = composed("training=redrafter", f"pair={pair}", "head.blocks=4", config="train")
-        heads = composed(f"pair={pair}").pair.heads.redrafter
-        assert f"{training.results}/{training.name}/heads" == heads
-        assert training.head.name == "redrafter"
+@pytest.mark.parametrize(("pair", "hidden", "blocks"), [
+    ("vicuna_7b", 4096, 4),
+    ("vicuna_13b", 5120, 5),
+])  # fmt: skip
+def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_table_1(
+    pair: str, hidden: int, blocks: int
+) -> None:
+    given = ("training=redrafter", f"pair={pair}", f"head.blocks={blocks}")
+    training = composed(*given, config="train")
+    config = composed(f"pair={pair}").pair
+    assert f"{training.results}/{training.name}/heads" == config.heads.redrafter
+    assert training.head.name == "redrafter"
+    rows = read_published(experiments_dir() / "redrafter" / FILE)
+    printed = {
+        row["value"]
+        for row in rows
+        if (row["target"], row["metric"]) == (config.paper.target, "drafter_size")
+        and row["decoder"] == "redrafter"
+    }
+    with torch.device("meta"):
+        head = RecurrentHead(RecurrentShape(hidden, 32000, blocks))
+    assert {written(sum(each.numel() for each in head.parameters()))} == printed
+
+
+def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds() -> None:
+    for paper in paper_names():
+        for item in load_paper(paper).of_kind("table"):
+            numbers = load_paper(paper).numbers_of(item.number)
+            seeds = {
+                str(read_recipe(each)["hydra"]["sweeper"]["params"].get("seed", "0"))
+                for each in item.recipes
+            }
+            assert (seeds == {"0,1,2"}) == any(row["plus_minus"] for row in numbers), item.name
 
 
 @pytest.mark.parametrize(

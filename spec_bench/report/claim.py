@@ -115,6 +115,8 @@ class Claim(_Strict):
         counted: the columns are counts without an interval.
         against: a part of the left cell's shorthand that stands in for the right side's count.
         recorded: only where the prompts' records are there.
+        rounds: the cells are of jobs of their own; their times are compared where every job was run
+            under two seeds or more, and what such rounds differ by is in the interval.
         expect: ``ahead``: left is better, as the column's direction has it; ``more``, ``less``;
             ``rising``: more at the end of ``steps`` than at the start, and less at no step;
             ``open``: nothing is decided.
@@ -149,6 +151,7 @@ class Claim(_Strict):
     counted: bool = False
     against: str = ""
     recorded: bool = False
+    rounds: bool = False
     expect: Expect = "ahead"
     within: float | str | None = None
     at_least: float | None = None

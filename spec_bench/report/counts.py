@@ -21,6 +21,7 @@ from spec_bench.records import Generation
 from spec_bench.report.records import repeats_of, retimed_of, scores_of
 from spec_bench.report.rows import Row
 
+_FEWEST_ROUNDS = 2  # one tells nothing of what rounds differ by
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Timings = dict[str, dict[str, tuple[float, ...]]]
@@ -135,6 +136,40 @@ class Records:
             for seed, repeats in found
             for number, counts in enumerate(repeats)
         }
+
+
+class Rounds(Records):
+    """Records of which seconds of different jobs may be compared, round by round.
+
+    A round is every job once, under a seed of its own, on one machine. What that machine did
+    between two jobs is in each round's difference, and rounds differ by it: an interval over
+    prompts and rounds holds it, one over the prompts of a single round does not.
+
+    Args:
+        records: what is known so far is shared with these.
+    """
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records._results)
+        self._cells = records._cells
+
+    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+        """The counts that one sitting measured; else those of at least two rounds, by seed.
+
+        A prompt's repeats are of one job, and so are summed.
+        """
+        timed = super().in_turn(rows, name)
+        if timed and any(timed[0].values()):
+            return timed
+        cells = [self._rounds(row, name) for row in rows]
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        if len(seeds) < _FEWEST_ROUNDS:
+            return None
+        return [{seed: cell[seed] for seed in seeds} for cell in cells]
+
+    def _rounds(self, row: Row, name: str) -> dict[str, Counts]:
+        found = {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
+        return {seed: counts for seed, counts in found.items() if counts is not None}
 
 
 def _runs(row: Row) -> list[tuple[str, str]]:

@@ -51,6 +51,11 @@ def pair_configs() -> dict[str, PairConfig]:
     return {path.stem: _config(path) for path in paths}
 
 
+def is_embedded(config: PairConfig) -> bool:
+    """Whether a pair is one of those that ship."""
+    return config.target.startswith(_EMBEDDED)
+
+
 @functools.cache
 def pair_of(target: str, draft: str) -> str | None:
     """The config of a paper's pair; None where there is none."""

@@ -21,12 +21,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench import disk, files, signals
-from spec_bench.configs import conf_dir, experiments_dir
+from spec_bench.configs import conf_dir
 from spec_bench.engine import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records import CellResult
-from spec_bench.run.budgets import LISTS
+from spec_bench.run.budgets import LISTS, said_of_budgets
 from spec_bench.run.cells import DecoderLoader, load_decoder
 from spec_bench.run.compose import (
     CHATTY,
@@ -37,8 +37,7 @@ from spec_bench.run.compose import (
     shown_resolved,
 )
 from spec_bench.run.config import RunSettings, check_settings
-from spec_bench.run.confirm import confirming, planned_confirmation
-from spec_bench.run.engine_settings import placed
+from spec_bench.run.confirm import confirming
 from spec_bench.run.experiment import Experiment, Tables
 from spec_bench.run.launch import (
     JobError,
@@ -52,11 +51,10 @@ from spec_bench.run.launch import (
 )
 from spec_bench.run.outcome import feed, note_of
 from spec_bench.run.pair import with_own_name
-from spec_bench.run.plan import PlannedCell, plan_arguments, plan_job
+from spec_bench.run.plan import PlannedCell, plan_arguments
 from spec_bench.run.plan_table import print_plan
-from spec_bench.run.rates import known_rates
-from spec_bench.run.settings import JobSettings, build_settings, device_of
-from spec_bench.run.store import CellStore
+from spec_bench.run.planner import plan
+from spec_bench.run.settings import JobSettings, build_settings
 from spec_bench.sinks.console import print_table
 from spec_bench.sinks.settings import build_sinks
 from spec_bench.sinks.sink import Sink
@@ -77,9 +75,12 @@ def main() -> None:
     _statuses.clear()
     _planned.clear()
     try:
-        sys.argv = shown_resolved(recipe_arguments(plan_arguments(sys.argv)))
+        asked = sys.argv
+        sys.argv = shown_resolved(recipe_arguments(plan_arguments(asked)))
     except ValueError as error:
         sys.exit(_complain(error))
+    for line in said_of_budgets(asked):
+        print(line, file=sys.stderr)
     register()
     register_resolvers()
     offer_devices()
@@ -132,7 +133,7 @@ def _job(config: DictConfig) -> int:
             enter_folder()
         asked = _asked(config)
         if asked.plan:
-            _planned.extend(plan(asked))
+            _planned.extend(plan(asked, *_configs()))
             return 0
         if not _in_main:
             claim_gpus(with_own_name(asked.pair, folders_here()), asked.engine)
@@ -223,28 +224,6 @@ def run_job_of(settings: JobSettings) -> list[CellResult]:
             from spec_bench.run.job import run_job
 
     return run_job(settings)
-
-
-def plan(asked: RunSettings) -> list[PlannedCell]:
-    """What a job would do; loads and decodes nothing.
-
-    Raises:
-        ValueError: settings that cannot be right.
-    """
-    # The machine that plans a sweep need not have the device it will run on.
-    engine = placed(asked.engine, asked.pair.target)
-    here = replace(asked, engine=replace(engine, device="cpu"))
-    settings = build_settings(here, *_configs()).pinned(fetch=False)
-    settings = replace(settings, device=device_of(engine))
-    measured, published = known_rates(settings.results, experiments_dir())
-    pair = with_own_name(asked.pair, folders_here())
-    known = (pair, engine, measured, published)
-    planned = plan_job(settings, *known)
-    if any(cell.state in ("missing", "partial") for cell in planned):
-        return [*planned, *planned_confirmation(settings, planned)]
-    found = [CellStore(settings.results, cell.run_id).result() for cell in planned]
-    second = confirming(settings, [result for result in found if result is not None])
-    return [*planned, *(plan_job(second, *known) if second else [])]
 
 
 def _asked(config: DictConfig) -> RunSettings:

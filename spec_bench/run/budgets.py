@@ -10,6 +10,7 @@ quoted on the way in.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hydra.core.config_store import ConfigStore
@@ -20,6 +21,7 @@ LISTS = ("budget", "length")  # config groups that allow several choices at once
 _ASKED = re.compile(rf"([+]{{0,2}})({'|'.join(LISTS)})=(.*)", re.S)
 _WORD = re.compile(r"[^\[\],'\"\s]+")
 _MOST = 256
+_DECODERS = ("sd", "spectr", "rsd_c", "rsd_s")
 
 
 def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
@@ -49,6 +51,42 @@ def _quoted(argument: str) -> str:
     return f"{found[1]}{group}=" + _WORD.sub(quoted, found[3].replace("'", "").replace('"', ""))
 
 
+def said_of_budgets(arguments: Sequence[str]) -> list[str]:
+    """A line for each budget on a command line whose trees are enumerated: what there are."""
+    asked = [found for each in arguments if (found := _ASKED.fullmatch(each))]
+    words = (word for found in asked if found[2] == "budget" for word in _WORD.findall(found[3]))
+    numbers = dict.fromkeys(int(word) for word in words if word.isdecimal())
+    return [_said(number) for number in numbers if number not in _in_files("budget")]
+
+
+def _said(nodes: int) -> str:
+    """How many trees of exactly so many nodes each decoder has; the nearest sizes where none."""
+    counts = _counts(nodes)
+    told = ", ".join(f"{decoder} {counts[decoder]}" for decoder in _DECODERS if counts[decoder])
+    lacking: dict[str, list[str]] = {}
+    for decoder in _DECODERS:
+        if not counts[decoder]:
+            lacking.setdefault(_nearest(decoder, nodes), []).append(decoder)
+    none = (f"; none of {', '.join(own)}: nearest {near}" for near, own in lacking.items())
+    return f"budget={nodes}: trees of exactly {nodes} nodes: {told}{''.join(none)}"
+
+
+def _nearest(decoder: str, nodes: int) -> str:
+    """The next smaller and the next larger number of nodes of which a decoder has trees."""
+    ways = (range(nodes - 1, 1, -1), range(nodes + 1, _MOST + 1))
+    found = (next((n for n in way if _counts(n)[decoder]), None) for way in ways)
+    return " and ".join(str(each) for each in found if each is not None)
+
+
+def _counts(nodes: int) -> Counter[str]:
+    return Counter(cell.partition(":")[0] for cell in trees_of(nodes))
+
+
+def _in_files(group: str) -> list[int]:
+    """The numbers that have a file."""
+    return sorted(int(file.stem) for folder in conf_dirs() for file in folder.glob(f"{group}/*"))
+
+
 def _offered(group: str, word: str) -> int:
     """The number that a word states, once there is a config of it."""
     if not word.isdecimal():
@@ -59,7 +97,7 @@ def _offered(group: str, word: str) -> int:
 
 def _offer(group: str, number: int) -> None:
     """Makes sure that there is a config of that number."""
-    known = sorted(int(file.stem) for folder in conf_dirs() for file in folder.glob(f"{group}/*"))
+    known = _in_files(group)
     if number in known:
         return
     if group != "budget":

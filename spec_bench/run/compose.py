@@ -20,6 +20,7 @@ from traceback import walk_tb
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -75,10 +76,28 @@ def _check_single(arguments: Sequence[str]) -> None:
 
 
 def shown_resolved(arguments: Sequence[str]) -> list[str]:
-    """The command line with which ``--cfg job`` shows interpolations resolved."""
+    """The command line with which ``--cfg job`` shows a job, of a sweep the first one, resolved.
+
+    Hydra would refuse ``-m`` beside it, and several values without ``-m``.
+    """
     asked = " ".join(arguments).replace("=", " ")
-    shown = any(f"{flag} job" in asked for flag in ("--cfg", "-c"))
-    return [*arguments, *(["--resolve"] if shown and "--resolve" not in arguments else [])]
+    if not any(f"{flag} job" in asked for flag in ("--cfg", "-c")):
+        return list(arguments)
+    shown = [_first_choice(each) for each in arguments if each not in ("-m", "--multirun")]
+    return [*shown, *(["--resolve"] if "--resolve" not in arguments else [])]
+
+
+def _first_choice(argument: str) -> str:
+    """A setting with the first of its values; any other argument as it is."""
+    if argument.startswith("-") or "=" not in argument:
+        return argument
+    try:
+        (override,) = OverridesParser.create().parse_overrides([argument])
+    except OverrideParseException:
+        return argument  # Hydra reads it again and says what is wrong
+    if not override.is_sweep_override():
+        return argument
+    return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
 
 
 def register() -> None:

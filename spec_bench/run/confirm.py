@@ -17,7 +17,7 @@ from spec_bench.records import CellResult
 from spec_bench.run.cells import BASELINE
 from spec_bench.run.config import ConfirmSettings
 from spec_bench.run.identity import run_id
-from spec_bench.run.plan import PlannedCell
+from spec_bench.run.plan import PlannedCell, State
 from spec_bench.run.settings import JobSettings
 
 log = logging.getLogger(__name__)
@@ -99,4 +99,5 @@ def _again(cell: PlannedCell, windows: int, max_new_tokens: int) -> PlannedCell:
     hours = None
     if cell.rate is not None and gpus is not None:
         hours = windows * max_new_tokens / cell.rate.tokens_per_s / 3600 * max(1, gpus)
-    return replace(cell, state="missing", prompts=windows, left=windows, device_hours=hours)
+    state: State = "unknown" if cell.state == "unknown" else "missing"
+    return replace(cell, state=state, prompts=windows, left=windows, device_hours=hours)

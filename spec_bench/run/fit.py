@@ -72,7 +72,7 @@ def check_fit(cell: Cell, pair: Pair) -> None:
     if name is not None and not Path(pair.heads[kind]).is_dir():
         raise ValueError(
             f"{cell.title} uses {kind} heads, which nobody published for {pair.name}; train them: "
-            f"{training_command(kind, pair.name, name)}"
+            f"{training_command(kind, pair.name, name, not pair.target.startswith(EMBEDDED))}"
         )
     if pair.heads[kind].startswith(EMBEDDED) and not pair.target.startswith(EMBEDDED):
         raise ValueError(

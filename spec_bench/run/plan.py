@@ -27,7 +27,7 @@ from spec_bench.run.settings import JobSettings
 from spec_bench.run.store import CellStore
 from spec_bench.tasks import RandomPrompts
 
-State = Literal["complete", "partial", "failed", "missing"]
+State = Literal["complete", "partial", "failed", "missing", "unknown"]
 _GIB = 2**30
 
 
@@ -66,7 +66,7 @@ class PlannedCell:
     Attributes:
         run_id: names its folder.
         facts: what it is.
-        state: what is on disk.
+        state: what is on disk; unknown without the data, whose texts are part of a run id.
         prompts: how many there are, each repeat counted.
         left: how many are not decoded yet.
         rate: tokens per second; None if unknown.
@@ -110,7 +110,7 @@ def plan_job(
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
-        state, left = state_of(store, prompts, settings.repeats)
+        state, left = _state(settings, store, prompts)
         rate = find_rate(_wanted(settings, cell, pair), measured, published)
         hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
         planned.append(
@@ -128,6 +128,13 @@ def plan_job(
     return planned
 
 
+def _state(settings: JobSettings, store: CellStore, prompts: int) -> tuple[State, int]:
+    """What a cell's folder holds, and the prompts it lacks, as far as they can be known."""
+    if settings.unread:
+        return "unknown", prompts * settings.repeats
+    return state_of(store, prompts, settings.repeats)
+
+
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
     """What a cell's folder holds, and the prompts it lacks in all repeats; reads only."""
     path = store.folder / files.GENERATIONS
@@ -141,13 +148,13 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
     return ("partial" if done or result is not None else "missing"), left
 
 
-def job_memory(pair: PairSettings, engine: EngineSettings, slots: int, rows: int) -> Memory:
+def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int) -> Memory:
     """Memory of a job, from its models' sizes.
 
     Args:
         pair: which models.
         engine: where they run.
-        slots: of the longest sequence.
+        slots: of the longest sequence; None: as many as the models have.
         rows: sequences that decode together.
     """
     sizes = pair_sizes(pair)
@@ -157,17 +164,21 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int, rows: int
         gpus = gpus_of_job(pair, engine)
     except ValueError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
+    most = _slots(sizes, slots)
+    caches = [None if most is None else size.cached_numbers for size in sizes]
     return Memory(
         _sum([size.parameters for size in sizes], bytes_each),
-        _sum([size.cached_numbers for size in sizes], rows * _slots(sizes, slots) * bytes_each),
+        _sum(caches, rows * (most or 0) * bytes_each),
         gpus,
         int(gib * _GIB * gpus) if gib and gpus else None,
     )
 
 
-def longest_sequence(settings: JobSettings) -> int:
-    """Slots that the longest prompt, its answer and the largest tree take, at most."""
+def longest_sequence(settings: JobSettings) -> int | None:
+    """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
     task = settings.task
+    if settings.unread:
+        return None
     if isinstance(task, RandomPrompts):
         prompt = task.prompt_tokens
     else:
@@ -176,10 +187,10 @@ def longest_sequence(settings: JobSettings) -> int:
     return max(slots_of(cell.decoder, prompt, new) for cell in settings.cells)
 
 
-def _slots(sizes: Sequence[ModelSize], slots: int) -> int:
+def _slots(sizes: Sequence[ModelSize], slots: int | None) -> int | None:
     """At most what the models take: longer prompts are refused before decoding."""
-    limits = [size.positions for size in sizes if size.positions is not None]
-    return min([slots, *limits])
+    limits = [slots, *(size.positions for size in sizes)]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:

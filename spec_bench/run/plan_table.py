@@ -38,6 +38,11 @@ def totals(cells: Sequence[PlannedCell]) -> list[str]:
     states = Counter(cell.state for cell in cells)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     lines = [f"{len(cells)} cells: {counted}", f"device hours: {_all_hours(cells)}"]
+    if unread := list(dict.fromkeys(c.facts.task for c in cells if c.state == "unknown")):
+        lines.append(
+            f"unknown, as the data of {', '.join(unread)} cannot be read here: which cells are "
+            "complete; every prompt counts as one turn, caches as long as the models' context"
+        )
     for pair, memory in {cell.facts.pair: cell.memory for cell in cells}.items():
         if memory.fits is False:
             lines.append(f"does not fit: {pair}: {_needs(memory)}")

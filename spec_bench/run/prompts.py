@@ -11,7 +11,7 @@ from typing import Any
 from spec_bench.records import Generation, Request
 from spec_bench.run.settings import JobSettings
 from spec_bench.tasks import Example, RandomPrompts, Task
-from spec_bench.tasks.room import TREE_LEVELS, fitted
+from spec_bench.tasks.room import fitted
 
 log = logging.getLogger(__name__)
 
@@ -62,20 +62,21 @@ class Prompts:
         """Encodes the job's examples.
 
         Raises:
-            ValueError: prompts to be cut cannot be, or none is left.
+            ValueError: the models have no room for a prompt, those to be cut cannot be, or none is
+                left.
         """
         task = settings.task
         asked, truncated = list[tuple[Example, list[Request]]](), 0
         room = _room(settings)
         for example in settings.examples:
             own = _requests(settings, tokenizer, example)
-            if room is not None and _longest(own) > room:
+            if room is not None and _longest(settings, own) > room:
                 assert isinstance(task, Task)
                 if task.overlong == "skip":
                     continue
                 cut = fitted(
                     *(example, room, task.cut_to),
-                    lambda each: _longest(_requests(settings, tokenizer, each)),
+                    lambda each: _longest(settings, _requests(settings, tokenizer, each)),
                 )
                 example, own, truncated = cut, _requests(settings, tokenizer, cut), truncated + 1
             asked.append((example, own))
@@ -84,6 +85,7 @@ class Prompts:
             raise ValueError(
                 f"task {task.name}: all {skipped} prompts are longer than {room} tokens"
             )
+        _refuse_overlong(settings, [each for _, own in asked for each in own])
         if truncated or skipped:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
@@ -201,8 +203,10 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     return found
 
 
-def _longest(requests: Sequence[Request]) -> int:
-    return max((len(each.prompt_ids) for each in requests), default=0)
+def _longest(settings: JobSettings, requests: Sequence[Request]) -> int:
+    """Tokens of the longest prompt, less what its own limit leaves of the job's."""
+    limit = settings.max_new_tokens
+    return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
 
 
 def _room(settings: JobSettings) -> int | None:
@@ -217,12 +221,15 @@ def _room(settings: JobSettings) -> int | None:
 
 
 def _context(settings: JobSettings) -> int | None:
-    """Tokens of a prompt and its answer that all models have room for; None if none says."""
-    from spec_bench.engine.loading import read_context_length
+    from spec_bench.run.positions import context_of  # needs torch, which plans do not
 
-    lengths = [read_context_length(spec.path, spec.revision) for spec in settings.pair.specs]
-    known = [length for length in lengths if length is not None]
-    return min(known) - TREE_LEVELS if known else None
+    return context_of(settings)
+
+
+def _refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
+    from spec_bench.run.positions import refuse_overlong  # likewise
+
+    refuse_overlong(settings, requests)
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:

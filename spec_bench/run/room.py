@@ -1,9 +1,22 @@
-"""Cache slots that a decoder's sequences take, from its settings alone; builds no decoder."""
+"""Cache slots and positions that a decoder takes, from its settings alone; builds no decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+
+def levels_of(decoder: Mapping[str, Any]) -> int:
+    """Positions that a draft tree takes behind the text: what the built decoder's ``depth`` says.
+
+    Args:
+        decoder: its resolved settings.
+    """
+    from spec_bench.decode.config import read_decoder  # needs torch, which refusals do not
+    from spec_bench.tree.base import GrownTree
+
+    tree: Any = read_decoder(decoder).tree
+    return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
 
 
 def slots_of(decoder: Mapping[str, Any], prompt: int, new_tokens: int) -> int:

@@ -53,6 +53,7 @@ class JobSettings:
         stage: which stage of a search this is.
         left_out: why cells that were asked for are not among ``cells``.
         served: how the server is asked that decodes; None: this program decodes.
+        unread: whether the examples only stand for data that are not here, in a plan.
     """
 
     name: str
@@ -80,6 +81,7 @@ class JobSettings:
     stage: Stage = ""
     left_out: tuple[str, ...] = ()
     served: ServerSettings | None = None
+    unread: bool = False
 
     @property
     def repeatable(self) -> bool:
@@ -195,7 +197,7 @@ def _library(cell: Cell) -> str:
 
 
 def build_settings(
-    asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = ()
+    asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = (), unread: bool = False
 ) -> JobSettings:
     """What a job needs to run; reads the task's examples and looks for the models.
 
@@ -203,6 +205,7 @@ def build_settings(
         asked: checked settings.
         load: gives a decoder's config by name.
         folders: the config folders, in which a pair's name is looked up.
+        unread: for a plan without the data: examples are only as many as are asked for.
 
     Raises:
         ValueError: settings that do not fit together, or name something missing.
@@ -230,7 +233,7 @@ def build_settings(
         pair=pair,
         task=task,
         task_config=with_metrics(asked.task),
-        examples=tuple(task.examples(asked.prompts)),
+        examples=stand_ins(asked.prompts) if unread else tuple(task.examples(asked.prompts)),
         sampling=sampling,
         max_new_tokens=next(limit for limit in limits if limit is not None),
         energy=asked.energy,
@@ -240,11 +243,17 @@ def build_settings(
         repeats=asked.repeats,
         bound_iterations=asked.bound_iterations,
         confirm=asked.confirm,
-        fresh=fresh_examples(asked, task),
+        fresh=fresh_examples(asked, None if unread else task),
         stage="screen" if asked.confirm else "",
         left_out=left_out,
         served=asked.server if engine.served else None,
+        unread=unread,
     )
+
+
+def stand_ins(count: int | None) -> tuple[Example, ...]:
+    """So many examples of nothing."""
+    return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
 
 
 def device_of(engine: EngineSettings) -> str:
@@ -252,14 +261,20 @@ def device_of(engine: EngineSettings) -> str:
     return SERVER if engine.served else engine.device
 
 
-def fresh_examples(asked: RunSettings, task: Task | RandomPrompts) -> tuple[Example, ...]:
+def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
     """The examples of a search's second stage: those after the first one's.
+
+    Args:
+        asked: checked settings.
+        task: whose; None: stand-ins for data that are not here.
 
     Raises:
         ValueError: there are none.
     """
     if asked.confirm is None:
         return ()
+    if task is None:
+        return stand_ins(asked.confirm.prompts)
     assert asked.prompts is not None
     return tuple(task.examples(asked.confirm.prompts, asked.prompts))
 

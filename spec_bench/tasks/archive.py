@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from spec_bench.tasks.source import UnreadDataError
 from spec_bench.validation import Text, settings
 
 
@@ -39,7 +40,7 @@ def fetched(archive: Archive) -> Path:
         folder = Path(DownloadManager().download_and_extract(f"hf://{where}")) / archive.folder
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else ""
-        raise ValueError(
+        raise UnreadDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
             f"({type(error).__name__}: {reason}); unpack it anywhere and set task.database to its "
             f"folder {archive.folder}"

@@ -32,6 +32,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this process has read
 
 
+class UnreadDataError(ValueError):
+    """The hub's data cannot be had here."""
+
+
 class Line(dict[str, Any]):
     """A row that remembers on which line of its file it stood.
 
@@ -194,7 +198,8 @@ def _hub(source: Source, task: str) -> Any:
     at = f" at revision {hub.revision}" if hub.revision else ""
     with _named(
         f"task {task}: cannot load split {split!r} of hub dataset {hub.path!r}{at} (without a"
-        " network use task.source.kind=embedded, or task.source.kind=local task.source.path=...)"
+        " network use task.source.kind=embedded, or task.source.kind=local task.source.path=...)",
+        UnreadDataError,
     ):
         found = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     _commits[hub.path, hub.revision] = _commit(found)
@@ -255,15 +260,15 @@ def _local(source: Source, task: str) -> Any:
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Turns what the datasets library raises into one ValueError that says what was asked for."""
+def _named(what: str, kind: type[ValueError] = ValueError) -> Iterator[None]:
+    """Turns what the datasets library raises into one error that says what was asked for."""
     from datasets.exceptions import DatasetsError
 
     try:
         yield
     except (ValueError, OSError, RuntimeError, DatasetsError) as error:
         # A failed build hides the parser's own message one level down.
-        raise ValueError(f"{what}: {error.__cause__ or error}") from error
+        raise kind(f"{what}: {error.__cause__ or error}") from error
 
 
 def _split(source: Source, task: str, splits: list[str]) -> str:

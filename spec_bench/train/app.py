@@ -24,7 +24,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.files import digest
-from spec_bench.run.compose import CHATTY, register
+from spec_bench.run.compose import CHATTY, register, shown_resolved
 from spec_bench.run.models import tokenizer_of
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
@@ -49,6 +49,7 @@ _statuses: list[int] = []  # of this process's trainings: Hydra hands no value b
 def main() -> None:
     """Runs the application and exits with its status."""
     _statuses.clear()
+    sys.argv = shown_resolved(sys.argv)
     register()
     # Hydra would print its errors over several lines and exit with 1; we want them raised.
     os.environ[FULL_ERROR] = "1"

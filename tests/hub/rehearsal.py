@@ -117,6 +117,8 @@ def appended(command: Command, whole: bool = False) -> list[str]:
     recipe = command.recipe
     swept = sweeps(recipe) if recipe else {}
     words.append(f"{_LENGTHS}={'4,8' if _LENGTHS in swept else '4'}")
+    if "seed" in swept:
+        words.append("seed=0")
     if settings.get("energy"):
         words.append("energy=none")
     if recipe and "confirm" in read_recipe(recipe):

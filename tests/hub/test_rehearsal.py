@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub.commands import ROOT, Command, few_of_each, printed_commands
+from tests.hub.models import published_pairs
 from tests.hub.rehearsal import Notes, Outcome
 
 PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle")
@@ -22,6 +23,17 @@ def test_every_table_prints_commands_and_each_is_collected_once() -> None:
     assert len(texts) == len(set(texts))
     assert {f"list {paper}" for paper in PAPERS} | {"conf/README.md", "refusal"} <= places
     assert {f"table rsd/{number}" for number in range(1, 55)} <= places
+
+
+def test_every_printed_command_on_a_published_pair_names_the_gpu() -> None:
+    published = {pair["name"] for pair in published_pairs()}
+    named = [
+        each
+        for each in printed_commands()
+        if published & {*each.settings.get("pair", "").split(",")}
+    ]
+    assert len(named) > 100
+    assert [each.text for each in named if each.settings.get("engine") != "cuda"] == []
 
 
 def rehearsed(folder: Path, *words: str) -> str:

@@ -49,7 +49,40 @@ def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path)
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
     grid = measured_table("rsd/1", tmp_path)
     assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
-    assert grid.commands == ("python -m spec_bench rsd=exp1 pair=llama2_7b task=xsum",)
+    assert grid.commands == ("python -m spec_bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum",)
+
+
+@pytest.mark.parametrize(("device", "way", "words"), [
+    ("NVIDIA A100", "none", " engine=cuda engine.compile=none"),
+    ("NVIDIA A100", "static", " engine=cuda"),
+    ("cpu", "none", " engine=cuda"),
+])  # fmt: skip
+def test_what_is_missing_runs_as_the_rows_on_a_gpu_did_so_that_one_table_has_all(
+    tmp_path: Path, device: str, way: str, words: str
+) -> None:
+    own = {"block_efficiency": 2.2, "device": device, "compile": way}
+    write(tmp_path, "rsd-exp1", row("sd", "2", **own))
+    run = f"python -m spec_bench rsd=exp1 pair=llama2_7b{words} task=xsum"
+    assert measured_table("rsd/1", tmp_path).commands == (run,)
+
+
+def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path: Path) -> None:
+    own = {"block_efficiency": 2.2, "pair": "mine", "target": "a/b", "draft": "a/c"}
+    for device, words in (("cpu", ""), ("NVIDIA A100", " engine=cuda")):
+        write(tmp_path, "rsd-exp1", row("sd", "2", **own, device=device, compile="static"))
+        models = f"pair.target=a/b pair.draft=a/c pair.name=mine{words} task=xsum"
+        (run,) = measured_table("rsd/1", tmp_path, "mine").commands
+        assert run == f"python -m spec_bench rsd=exp1 {models}"
+
+
+def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
+    tmp_path: Path,
+) -> None:
+    own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
+    write(tmp_path, "rsd-exp1", row("sd", "2", **own), row("sd", "3", **own))
+    notes = [each for each in measured_table("rsd/1", tmp_path).notes if "too long" in each]
+    assert len(notes) == 1
+    assert "XSum on llama2_7b: 3 prompts left out" in notes[0]
 
 
 def test_a_failed_cell_says_why_and_is_still_missing(tmp_path: Path) -> None:
@@ -317,7 +350,7 @@ def test_list_counts_cells_and_names_the_missing_command(
     assert main(["list", "rsd", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1/33 cells: llama2_7b" in out
-    assert "rsd=exp1 pair=llama2_chat_7b,llama2_chat_13b,llama2_chat_70b task=xsum,wmt18" in out
+    assert "pair=llama2_chat_7b,llama2_chat_13b,llama2_chat_70b engine=cuda task=xsum" in out
     assert "table rsd/54" in out and "figure rsd/9" in out
     assert "python -m spec_bench.audit.bernoulli" in out
     assert main(["list", "--results", str(tmp_path)]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,44 @@ def test_batches_raise_throughput_and_slow_a_request(checks_of: Judged) -> None:
     assert "tokens/s at 1: 50, 4: 100" in grows.evidence
     assert grows.verdict == "holds"
     assert only(checks, "ar: a request is slower").verdict == "holds"
+
+
+def in_jobs_apart(tmp_path: Path, paces: dict[int, float]) -> list[Check]:
+    """Claims on batch sizes that were run in rounds, a job each; at 4 so many times as fast."""
+    results = tmp_path / "redrafter" / "results.csv"
+    rows = pd.concat([batches().assign(seed=seed) for seed in paces], ignore_index=True)
+    for name in ("token_rate", "token_rate_per_request"):
+        pace = rows.seed.map(paces).where(rows.batch_size == 4, 1.0)
+        rows[name] = rows[name].astype(float) * pace
+    rows = recorded(results, rows)
+    for _, each in rows.iterrows():
+        file = tmp_path / "runs" / each.run_id / "generations.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        job = f"{each.seed} {each.batch_size}"
+        file.write_text("".join(json.dumps({**line, "sitting": job}) + "\n" for line in lines))
+    return check_claims("redrafter", rows, results)
+
+
+def test_jobs_of_their_own_are_compared_over_rounds(tmp_path: Path) -> None:
+    checks = in_jobs_apart(tmp_path, {0: 1.0, 1: 1.02, 2: 0.98})
+    for decoder in ("ar", "redrafter 8x5"):
+        grows = only(checks, f"{decoder}: throughput grows")
+        assert grows.evidence.startswith("batch 4 against 1 +99.9% [+9")
+        assert "decided from two rounds (seeds) on" in grows.evidence
+        assert grows.verdict == "holds"
+        assert only(checks, f"{decoder}: a request is slower").verdict == "holds"
+
+
+def test_rounds_that_differ_as_much_as_the_batches_decide_nothing(tmp_path: Path) -> None:
+    # Every prompt of every round says the same of its own job, at 4 twice 0.4, 1.7 and 0.6.
+    checks = in_jobs_apart(tmp_path, {0: 0.4, 1: 1.7, 2: 0.6})
+    assert only(checks, "ar: throughput grows").verdict == "within noise"
+
+
+def test_one_round_of_jobs_of_their_own_decides_nothing(tmp_path: Path) -> None:
+    grows = only(in_jobs_apart(tmp_path, {0: 1.0}), "ar: throughput grows")
+    assert "+100.0% (no interval: the cells were not timed in turn)" in grows.evidence
+    assert grows.verdict == "not decided"
 
 
 def test_merged_beams_are_set_against_beams_as_rows(checks_of: Judged) -> None:

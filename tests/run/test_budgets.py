@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spec_bench.configs import conf_dir
-from spec_bench.run.budgets import trees_of, with_quoted_numbers
+from spec_bench.run.budgets import said_of_budgets, trees_of, with_quoted_numbers
 from spec_bench.spec import parse
 from tests import warm
 
@@ -74,6 +74,37 @@ def test_numbers_are_quoted_and_other_arguments_stay() -> None:
 def test_a_budget_that_there_is_not_is_refused_by_name(word: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         with_quoted_numbers([word])
+
+
+@pytest.mark.parametrize(
+    ("word", "lines"),
+    [
+        (
+            "budget=7",
+            [
+                "budget=7: trees of exactly 7 nodes: sd 1; none of spectr, rsd_c, rsd_s: "
+                "nearest 6 and 8"
+            ],
+        ),
+        (
+            "budget=[3,6,8]",
+            [
+                "budget=3: trees of exactly 3 nodes: sd 1; none of spectr, rsd_c, rsd_s: nearest 4",
+                "budget=8: trees of exactly 8 nodes: sd 1, spectr 2, rsd_c 2, rsd_s 2",
+            ],
+        ),
+        ("budget=14", []),  # a file has them
+        ("length=3", []),
+    ],
+)  # fmt: skip
+def test_a_budget_that_is_enumerated_says_what_it_gave(word: str, lines: list[str]) -> None:
+    assert said_of_budgets(["spec_bench", word, "seed=7"]) == lines
+
+
+def test_the_line_comes_before_anything_is_composed(tmp_path: Path) -> None:
+    status, _, error = warm.run("spec_bench", "budget=7", "pair=nobody", folder=tmp_path)
+    first, second = error.splitlines()
+    assert (status, first[:9], "pair must be one of" in second) == (2, "budget=7:", True)
 
 
 def test_the_composed_config_shows_the_cells_of_each_budget_in_the_order_asked(

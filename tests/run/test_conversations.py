@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
+from spec_bench.configs import conf_dir
 from spec_bench.run import prompts
+from spec_bench.run.app import settings_of
+from spec_bench.run.models import tokenizer_of
 from spec_bench.run.store import CellStore
 from tests.judge.endpoint import Judge, serving
 from tests.run.test_job import count_generate
-from tests.run.tiny import RunJob, rows_of, tokens_of
+from tests.run.tiny import RunJob, overrides, rows_of, tokens_of
 from tests.said import naming
 
 CELLS = "cells=[sd:2]"
@@ -157,6 +161,20 @@ def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
     with pytest.raises(ValueError, match=r"prompt '81/1' needs \d+ positions"):
         run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=200")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
+
+
+def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(
+    chat: tuple[str, ...], family: Path, tmp_path: Path
+) -> None:
+    own = ("task.later_turns=own", "task.overlong=skip", "generation.max_new_tokens=120")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=overrides(family, tmp_path, *chat, *own))
+    settings = settings_of(config)
+    asked = prompts.Prompts.build(settings, tokenizer_of(settings.pair)[0])
+    limits = {each.prompt_id: each.max_new_tokens for each in asked.requests}
+    assert asked.skipped == 0 and len(limits) == 6
+    assert limits["81/0"] == 120  # of 256 positions that leaves the second turn's answer few
+    assert 0 < limits["81/1"] < 120
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,6 @@ def test_a_cell_without_heads_is_left_out_and_the_others_are_decoded(
 
 
 def test_where_no_cell_is_left_the_refusal_prints_the_training(run_job: RunJob) -> None:
-    command = "python -m spec_bench.train head=redrafter pair=mine name=redrafter_mine"
+    command = "python -m spec_bench.train head=redrafter pair=mine engine=cuda name=redrafter_mine"
     with pytest.raises(ValueError, match=naming(command)):
         run_job("cells=[redrafter:2x2]", "prompts=1", "pair.name=mine", UNTRAINED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,31 @@ def test_by_default_an_overlong_prompt_is_refused_with_its_lengths_before_decodi
     with pytest.raises(ValueError, match=naming("'1'", "positions", 256)):
         run_job(*CELLS, f"task.source.path={rows}")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
+
+
+def test_the_refusal_names_the_ways_out_and_needs_no_weights(
+    run_job: RunJob, rows: Path, family: Path, tmp_path: Path
+) -> None:
+    for name in ("target", "draft"):
+        shutil.copytree(
+            family / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetens*")
+        )
+    pair = [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
+    ways = ("task.overlong=skip", "task.overlong=truncate", "generation.max_new_tokens")
+    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "3 tree levels", *ways)):
+        run_job(*CELLS, f"task.source.path={rows}", *pair)
+
+
+def test_a_limit_is_that_of_the_models_that_cells_use_less_their_deepest_tree(
+    run_job: RunJob, rows: Path, family: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(family / "draft", tmp_path / "draft")
+    file = tmp_path / "draft" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": 25}))
+    short = (f"pair.draft={tmp_path / 'draft'}", "prompts=1", f"task.source.path={rows}")
+    with pytest.raises(ValueError, match=naming("7 tree levels", str(tmp_path / "draft"), 25)):
+        run_job("cells=[sd:3,sd:7]", *short)
+    assert len(run_job("cells=[prompt_lookup]", *short)) == 2  # no draft, so no limit of its
 
 
 @pytest.mark.parametrize(("how", "kept", "counts"), [

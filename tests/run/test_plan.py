@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
+import huggingface_hub
 import pytest
 
 from spec_bench.configs import experiments_dir
@@ -151,3 +153,38 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     assert "6 cells: 3 complete, 2 missing, 1 partial" in said
     assert "unknown rate" not in said and len(done) == 2
     assert before == {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, and nothing in the caches."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.mark.usefixtures("offline")
+def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pair = ("pair=llama2_7b", "engine=cuda", "engine.gpu_memory_gib=80", f"results={tmp_path}")
+    swept = ("-m", "rsd=exp1", "task=xsum,dolly", "length=2", "plan=true")
+    assert main(monkeypatch, *swept, *pair) == 0
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines() if " xsum " in line]
+    assert {(line[5], *line[6:9]) for line in lines} == {("unknown", "100", "of", "100")}
+    assert f"{2 * len(lines)} cells: {2 * len(lines)} unknown" in said
+    assert "the data of xsum, dolly cannot be read here" in said
+    # 2 bytes for each of 6.9 billion parameters; keys and values of the draft's 2048 positions.
+    assert "12.9 + 1.1" in said and said.count(" yes") == 2 * len(lines)
+    assert "device hours: at most" in said
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
+    assert main(monkeypatch, *given) == 2
+    assert "prompts=N plans without the data" in capsys.readouterr().err

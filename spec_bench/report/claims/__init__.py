@@ -51,7 +51,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     checks = [
         replace(check, number=number)
         for number, claim in enumerate(found.claims)
-        for check in checks_of(claim, scope)
+        for check in checks_of(claim, scope.for_claim(claim))
     ]
     return judged(checks)
 

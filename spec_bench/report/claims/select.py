@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.claim import Claim, Range, Side
-from spec_bench.report.counts import Records
+from spec_bench.report.counts import Records, Rounds
 from spec_bench.report.heads import grid_of, heads_of
 from spec_bench.report.own_rows import of_recipes
 from spec_bench.report.paper import Axes
@@ -41,6 +41,10 @@ class Scope:
     rows: pd.DataFrame
     records: Records
     axes: Axes
+
+    def for_claim(self, claim: Claim) -> Scope:
+        """The same, with times compared over rounds where the claim is of jobs of their own."""
+        return replace(self, records=Rounds(self.records)) if claim.rounds else self
 
     def of(self, claim: Claim) -> pd.DataFrame:
         """The rows of a claim's experiments; a claim about trees has those with tree attention."""

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import yaml
 
-from spec_bench.files import package_folder, training_command, training_of
-from spec_bench.report.pairs import pair_configs
+from spec_bench.files import ON_GPU, package_folder, training_command, training_of
+from spec_bench.report.pairs import is_embedded, pair_configs
 from spec_bench.report.paper import read_recipe, recipe_cells
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
 
 _TEMPERATURE = "generation.temperature"
+_NO_GPU = ("cpu", "server")
+_CAPTURED = "static"  # what ON_GPU compiles
 
 
 def commands_for(
@@ -63,8 +65,8 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
     for pair in pairs:
         config = pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
-            if kind in kinds and (name := training_of(Path(heads))):
-                found[training_command(kind, pair, name)] = None
+            if config and kind in kinds and (name := training_of(Path(heads))):
+                found[training_command(kind, pair, name, not is_embedded(config))] = None
     return list(found)
 
 
@@ -77,10 +79,41 @@ def _drafter(decoder: str) -> str:
 
 
 def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
-    """All pairs that have a config at once, any other pair by its models; each as settings."""
-    known = [label for label in labels if label in pair_configs()]
-    others = [_models(label, measured) for label in labels if label not in known]
-    return [*([(f"pair={','.join(known)}",)] if known else []), *others]
+    """Pairs that have a config and decode in one way at once, any other pair by its models."""
+    known: dict[tuple[str, ...], list[str]] = {}
+    for label in labels:
+        if label in pair_configs():
+            known.setdefault(_engine(label, measured), []).append(label)
+    others = [label for label in labels if label not in pair_configs()]
+    return [
+        *((f"pair={','.join(names)}", *engine) for engine, names in known.items()),
+        *((*_models(label, measured), *_engine(label, measured)) for label in others),
+    ]
+
+
+def _engine(label: str, measured: Measured) -> tuple[str, ...]:
+    """What puts a pair's cells on a GPU, where its passes run as those of its rows there do.
+
+    The embedded pairs are at home on the CPU; a pair without a config goes where its rows were. No
+    table mixes rows whose passes ran in different ways.
+    """
+    config = pair_configs().get(label)
+    if config is not None and is_embedded(config):
+        return ()
+    ways = _ways_on_gpu(label, measured)
+    if config is None and not ways:
+        return ()
+    other = ways and _CAPTURED not in ways
+    return (ON_GPU, f"engine.compile={ways[0]}") if other else (ON_GPU,)
+
+
+def _ways_on_gpu(label: str, measured: Measured) -> list[str]:
+    """How the passes of a pair's rows ran on GPUs."""
+    rows = measured.rows
+    if not {"pair", "device", "compile"} <= {*rows.columns}:
+        return []
+    own = rows[(rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)]
+    return [str(way) for way in own["compile"].dropna().unique()]
 
 
 def _command(

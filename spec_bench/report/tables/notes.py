@@ -74,6 +74,7 @@ def notes_for(
     notes += _others(item, rows)
     notes += _stops(rows)
     notes += _turns(rows)
+    notes += _overlong(rows)
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
     return [*notes, *_compared(grid)]
@@ -197,6 +198,20 @@ def _turns(rows: Sequence[Row]) -> list[str]:
         if (held := row.get("later_turns")) in _CONTINUED:
             limit = _number_of(row.get("max_new_tokens"))
             found[f"Ours, {names.task(row['task'])}: {limit}{_CONTINUED[str(held)]}."] = None
+    return list(found)
+
+
+_NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
+
+
+def _overlong(rows: Sequence[Row]) -> list[str]:
+    """Prompts that the models had no room for: papers do not say what became of theirs."""
+    found: dict[str, None] = {}
+    for row in rows:
+        for column, done in _NO_ROOM.items():
+            if (count := row.get(column)) and not pd.isna(count):
+                where = f"Ours, {names.task(row['task'])} on {row['pair']}: {count:g}"
+                found[f"{where} prompts {done}, too long for the models (task.overlong)."] = None
     return list(found)
 
 
