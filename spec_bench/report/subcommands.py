@@ -138,6 +138,7 @@ def run_all(options: Namespace) -> None:
 
 def run_records(options: Namespace) -> None:
     """How much the committed records of each experiment hold, and which cells have none."""
+    from spec_bench.report.claims.select import evident
     from spec_bench.report.page.gather import results_file
     from spec_bench.report.records import kept_size, seal
 
@@ -148,7 +149,8 @@ def run_records(options: Namespace) -> None:
     for file in files:
         if options.seal:
             seal(file)
-        print(f"{file.parent.name}: {kept_size(file, read_rows([file]).run_id)}")
+        rows = evident(read_rows([file]))
+        print(f"{file.parent.name}: {kept_size(file, rows.run_id)}")
 
 
 def run_sweep(options: Namespace) -> None:
