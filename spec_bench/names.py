@@ -81,7 +81,7 @@ DECODERS: dict[str, Decoder] = {
     "eagle2": Decoder("EAGLE-2", ORANGE, "^"),
     "eagle3": Decoder("EAGLE-3", ORANGE, "P"),
     "eagle_rsd_s": Decoder("EAGLE-3, RSD-S", VERMILLION, "^"),
-    "eagle_traversal": Decoder("EAGLE-3, traversal", SKY, "P"),
+    "eagle_traversal": Decoder("EAGLE-3, EAGLE's tree, traversal", SKY, "P"),
     "eagle_rsd_s_traversal": Decoder("EAGLE-3, RSD-S's beams, traversal", SKY, "X"),
     "dyspec_traversal": Decoder("DySpec, traversal", SKY, "D"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),

@@ -18,6 +18,11 @@ def test_every_decoder_of_the_configs_has_a_title_and_a_colour() -> None:
         assert all(re.fullmatch(r"#[0-9A-F]{6}", colour) for colour in each.colour)
 
 
+def test_no_two_decoders_have_one_title() -> None:
+    titles = [each.title for each in names.DECODERS.values()]
+    assert [title for title in titles if titles.count(title) > 1] == []
+
+
 def test_what_is_not_listed_keeps_its_name() -> None:
     assert names.decoder("mine").title == names.task("mine") == names.title("mine") == "mine"
     assert (names.title("rsd_s"), names.title("xsum")) == ("RSD-S", "XSum")

@@ -70,6 +70,9 @@ def grid_of(heads: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         heads: all heads.
         rows: measured cells of ReDrafter; ``draft`` is the folder that its pair names.
+
+    Raises:
+        ValueError: both have a column of one name, of which one would be lost.
     """
     if heads.empty or "draft" not in rows:
         return pd.DataFrame()
@@ -77,4 +80,6 @@ def grid_of(heads: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     known = names.assign(draft=names.folder.str.rstrip("/")).drop(columns="seconds")
     own = rows[rows.decoder == KINDS[1]]
     own = own.assign(draft=own.draft.astype(str).str.rstrip("/"))
+    if twice := [name for name in known if name in own and name != "draft"]:
+        raise ValueError(f"cells and {FILE} both have a column {twice[0]!r}")
     return own.merge(known, on="draft", how="inner")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spec_bench.files import results_files, write_text
-from spec_bench.report.apart import slugs
 from spec_bench.report.own_rows import figure_rows
 from spec_bench.report.paper import (
     find_figure,
@@ -119,8 +118,10 @@ def run_page(options: Namespace) -> None:
 def run_all(options: Namespace) -> None:
     """Every page, table and figure that measured rows apply to, and an index of all experiments.
 
-    Written again from the same rows, the files are the same.
+    Written again from the same rows, the files are the same; tables and figures of earlier rows or
+    recipes that are not written any more are removed.
     """
+    from spec_bench.report import stale
     from spec_bench.report.page.gather import results_file
     from spec_bench.report.page.index import build_index
 
@@ -130,8 +131,8 @@ def run_all(options: Namespace) -> None:
     if not files:
         raise ValueError(f"no experiment below {str(results)!r}")
     for file in files:
-        for path in _write(file, _elsewhere(options)):
-            print(path)
+        written = _write(file, _elsewhere(options))
+        print(*written, *stale.remove(file.parent, written), sep="\n")
     write_text(results / "index.html", build_index(results))
     print(results / "index.html")
 
@@ -196,7 +197,7 @@ def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     from spec_bench.report.page.build import build_page
     from spec_bench.report.page.gather import gather
     from spec_bench.report.page.pictures import draw, drawings
-    from spec_bench.report.page.tables import shown_tables
+    from spec_bench.report.page.tables import shown_tables, stems
 
     folder, page = file.parent, file.parent / "page.html"
     write_text(page, build_page(gather(file, shown, None)))
@@ -208,18 +209,12 @@ def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     measured = Measured(read_rows([file]))
     written = [page]
     tables = list(shown_tables(items, measured, shown))
-    parts = slugs(table.grid.setting for table in tables)
-    for table in tables:
-        own = table.grid.name.replace("/", "-")
-        stem = (f"{own}-{table.pair}" if table.pair else own) + parts[table.grid.setting]
+    for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():
             written.append(folder / "tables" / f"{stem}.{suffix}")
             write_text(written[-1], rendered(table.grid))
     for drawing in drawings(paper, items, measured):
-        try:
-            written += draw(drawing, measured, folder / "figures", *_PICTURES)
-        except ValueError:
-            continue  # some rows, but none that this figure shows
+        written += draw(drawing, measured, folder / "figures", *_PICTURES)
     return written
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.figures import figure_sheets
+from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet
-from spec_bench.report.paper import find_figure
+from spec_bench.report.page.pictures import drawings
+from spec_bench.report.paper import find_figure, load_paper, recipes_by_name
+from spec_bench.report.rows import read_rows
+from spec_bench.report.tables.measured import Measured
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
 def sheet_of(name: str, rows: pd.DataFrame) -> Sheet:
@@ -42,3 +49,26 @@ def points(series: Series) -> list[tuple[float, float]]:
     """(x, y) in the order drawn, rounded."""
     pairs = zip(series.rows[series.x], series.rows[series.y], strict=True)
     return [(x if isinstance(x, str) else round(float(x), 6), round(float(y), 6)) for x, y in pairs]
+
+
+@functools.cache
+def committed_sheets(experiment: str, **more: object) -> dict[str, Sheet]:
+    """What ``report all`` draws of a committed experiment, by the file's name.
+
+    Args:
+        experiment: its folder below ``results/embedded``.
+        more: further columns of its rows.
+    """
+    rows = read_rows([EMBEDDED / experiment / "results.csv"]).assign(**more)
+    measured, found = Measured(rows), {}
+    paper = load_paper(recipes_by_name()[experiment].partition("=")[0])
+    items = [item for item in paper.items if experiment in item.experiments]
+    for each in drawings(paper, items, measured):
+        drawing, own = drawing_of(each.item), rows[rows.pair.isin(each.pairs)]
+        assert drawing is not None
+        try:
+            drawn = figure_sheets(each.item, drawing, own)
+        except NothingMeasuredError:
+            continue
+        found.update(zip(names_of(each.item, drawn), drawn, strict=True))
+    return found

@@ -52,7 +52,7 @@ def test_beam_sampling_is_a_curve_in_the_order_of_its_width() -> None:
 def test_marks_bear_the_intervals_of_both_numbers() -> None:
     (series,) = series_of(sheet_of("dsbd/4", dsbd_fronts()).panels[0], decoder="sd")
     assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
-    assert series.points("score") == [pytest.approx((0.5, 0.47, 0.53))]
+    assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
 
 
 def test_a_panel_without_a_meter_says_why() -> None:
@@ -74,7 +74,7 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all() -> Non
     own = both.assign(pair="llama2_13b_68m")
     assert [line[0].title for line in sheet_of("dsbd/4", own).grid] == ["SQuAD"]
     ((panel, _),) = sheet_of("dsbd/5", own).grid
-    assert panel.shown("score") == "execution_accuracy"
+    assert panel.shown("cell.score") == "execution_accuracy"
 
 
 def test_figure_6_is_drawn_from_perplexity_where_less_is_better() -> None:

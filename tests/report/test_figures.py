@@ -60,7 +60,7 @@ def test_accuracy_is_that_of_the_best_block_efficiency_and_not_the_luckiest() ->
 def test_accuracy_is_relative_to_the_baseline_with_its_interval() -> None:
     panel = sheet_of("rsd/4", EXP1).grid[0][3]
     (series,) = series_of(panel, decoder="sd")
-    assert series.points("score") == [pytest.approx((0.8, 0.6, 1.0))]
+    assert series.points("cell.score") == [pytest.approx((0.8, 0.6, 1.0))]
     assert panel.band == pytest.approx((0.8, 1.2))
 
 
@@ -86,7 +86,8 @@ def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
 def test_the_papers_points_are_those_of_its_table() -> None:
     rows = printed_cells("rsd", ["llama2_7b", "embedded"])
     assert set(rows.pair) == {"llama2_7b"}
-    own = rows[(rows.task == "xsum") & (rows.decoder == "spectr") & (rows.draft_length == 2)]
+    of_two = rows["paper.draft_length"] == 2
+    own = rows[(rows.task == "xsum") & (rows.decoder == "spectr") & of_two]
     assert own.speedup.max() == pytest.approx(53.346 / 37.269)
     rows = printed_cells("mcsd", ["llama_13b_68m"])
     own = rows[(rows.task == "alpaca") & (rows.temperature == 0) & (rows.spec == "4")]

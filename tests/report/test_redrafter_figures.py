@@ -135,7 +135,7 @@ def test_beams_are_ordered_by_width_and_count_their_tokens() -> None:
     assert points(longest) == [(5, 5), (10, 8), (20, 12)]
     assert set(longest.rows.max_new_tokens) == {32}
     assert longest.points("nodes_per_call_p50")[-1] == (12, 10, 16)
-    assert [round(merged, 2) for merged in longest.rows.merged.dropna()] == [1.25, 1.67]
+    assert [round(merged, 2) for merged in longest.rows["cell.merged"].dropna()] == [1.25, 1.67]
 
 
 def test_curves_with_tree_attention_are_apart_from_those_without() -> None:

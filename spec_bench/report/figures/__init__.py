@@ -14,7 +14,12 @@ import pandas as pd
 
 from spec_bench.report.apart import slugs
 from spec_bench.report.figures import heat_maps
-from spec_bench.report.figures.choose import nothing_measured, pairs_of, parts_of
+from spec_bench.report.figures.choose import (
+    NothingMeasuredError,
+    nothing_measured,
+    pairs_of,
+    parts_of,
+)
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import printed_cells
@@ -63,14 +68,15 @@ def draw(
         The files, one of each format; of some figures one of each per pair.
 
     Raises:
-        ValueError: unknown figure, or nothing measured for it.
+        NothingMeasuredError: no row is one that it shows.
+        ValueError: unknown figure, or rows that cannot be drawn.
     """
     item, drawing = _found(paper, str(figure))
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
         if rows.empty:
-            raise ValueError(
+            raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
     if drawing.drawer is not None:
@@ -87,7 +93,7 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
     """A figure's data, a sheet per file.
 
     Raises:
-        ValueError: nothing is measured for it.
+        NothingMeasuredError: as it says.
     """
     found = SOURCES[drawing.source](item, drawing, rows)
     printed = printed_cells(item.paper, found.pair) if "pair" in found else pd.DataFrame()
@@ -105,7 +111,7 @@ def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> 
     """A figure's data, or the paper's numbers alone where nothing is measured for it.
 
     Raises:
-        ValueError: nothing is measured, and the paper prints nothing of it.
+        NothingMeasuredError: and the paper prints nothing of it.
     """
     own = set(pairs_of(item))
     measured = "pair" in rows and bool(own & set(rows.pair))
@@ -113,7 +119,7 @@ def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> 
         rows = rows.iloc[:0]
     try:
         return figure_sheets(item, drawing, rows)
-    except ValueError:
+    except NothingMeasuredError:
         found = published_sheets(item, drawing) if alone else []
         if not found:
             raise

@@ -9,11 +9,16 @@ import pandas as pd
 
 from spec_bench.columns import apart_in
 from spec_bench.report.apart import split
+from spec_bench.report.figures.derived import GROUP
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.own_rows import of_recipes
 from spec_bench.report.pairs import pair_of
 from spec_bench.report.paper import Figure, load_paper
 from spec_bench.report.rows import cell_keys, tree_attention
+
+
+class NothingMeasuredError(ValueError):
+    """There are rows, but none that a figure shows."""
 
 
 def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
@@ -40,7 +45,7 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
         paths_as_rows: whether rows without tree attention are kept, too.
 
     Raises:
-        ValueError: nothing is left.
+        NothingMeasuredError: nothing is left.
     """
     found = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
     if not found.empty:
@@ -62,7 +67,7 @@ def parts_of(drawing: Drawing, rows: pd.DataFrame) -> list[tuple[str, pd.DataFra
     for row, column in product(range(len(drawing.rows)), range(len(drawing.columns))):
         for layer in drawing.panel(row, column).drawn:
             told |= {layer.x, layer.y, *layer.hue, *layer.keep, *filter(None, [layer.marker])}
-    groups = {each.name for each in apart_in(rows)} if "group" in told else set()
+    groups = {each.name for each in apart_in(rows)} if GROUP in told else set()
     return split(rows, told | groups)
 
 
@@ -83,11 +88,12 @@ def pairs_of(item: Figure) -> list[str]:
     return list(dict.fromkeys(name for name in found if name))
 
 
-def nothing_measured(item: Figure) -> ValueError:
+def nothing_measured(item: Figure) -> NothingMeasuredError:
     """The error for a figure without rows, with the commands that would measure them."""
     how = (
         [item.command]
         if item.command
         else [f"python -m spec_bench -m {name}" for name in item.recipes]
     )
-    return ValueError(f"nothing measured for figure {item.name}; to measure it: {' or '.join(how)}")
+    ways = " or ".join(how)
+    return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")

@@ -1,11 +1,14 @@
 """Columns that figures have beside those of ``results.csv``, each from a row's own.
 
-From a tree's shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``, ``paths``,
-``order`` (how the widths of two levels go with depth). From the reference: ``draft_length`` or
-``target_budget``, where the paper's tables are divided by one. From the cell: ``attention`` and
-``ways`` (how often a tree was verified: with tree attention, with its paths as rows, or both),
-``merged`` (how many times fewer nodes merged beams have), ``cell`` (decoder and tree),
-``group``, ``score``.
+Their names have a dot, which those of a results file have not: neither hides the other, and where
+one were there twice drawing stops (``with_columns``).
+
+* ``tree.*`` from its shorthand: ``form``, ``width``, ``depth``, ``nodes``, ``threshold``,
+  ``paths``, ``order`` (how the widths of two levels go with depth)
+* ``cell.name`` (decoder and tree), ``cell.attention`` and ``cell.ways`` (how often a tree was
+  verified: with tree attention, with its paths as rows, or both), ``cell.merged`` (how many times
+  fewer nodes merged beams have), ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
+* ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from spec_bench.names import task as task_title
 from spec_bench.report.rows import groups_of, score_column, tree_attention
 from spec_bench.spec import parse
 
+GROUP, SCORE, SCORE_NAME = "cell.group", "cell.score", "cell.score_name"
 TREE_ATTENTION, BEAMS_AS_ROWS = "tree attention", "beams as rows"
 
 
@@ -29,39 +33,47 @@ def derive(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     trees = {spec: _of_tree(str(spec)) for spec in rows.spec.unique()}
     facts = pd.DataFrame([trees[spec] for spec in rows.spec], index=rows.index)
+    facts = facts.add_prefix("tree.")
     has = tree_attention(rows)
-    facts["attention"] = has.map({True: TREE_ATTENTION, False: BEAMS_AS_ROWS})
-    facts["ways"] = facts.attention.groupby([rows.pair, rows.decoder, rows.spec]).transform(
-        "nunique"
-    )
+    facts["cell.attention"] = has.map({True: TREE_ATTENTION, False: BEAMS_AS_ROWS})
+    cells = facts["cell.attention"].groupby([rows.pair, rows.decoder, rows.spec])
+    facts["cell.ways"] = cells.transform("nunique")
     aside = (~has).map({True: ", paths as rows", False: ""})
-    facts["cell"] = (rows.decoder + " " + rows.spec.astype(str)).str.removesuffix(" -") + aside
+    facts["cell.name"] = (rows.decoder + " " + rows.spec.astype(str)).str.removesuffix(" -") + aside
     if "nodes_per_call_p50" in rows:
-        times = facts.nodes / rows.nodes_per_call_p50
-        facts["merged"] = times.where(times > 1)
-    return scored(rows.join(facts[[name for name in facts if name not in rows]]))
+        times = facts["tree.nodes"] / rows.nodes_per_call_p50
+        facts["cell.merged"] = times.where(times > 1)
+    return scored(with_columns(rows, facts))
+
+
+def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
+    """The rows with more columns.
+
+    Raises:
+        ValueError: they have one of that name, and one of the two would be lost.
+    """
+    if twice := [str(name) for name in facts if name in rows]:
+        raise ValueError(f"rows to draw have a column {twice[0]!r}, which figures add themselves")
+    return rows.join(facts)
 
 
 def scored(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with ``score``, the first quality score of their task, and ``score_name``."""
+    """The rows with their task's first quality score, its interval and its name."""
     parts = []
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := score_column(part)) is not None:
-            ends = {f"score{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
-            parts.append(part.assign(**ends, score_name=name))
-    return rows if not parts else rows.join(pd.concat(parts)[list(_SCORE)])
-
-
-_SCORE = ("score", *(f"score{end}" for end in ENDS), "score_name")
+            ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
+            parts.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
+    return rows if not parts else with_columns(rows, pd.concat(parts))
 
 
 def grouped(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with ``group``: the task, and of the other settings those that differ."""
+    """The rows with ``cell.group``: the task, and of the other settings those that differ."""
     titles = pd.Series("", index=rows.index, dtype=object)
     for group in groups_of(rows) if "pair" in rows else ():
         task = str(group.rows.iloc[0].task)
         titles[group.rows.index] = group.title.replace(task, task_title(task), 1)
-    return rows.assign(group=titles)
+    return with_columns(rows, titles.to_frame(GROUP))
 
 
 def _of_tree(spec: str) -> dict[str, Any]:

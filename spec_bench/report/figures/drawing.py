@@ -4,8 +4,8 @@ A figure is a grid of panels, a panel has layers, a layer is one way of drawing 
 said of the figure holds for its panels and what is said of a panel for its layers, unless they say
 otherwise; a layer's ``keep`` adds to that of its panel. So the smallest figure is
 ``{x: nodes_per_call, y: block_efficiency, across: task}``, one colour per decoder. Columns are
-those of ``results.csv`` and those of ``derived``; ``score`` is the first quality score that rows
-have. Texts may name columns in braces (``texts``). Knows nothing about measured numbers.
+those of ``results.csv`` and those of ``derived``, such as ``tree.depth`` and ``cell.score``. Texts
+may name columns in braces (``texts``). Knows nothing about measured numbers.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Drawing(Panel):
         source: which rows are drawn, a key of ``sources.SOURCES``.
         drawer: what draws the figure in place of panels, a key of ``DRAWERS``.
         files: columns; every combination of their values is a file.
-        down: column whose values are rows of panels; ``group``: cells that may be compared.
+        down: column whose values are rows of panels; ``cell.group``: cells that may be compared.
         across: columns whose combinations are columns of panels.
         rows: what differs from one row of panels to the next.
         columns: what differs from one column of panels to the next.
@@ -236,11 +236,11 @@ class Drawing(Panel):
 
         Args:
             column: its name.
-            asked: what the panel calls it, e.g. ``score``.
+            asked: what the panel calls it, e.g. ``cell.score``.
         """
         own = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
-        title, better = (known.title, known.better) if known else (column, None)
+        title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
         label = title if own.label is None else own.label
         filled = {"label": label, "better": own.better or better or "up"}
         return own.model_copy(update=filled)

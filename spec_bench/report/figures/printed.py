@@ -9,7 +9,7 @@ import pandas as pd
 
 from spec_bench.columns import COLUMNS
 from spec_bench.published import side_by_side
-from spec_bench.report.figures.derived import derive
+from spec_bench.report.figures.derived import derive, with_columns
 from spec_bench.report.pairs import pair_configs
 from spec_bench.report.paper import load_paper
 
@@ -23,12 +23,12 @@ def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
     would not tell. Experiments share some trees, which alone are no run of either: an axis is empty
     in all rows unless some tree is only in its list.
     """
+    trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
     for axis, places in axes_of(paper).items():
-        trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
         others = {tree for name, own in axes_of(paper).items() if name != axis for tree in own}
         own = any(tree in places and tree not in others for tree in trees)
-        rows = rows.assign(**{axis: [places.get(tree) if own else None for tree in trees]})
-        rows[axis] = rows[axis].astype(float)
+        found = pd.Series([places.get(tree) if own else None for tree in trees], rows.index)
+        rows = with_columns(rows, found.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 
@@ -71,7 +71,7 @@ def _of_pair(paper: str, pair: str) -> pd.DataFrame:
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
     rows = rows.fillna(_NOT_TRUNCATED).assign(pair=pair)
     for axis in axes_of(paper):
-        rows[axis] = rows.axis_value.where(rows.axis == axis)
+        rows[f"paper.{axis}"] = rows.axis_value.where(rows.axis == axis)
     rows = rows.sort_values("table", kind="stable").reset_index(drop=True)
     if "token_rate" in rows and "speedup" not in rows:
         base = rows.token_rate.where(rows.decoder == "ar").groupby(rows.table).transform("first")

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.columns import ENDS, apart_in
+from spec_bench.report.figures.derived import SCORE, SCORE_NAME
 from spec_bench.report.figures.drawing import Drawing, Layer, Panel
 from spec_bench.report.figures.style import Look
 from spec_bench.report.figures.texts import fill
@@ -92,9 +93,9 @@ class PanelData:
         return any(series.layer == self.panel.drawn[0] for series in self.series)
 
     def shown(self, column: str) -> str:
-        """What a column of this panel is: ``score`` is one of the quality scores."""
-        names = self.rows.score_name.dropna().unique() if "score_name" in self.rows else []
-        return str(names[0]) if column == "score" and len(names) == 1 else column
+        """What a column of this panel is: ``cell.score`` is one of the quality scores."""
+        names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
+        return str(names[0]) if column == SCORE and len(names) == 1 else column
 
     @property
     def band(self) -> tuple[float, float] | None:

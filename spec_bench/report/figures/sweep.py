@@ -18,7 +18,11 @@ _PANELS = (
     {"y": "block_efficiency", "title": "block efficiency (tokens per target call)"},
     {"y": "mbsu", "title": "memory-bound speed-up (MBSU)"},
     {"y": "token_rate", "title": "token rate (tokens/s, decoding)"},
-    {"y": "score", "title": "quality (the task's score)", "label": "{group}: {score_name}"},
+    {
+        "y": "cell.score",
+        "title": "quality (the task's score)",
+        "label": "{cell.group}: {cell.score_name}",
+    },
 )
 _INCHES_PER_DECODER = 0.34
 _LEAST_INCHES, _MOST_INCHES = 8.0, 24.0
@@ -37,7 +41,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     rows = pd.concat([group.rows for group in groups])
     rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
     longest = max(len(group.title) for group in groups)
-    drawing = drawing_of_sweep(rows.cell.nunique(), len(groups), longest)
+    drawing = drawing_of_sweep(rows["cell.name"].nunique(), len(groups), longest)
     with settings():
         for sheet in sheets(drawing, rows, pd.DataFrame()):
             save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=_DPI)
@@ -54,21 +58,21 @@ def drawing_of_sweep(cells: int, groups: int, longest: int = 0) -> Drawing:
         longest: characters of the longest of the groups' titles.
     """
     above = longest > _WIDEST
-    panels = [{**panel, "label": "{group}"} for panel in _PANELS] if above else _PANELS
+    panels = [{**panel, "label": "{cell.group}"} for panel in _PANELS] if above else _PANELS
     rest = groups * _INCHES_PER_LINE if above else 0.0
     inches = min(max(_LEAST_INCHES, 2 * _INCHES_PER_DECODER * cells), _MOST_INCHES)
     plain = {"label": "", "low": 0}
     return Drawing.model_validate(
         {
-            **{"x": "cell", "columns": panels, "wrap": 2, "share": "x", "files": []},
+            **{"x": "cell.name", "columns": panels, "wrap": 2, "share": "x", "files": []},
             **{
-                "hue": "group",
-                "label": "{group}",
+                "hue": "cell.group",
+                "label": "{cell.group}",
                 "legend": not above,
                 "dodge": 0.6 / max(groups, 3),
             },
             **{"size": 4.5, "cap": 2, "bar": 1.2, "paths_as_rows": True},
-            "axes": {"cell": {"label": "", "turned": True}}
+            "axes": {"cell.name": {"label": "", "turned": True}}
             | {str(panel["y"]): plain for panel in _PANELS},
             **{"width": inches / TWO_COLUMNS_INCHES, "height": 3.1, "rest": rest},
             "legend_columns": 1,

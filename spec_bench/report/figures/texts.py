@@ -1,4 +1,4 @@
-"""Texts of figures that name columns in braces: ``{task}, temperature {temperature:g}``.
+"""Texts of figures that name columns in braces: ``{task}, t = {tree.threshold:g}``.
 
 A column is written if all rows have one value of it, and is empty otherwise; its name with an s
 (``{tasks}``) lists all values. ``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` is what sets
@@ -82,6 +82,9 @@ class _Columns(string.Formatter):
             values = self._rows[name.removesuffix("s")].dropna().unique()
             return ", ".join(str(self._written(value)) for value in values)
         return ""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        return self.get_value(field_name, args, kwargs), field_name  # a dot is part of the name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         if value == "":

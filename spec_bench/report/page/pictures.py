@@ -62,7 +62,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
         items: its tables and figures that the experiment measures.
         measured: the rows there are.
     """
-    figures = [item for item in items if isinstance(item, Figure)]
+    figures = [item for item in items if isinstance(item, Figure) and item.drawing]
     pairs = measured.pairs()
     found = [
         Drawing(item, (pair,), True)
@@ -93,17 +93,16 @@ def _shows_pairs_together(item: Figure) -> bool:
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
-    """Writes a figure's files.
-
-    Raises:
-        ValueError: the rows are not those of this figure.
-    """
+    """Writes a figure's files; none where no row is one that it shows."""
     from spec_bench.report import figures
 
     item, rows = drawing.item, measured.rows
     own = rows[rows.pair.isin(drawing.pairs)]
     pair = drawing.pairs[0] if len(drawing.pairs) == 1 else None
-    return list(figures.draw(item.paper, str(item.number), own, folder, pair, formats))
+    try:
+        return list(figures.draw(item.paper, str(item.number), own, folder, pair, formats))
+    except figures.NothingMeasuredError:
+        return []
 
 
 def pictures(
@@ -136,10 +135,7 @@ def more_figures(
 
 def _first(found: Sequence[Drawing], measured: Measured, folder: Path) -> Iterator[Picture]:
     for number, drawing in enumerate(found):
-        try:
-            paths = draw(drawing, measured, folder / str(number), "png")
-        except ValueError:
-            continue
+        paths = draw(drawing, measured, folder / str(number), "png")
         own = measured.rows[measured.rows.pair.isin(drawing.pairs)]
         prompts = prompts_of(own)
         for path in paths:

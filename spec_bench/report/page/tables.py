@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spec_bench.report.apart import slugs
 from spec_bench.report.paper import Item, Table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.grid import Grid, Wanted
@@ -23,6 +24,16 @@ class ShownTable:
 
     grid: Grid
     pair: str
+
+
+def stems(tables: Sequence[ShownTable]) -> list[str]:
+    """The names of the tables' files: the table's, another pair's name, what tells it apart."""
+    parts = slugs(table.grid.setting for table in tables)
+    names = [table.grid.name.replace("/", "-") for table in tables]
+    return [
+        (f"{name}-{table.pair}" if table.pair else name) + parts[table.grid.setting]
+        for name, table in zip(names, tables, strict=True)
+    ]
 
 
 def shown_tables(
