@@ -37,7 +37,7 @@ SPECS = {
 # Trees as ``conf/decoder`` has them, and how they are shown.
 OWN_TREES = {
     "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "9 nodes",
-    "prompt_lookup": "1x10", "suffix": "3x16", "eagle": "eagle_25", "eagle2": "10x6@59",
+    "prompt_lookup": "1x10", "lookup_vote": "1x10", "suffix_lookup": "3x16", "eagle": "eagle_25", "eagle2": "10x6@59",
     "eagle3": "10x8@59", "eagle_rsd_s": "5x5", "eagle_traversal": "eagle_25",
     "opt_tree": "8x6@24", "dyspec": "8x6@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
     "lookup_or_draft": "5", "dsbd_one_cache": "4x2@0.9",
@@ -67,7 +67,7 @@ BEFORE = {
     "top_and_sample": (195, 95, 1, 1),
     "sequoia": (281, 96, 11, 11),
     "prompt_lookup": (7, 42, 1, 1),
-    "suffix": (7, 48, 1, 1),
+    "suffix_lookup": (7, 48, 1, 1),
 }
 
 
@@ -138,7 +138,7 @@ def page(found: dict[str, Counts]) -> str:
         "beams of the layer before stand, and each is a warp of its own. `traversal` carries a "
         "quota from child to child, some ten launches each; `block`, a chain, has all quotas at "
         "once, in float64. `optimal` finds eight levels of its choice one after the "
-        "other. `prompt_lookup` and `suffix` draw each position's number by a call of its own, 11 "
+        "other. `prompt_lookup` and `suffix_lookup` draw each position's number by a call of its own, 11 "
         "and 17 a row, as plain decoding does. A stochastic "
         "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
         "sort over all parents.",
