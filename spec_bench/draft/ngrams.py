@@ -83,7 +83,9 @@ class FirstIndex:
         """
         end = len(self.tokens)
         for length in self._lengths:
-            first = self._first.get(tuple(self.tokens[end - length :]), end) if length < end else end
+            first = (
+                self._first.get(tuple(self.tokens[end - length :]), end) if length < end else end
+            )
             if first < end:
                 return [[Guess(token, 0)] for token in self.tokens[first : first + bounds.depth]]
         return []

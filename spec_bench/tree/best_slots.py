@@ -155,7 +155,9 @@ class BestSlots(DynamicTree):
         """
         known = torch.cat([level.value for level in levels], dim=1)
         known = known.sort(dim=1, descending=True).values[:, : self.total]
-        ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(dim=2)  # of equal slots the shallower
+        ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(
+            dim=2
+        )  # of equal slots the shallower
         fits = ahead + places(below.shape[1], below.device) < self.total
         return (fits & torch.isfinite(below)).sum(dim=1)
 

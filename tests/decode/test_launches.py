@@ -65,7 +65,11 @@ VERIFY = {
     "dsbd_one_cache": ("4x2@0.9", 680),
 }
 ASKS = {"sd_dynamic"}  # behind every level; all others wait but for the copy to the host
-A_ROW = {"prompt_lookup": 11, "lookup_vote": 11, "suffix_lookup": 17}  # launches of the walk that each row adds
+A_ROW = {
+    "prompt_lookup": 11,
+    "lookup_vote": 11,
+    "suffix_lookup": 17,
+}  # launches of the walk that each row adds
 SAMPLING = 60  # a level
 # Sorts and sums over all parents: truncated Gumbel values, joint laws, two kinds of child.
 WIDE = 90

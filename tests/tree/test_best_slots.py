@@ -77,7 +77,9 @@ def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide() -> None:
 
 
 def test_the_decoder_has_no_bound_but_its_nodes_and_a_bounded_one_says_so() -> None:
-    specs = {spec: read_decoder(decoder_settings("dyspec", spec)) for spec in (None, "@9", "5x6@14")}
+    specs = {
+        spec: read_decoder(decoder_settings("dyspec", spec)) for spec in (None, "@9", "5x6@14")
+    }
     assert [config.spec for config in specs.values()] == ["@24", "@9", "5x6@14"]
     assert [config.tree.shape.depth for config in specs.values()] == [24, 9, 6]  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="total"):
