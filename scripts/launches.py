@@ -38,7 +38,8 @@ SPECS = {
 OWN_TREES = {
     "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "@9",
     "prompt_lookup": "1x10", "lookup_vote": "1x10", "suffix_lookup": "3x16",
-    "eagle": "eagle_25", "eagle2": "10x6@59", "eagle3": "10x8@59", "eagle_rsd_s": "5x5", "eagle_traversal": "eagle_25",
+    "eagle": "eagle_25", "eagle2": "10x6@59", "eagle3": "10x8@59", "eagle_rsd_s": "5x5",
+    "eagle_traversal": "eagle_25",
     "opt_tree": "8x6@24", "dyspec": "@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
     "lookup_or_draft": "5", "dsbd_one_cache": "4x2@0.9",
 }  # fmt: skip

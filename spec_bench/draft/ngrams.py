@@ -83,10 +83,8 @@ class FirstIndex:
         """
         end = len(self.tokens)
         for length in self._lengths:
-            first = (
-                self._first.get(tuple(self.tokens[end - length :]), end) if length < end else end
-            )
-            if first < end:
+            gram = tuple(self.tokens[end - length :]) if length < end else ()
+            if (first := self._first.get(gram, end)) < end:
                 return [[Guess(token, 0)] for token in self.tokens[first : first + bounds.depth]]
         return []
 

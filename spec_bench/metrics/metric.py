@@ -70,8 +70,7 @@ class CellRecords:
         baseline_again: likewise the baseline's.
         texts: prompt id -> decoded and post-processed text.
         references: prompt id -> reference texts.
-        draft_calls: L, sequential draft calls per iteration, or their mean; 0 for the autoregressive
-            decoder.
+        draft_calls: L, sequential draft calls per iteration, or their mean; 0 for plain decoding.
         parameter_ratio: r = parameters(draft) / parameters(target); 0 if no model drafts.
     """
 

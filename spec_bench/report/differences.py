@@ -91,9 +91,10 @@ def _seen(rows: Sequence[Row]) -> list[str]:
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
         if share and row.get("data_source") == "embedded":
             many = "all" if share == 1 else f"{share:.0%}"
+            whose = f"the models of {row['pair']} were trained on"
             found[
-                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts stand in the text "
-                f"that the models of {row['pair']} were trained on."
+                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts stand in the "
+                f"text that {whose}."
             ] = None
     return list(found)
 

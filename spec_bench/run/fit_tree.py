@@ -2,11 +2,11 @@
 
 Decodes with W children below the root, drawn without replacement, and counts which of them the
 target accepted. That share by rank is taken for every depth (Sequoia, arXiv 2402.12374, section
-3.1), and written to ``results/trees``, where ``sequoia`` finds it: ``sequoia:@14`` is then the best
-tree of 14 nodes for this pair, task and sampling. The prompts are the task's last ones, so that the
-first, which a job takes, stay unseen. Settings are a job's; several values, separated by commas, are
-fitted one after the other. Beside them ``width=8``, the ranks looked at, and ``nodes=14,30``, sizes
-for which the expected block efficiency is printed.
+3.1), and written to ``results/trees``, where ``sequoia`` finds it: ``sequoia:@14`` is then the
+best tree of 14 nodes for this pair, task and sampling. The prompts are the task's last ones, so
+that the first, which a job takes, stay unseen. Settings are a job's; several values, separated by
+commas, are fitted one after the other. Beside them ``width=8``, the ranks looked at, and
+``nodes=14,30``, sizes for which the expected block efficiency is printed.
 """
 
 from __future__ import annotations

@@ -132,9 +132,8 @@ class FittedTrees:
 
     def _why(self) -> str:
         """What was not fitted, and what does it."""
-        named = any(
-            (folder / "pair" / f"{self.pair.name}.yaml").is_file() for folder in conf_dirs()
-        )
+        file = Path("pair", f"{self.pair.name}.yaml")
+        named = any((folder / file).is_file() for folder in conf_dirs())
         models = [f"pair.target={self.pair.target}", f"pair.draft={self.pair.drafts[0]}"]
         words = [f"pair={self.pair.name}"] if named else models
         words += [] if self.task is None else [f"task={self.task}"]

@@ -48,7 +48,7 @@ def best_list(acceptance: Sequence[float], nodes: int) -> list[Path]:
     """Sequoia's tree: the best one of that many nodes, however deep.
 
     Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
-    is worth more than its parent or an earlier sibling, and the n nodes of largest worth are a tree.
+    is worth more than its parent or an earlier sibling, so the n nodes of largest worth are a tree.
 
     Args:
         acceptance: a[k], pooled before use.

@@ -128,7 +128,7 @@ class BestSlots(DynamicTree):
         levels: list[Candidates] = []
         while True:
             scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            found = self.children(tree, scores, above.unsqueeze(-1), draws, counts)
+            found = self.children(tree, scores, above.unsqueeze(-1), draws, counts=counts)
             levels.append(self.candidates(*found, frontier))
             ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             running = self._running(levels, ordered.values[:, : self.total])
@@ -155,9 +155,8 @@ class BestSlots(DynamicTree):
         """
         known = torch.cat([level.value for level in levels], dim=1)
         known = known.sort(dim=1, descending=True).values[:, : self.total]
-        ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(
-            dim=2
-        )  # of equal slots the shallower
+        # Of equal slots the shallower is taken.
+        ahead = (known.unsqueeze(1) >= below.unsqueeze(2)).sum(dim=2)
         fits = ahead + places(below.shape[1], below.device) < self.total
         return (fits & torch.isfinite(below)).sum(dim=1)
 

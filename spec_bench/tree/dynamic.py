@@ -170,8 +170,8 @@ class DynamicTree(GrownTree):
         """
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
-        level = (part.flatten(1) for part in (pad(tokens, missing), score, value))
-        return Candidates(*level, frontier=frontier, log_q=log_q)
+        tokens, score, value = (part.flatten(1) for part in (pad(tokens, missing), score, value))
+        return Candidates(tokens, score, value, frontier, log_q)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         """Not grown by levels alone."""
