@@ -36,12 +36,14 @@ SPECS = {
 }  # fmt: skip
 # Trees as ``conf/decoder`` has them, and how they are shown.
 OWN_TREES = {
-    "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "9 nodes",
-    "prompt_lookup": "1x10", "suffix": "3x16", "eagle": "eagle_25", "eagle2": "10x6@59",
-    "eagle3": "10x8@59", "eagle_rsd_s": "5x5", "eagle_traversal": "eagle_25",
-    "opt_tree": "8x6@24", "dyspec": "8x6@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
+    "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "@9",
+    "prompt_lookup": "1x10", "lookup_vote": "1x10", "suffix_lookup": "3x16",
+    "eagle": "eagle_25", "eagle2": "10x6@59", "eagle3": "10x8@59", "eagle_rsd_s": "5x5",
+    "eagle_traversal": "eagle_25",
+    "opt_tree": "8x6@24", "dyspec": "@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
     "lookup_or_draft": "5", "dsbd_one_cache": "4x2@0.9",
 }  # fmt: skip
+FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 # Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits. What
 # never ran so has no entry.
 BEFORE = {
@@ -67,7 +69,7 @@ BEFORE = {
     "top_and_sample": (195, 95, 1, 1),
     "sequoia": (281, 96, 11, 11),
     "prompt_lookup": (7, 42, 1, 1),
-    "suffix": (7, 48, 1, 1),
+    "suffix_lookup": (7, 48, 1, 1),
 }
 
 
@@ -94,6 +96,8 @@ def measured() -> dict[str, Counts]:
         heads: dict[str, Any] = {name: made().to(DEVICE).eval() for name, made in HEADS.items()}
         for name in (*SPECS, *OWN_TREES):
             settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
+            if name == "sequoia":  # a job fills it in, from what was measured
+                settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
             kind = settings["drafter"]["kind"]
             sampling = SamplingSettings(temperature=1.0, top_p=0.9)
             drafts = [pair[1]] if kind in ("language_model", "lookup_or_model") else []
@@ -120,8 +124,8 @@ def page(found: dict[str, Counts]) -> str:
         "`make launches`: Llama of 32 layers and a draft of 4, one row, temperature 1, top-p 0.9, "
         "eager passes. Before the arrow: each node walked to by itself, each number copied by "
         "itself. Draft heads propose in `draft`; what orders their proposals is `sampling`. An "
-        "EAGLE head is a layer, run once a level of the tree; `sd_dynamic` asks behind each level "
-        "whether another is worth it.",
+        "EAGLE head is a layer, run once a level of the tree; `sd_dynamic` and `dyspec` ask behind "
+        "each level whether another is worth it.",
         "",
         "| " + " | ".join(head) + " |",
         "| --- | --- |" + " --: |" * (len(head) - 2),
@@ -138,8 +142,8 @@ def page(found: dict[str, Counts]) -> str:
         "beams of the layer before stand, and each is a warp of its own. `traversal` carries a "
         "quota from child to child, some ten launches each; `block`, a chain, has all quotas at "
         "once, in float64. `optimal` finds eight levels of its choice one after the "
-        "other. `prompt_lookup` and `suffix` draw each position's number by a call of its own, 11 "
-        "and 17 a row, as plain decoding does. A stochastic "
+        "other. `prompt_lookup` and `suffix_lookup` draw each position's number by a call of its "
+        "own, 11 and 17 a row, as plain decoding does. A stochastic "
         "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
         "sort over all parents.",
     ]

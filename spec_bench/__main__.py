@@ -25,6 +25,10 @@ def main() -> None:
 
                 print(f"page: {write_page(found)}")
             sys.exit(status)
+        elif sys.argv[1:2] == ["fit_tree"]:
+            from spec_bench.run.fit_tree import main as fit_tree
+
+            sys.exit(fit_tree(sys.argv[2:]))
         elif sys.argv[1:2] == ["answers"]:
             from spec_bench.run.answers import main as answers
 

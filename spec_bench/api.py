@@ -136,6 +136,7 @@ class LoadedPair:
         from spec_bench.decode.config import read_decoder
         from spec_bench.run.cells import load_decoder, read_cell
         from spec_bench.run.fit import check_fit
+        from spec_bench.run.fitted_trees import FittedTrees
         from spec_bench.run.models import heads_of
         from spec_bench.run.settings import sampling_of
         from spec_bench.tasks.generation import Generation as Asked
@@ -146,6 +147,7 @@ class LoadedPair:
         sampling = sampling_of(asked, Asked())
         cell = read_cell(decoder, partial(load_decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
+        cell = FittedTrees(self.pair, None, sampling).given(cell)
         target, drafts = self.models[0], self.models[1 : cell.drafts + 1]
         heads = heads_of(self.pair, cell.heads, target)
         config = read_decoder(cell.decoder, sampling)

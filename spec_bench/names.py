@@ -70,12 +70,13 @@ DECODERS: dict[str, Decoder] = {
     "traversal_paths": Decoder("traversal of merged paths", SKY, "P"),
     "lookup_or_draft": Decoder("lookup or draft", PURPLE, "v"),
     "prompt_lookup": Decoder("prompt lookup", SKY, "v"),
-    "suffix": Decoder("suffix lookup", SKY, "s"),
+    "lookup_vote": Decoder("lookup by votes", SKY, "D"),
+    "suffix_lookup": Decoder("suffix lookup, own text", SKY, "s"),
     "hf_generate": Decoder("transformers generate", VERMILLION, "P"),
     "hf_assisted": Decoder("transformers assisted", VERMILLION, "o"),
     "hf_prompt_lookup": Decoder("transformers prompt lookup", VERMILLION, "v"),
     "served": Decoder("a server", GREEN, "X"),
-    "redrafter": Decoder("ReDrafter", VERMILLION, "s"),
+    "redrafter": Decoder("ReDrafter, exact match", VERMILLION, "s"),
     "redrafter_typical": Decoder("ReDrafter, typical", VERMILLION, "v"),
     "eagle": Decoder("EAGLE", ORANGE, "o"),
     "eagle2": Decoder("EAGLE-2", ORANGE, "^"),
@@ -84,12 +85,13 @@ DECODERS: dict[str, Decoder] = {
     "eagle_traversal": Decoder("EAGLE-3, EAGLE's tree, traversal", SKY, "P"),
     "eagle_rsd_s_traversal": Decoder("EAGLE-3, RSD-S's beams, traversal", SKY, "X"),
     "dyspec_traversal": Decoder("DySpec, traversal", SKY, "D"),
+    "eagle3_eagle": Decoder("EAGLE-3 on EAGLE's tree", GREEN, "v"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
 }
 # Other decoders' trees and rules with an EAGLE head in place of their draft model look like theirs.
 _ON_EAGLE = (
     *("sd", "block", "spectr", "optimal", "spectr_traversal", "mcns", "specinfer"),
-    *("specinfer_traversal", "rsd_c", "traversal", "sequoia", "top_and_sample", "dyspec"),
+    *("specinfer_traversal", "rsd_c", "traversal", "top_and_sample", "dyspec"),
     "dyspec_traversal",
 )
 DECODERS |= {

@@ -39,7 +39,7 @@ class EnumeratedDraws:
         nodes = probs[0].tolist()
         return torch.tensor([[[self.choose(node) for _ in range(count)] for node in nodes]])
 
-    def gumbel(self, like: Tensor) -> Tensor:
+    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         """Noise that puts each node's tokens in an enumerated order.
 
         The order of perturbed log-probabilities is distributed as sampling without replacement

@@ -73,8 +73,14 @@ class Draws(Protocol):
         """``count`` i.i.d. tokens per node. probs [R, F, V] -> [R, F, count]."""
         ...
 
-    def gumbel(self, like: Tensor) -> Tensor:
-        """Standard Gumbel noise of the shape of ``like`` [R, F, V]."""
+    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """Standard Gumbel noise of the shape of ``like`` [R, F, V].
+
+        Args:
+            like: what it is added to.
+            counts: [R] how many of the F nodes each row has, where that hangs on its tree; a row
+                then draws for these alone, and noise means nothing at the others.
+        """
         ...
 
     def verdict(self, children: Sequence[int]) -> VerdictDraws:
@@ -155,10 +161,16 @@ class SeededDraws:
     def categorical(self, probs: Tensor, count: int) -> Tensor:
         return inverse_cdf(probs, self._uniforms(probs.shape[1], count))
 
-    def gumbel(self, like: Tensor) -> Tensor:
+    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         # -log -log of a uniform variable is a Gumbel variable; the clamp keeps it finite. Drawn in
         # float64, whose tail is long enough; torch's exponential variables cost three times more.
-        uniforms = self._uniforms(*like.shape[1:]).clamp_(min=torch.finfo(torch.float64).tiny)
+        if counts is None:
+            uniforms = self._uniforms(*like.shape[1:])
+        else:
+            uniforms = torch.full_like(like, 0.5, dtype=torch.float64)
+            for row, generator, count in zip(uniforms, self.generators, counts, strict=True):
+                row[:count].uniform_(generator=generator)
+        uniforms = uniforms.clamp_(min=torch.finfo(torch.float64).tiny)
         return uniforms.log_().neg_().to(like.dtype).log_().neg_()
 
     def verdict(self, children: Sequence[int]) -> SeededVerdict:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spec_bench.core.transfer import constant, places
 
@@ -212,6 +213,15 @@ class Tree:
     def frontier(self) -> slice:
         """The nodes of the deepest level grown so far."""
         return self.shape.level(self.grown)
+
+    def make_room(self, nodes: int) -> None:
+        """Makes room for one more level, where its size hangs on those above it."""
+        shape = self.shape
+        self.shape = TreeShape((*shape.levels, nodes), (*shape.children, nodes))
+        self.tokens, self.parent = (pad(part, (0, nodes)) for part in (self.tokens, self.parent))
+        self.valid = pad(self.valid, (0, nodes), value=True)
+        self.ancestors = pad(self.ancestors, (0, nodes, 0, nodes))
+        self.ancestors.diagonal(dim1=1, dim2=2)[:, -nodes:] = True
 
     def add_level(
         self,

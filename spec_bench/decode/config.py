@@ -80,6 +80,12 @@ class DecoderConfig:
                 f"{self.title}: {self.drafts} drafts need tree.policy 'widths' with replacement: "
                 f"true, got {name!r}"
             )
+        widest = max(self.tree.shape.levels, default=1) if isinstance(self.tree, GrownTree) else 1
+        if self.drafter.single and widest > 1:
+            raise ValueError(
+                f"{self.title}: drafter.kind {kind!r} proposes one chain, so tree.width must be 1, "
+                f"got {widest}"
+            )
         if isinstance(self.verifier, Transformers):
             check_elsewhere(self.title, self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:

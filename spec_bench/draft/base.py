@@ -140,11 +140,13 @@ class Drafter(ABC):
         kind: under which it is registered.
         policies: the tree policies that it works with; None: all that grow level by level.
         heads: the network that it needs on the target, else None.
+        single: whether it proposes one chain, so that a tree may have no siblings.
     """
 
     kind: ClassVar[str]
     policies: ClassVar[tuple[str, ...] | None] = None
     heads: ClassVar[type[Heads] | None] = None
+    single: ClassVar[bool] = False
 
     @property
     def models(self) -> int:

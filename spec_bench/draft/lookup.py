@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
-from spec_bench.draft.ngrams import Bounds, Guess, NgramIndex
+from spec_bench.draft.ngrams import Bounds, FirstIndex, Guess, NgramIndex
 from spec_bench.fields import Count, Range, Share
 
 
@@ -24,21 +24,18 @@ class LookupDrafting(Drafting):
         rows: rows of the batch.
     """
 
-    def __init__(self, plan: Lookup, rows: int) -> None:
+    def __init__(self, plan: FirstMatch, rows: int) -> None:
         self._plan = plan
-        self._rows = [self._index() for _ in range(rows)]
-
-    def _index(self) -> NgramIndex:
-        return NgramIndex(self._plan.longest, self._plan.shortest)
+        self._rows = [plan.index() for _ in range(rows)]
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        self._rows[row] = self._index()
+        self._rows[row] = self._plan.index()
         self._rows[row].extend(prompt)
 
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
     ) -> list[list[list[Guess]]]:
-        bounds = Bounds(width, depth, self._plan.share, self._plan.per_match)
+        bounds = self._plan.bounds(width, depth)
         found = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
@@ -47,13 +44,51 @@ class LookupDrafting(Drafting):
 
     def move_row(self, source: int, target: int) -> None:
         self._rows[target] = self._rows[source]
-        self._rows[source] = self._index()
+        self._rows[source] = self._plan.index()
+
+
+@drafter("first_match")
+@dataclass(frozen=True)
+class FirstMatch(Drafter):
+    """A copy of what followed the first earlier occurrence of the row's last n-gram.
+
+    Attributes:
+        longest: the longest n-gram at the row's end that is looked for.
+        shortest: the shortest.
+    """
+
+    longest: Annotated[int, Range(1, 64)] = 3
+    shortest: Count = 1
+
+    policies = ("guessed",)
+    single = True
+
+    def __post_init__(self) -> None:
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"shortest must be at most longest, {self.longest}, got {self.shortest}"
+            )
+
+    def index(self) -> FirstIndex | NgramIndex:
+        """An empty index of one row."""
+        return FirstIndex(self.longest, self.shortest)
+
+    def bounds(self, width: int, depth: int) -> Bounds:
+        """How far guesses go within a tree of that size."""
+        return Bounds(width, depth)
+
+    def calls(self, depth: int) -> int:
+        """0: no network drafts."""
+        return 0
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return LookupDrafting(self, equipment.rows)
 
 
 @drafter("lookup")
 @dataclass(frozen=True)
-class Lookup(Drafter):
-    """The row's own n-grams.
+class Lookup(FirstMatch):
+    """The row's own n-grams, their latest occurrences weighed against each other.
 
     Attributes:
         longest: the longest n-gram at the row's end that is looked for.
@@ -62,22 +97,13 @@ class Lookup(Drafter):
         per_match: most tokens proposed per token of the match; null: no bound but the tree's.
     """
 
-    longest: Annotated[int, Range(1, 64)] = 3
-    shortest: Count = 1
     share: Share = 0.0
     per_match: Annotated[float, Range(0.01, 64)] | None = None
 
-    policies = ("guessed",)
+    single = False
 
-    def __post_init__(self) -> None:
-        if self.shortest > self.longest:
-            raise ValueError(
-                f"shortest must be at most longest, {self.longest}, got {self.shortest}"
-            )
+    def index(self) -> NgramIndex:
+        return NgramIndex(self.longest, self.shortest)
 
-    def calls(self, depth: int) -> int:
-        """0: no network drafts."""
-        return 0
-
-    def drafting(self, equipment: Equipment) -> Drafting:
-        return LookupDrafting(self, equipment.rows)
+    def bounds(self, width: int, depth: int) -> Bounds:
+        return Bounds(width, depth, self.share, self.per_match)

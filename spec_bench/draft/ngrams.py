@@ -1,9 +1,10 @@
-"""What followed the last few tokens before: an index of n-grams over one row, and its guesses.
+"""What followed the last few tokens before: indices of n-grams over one row, and their guesses.
 
-Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) takes the
-longest of a few short n-grams that occurred before; suffix decoding (arXiv 2411.04975, section 3;
-2411.10666) any suffix up to a bound, and goes on only where the past mostly agrees. Both are this
-index with different bounds.
+Pure Python on token ids. Prompt lookup (github.com/apoorvumang/prompt-lookup-decoding) copies what
+followed the first occurrence of the longest of a few short n-grams (``FirstIndex``). ``NgramIndex``
+weighs the latest occurrences against each other, token by token; with long n-grams, and going on
+only where the past mostly agrees, it is suffix decoding's lookup in one row (arXiv 2411.04975,
+section 3; 2411.10666), without its tree over earlier answers.
 """
 
 from __future__ import annotations
@@ -44,6 +45,48 @@ class Bounds:
     depth: int
     share: float = 0.0
     per_match: float | None = None
+
+
+class FirstIndex:
+    """All tokens of a row so far, and where each n-gram of them first ended.
+
+    Args:
+        longest: the longest n-gram that is looked for.
+        shortest: the shortest.
+    """
+
+    def __init__(self, longest: int, shortest: int = 1) -> None:
+        self._lengths = range(longest, shortest - 1, -1)
+        self._first: dict[tuple[int, ...], int] = {}
+        self.tokens: list[int] = []
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens."""
+        for token in tokens:
+            self.tokens.append(token)
+            end = len(self.tokens)
+            for length in self._lengths:
+                if length <= end:
+                    self._first.setdefault(tuple(self.tokens[end - length :]), end)
+
+    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+        """The span that followed the first earlier occurrence of the longest n-gram at the end.
+
+        One that begins close to the end is as long as it is, as in transformers'
+        ``PromptLookupCandidateGenerator``.
+
+        Args:
+            bounds: ``depth`` alone counts.
+
+        Returns:
+            Per level its one node.
+        """
+        end = len(self.tokens)
+        for length in self._lengths:
+            gram = tuple(self.tokens[end - length :]) if length < end else ()
+            if (first := self._first.get(gram, end)) < end:
+                return [[Guess(token, 0)] for token in self.tokens[first : first + bounds.depth]]
+        return []
 
 
 class NgramIndex:

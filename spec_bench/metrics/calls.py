@@ -48,14 +48,14 @@ def mbsu_of(cell: CellRecords) -> Sums | None:
     return replace(emitted_per_call(cell.generations), mapped=lambda tau: tau * factor)
 
 
-def mbsu(block_efficiency: float, draft_calls: int, parameter_ratio: float) -> float:
+def mbsu(block_efficiency: float, draft_calls: float, parameter_ratio: float) -> float:
     """Memory-bound speed-up, tau / (L r + 1) (RSD, arXiv:2402.14160, Appendix C.2).
 
     The paper's sentence has r upside down; its own tables follow from r = draft / target.
 
     Args:
         block_efficiency: tau, emitted tokens per target call.
-        draft_calls: L, sequential draft calls per iteration (the tree's depth).
+        draft_calls: L, sequential draft calls per iteration (the tree's depth, or its mean).
         parameter_ratio: r, parameters of the draft over parameters of the target.
     """
     return block_efficiency / (draft_calls * parameter_ratio + 1.0)
@@ -129,9 +129,15 @@ def nodes_per_call(generations: Sequence[Generation]) -> float | None:
 
 
 @metric("draft_calls", of_cell=True)
-def draft_calls(cell: CellRecords) -> int | None:
+def draft_calls(cell: CellRecords) -> float | None:
     """L: sequential draft calls per iteration."""
     return cell.draft_calls
+
+
+def levels_per_call(generations: Sequence[Generation]) -> float | None:
+    """Levels of the trees over target calls: L of trees that are as deep as was drafted."""
+    levels = tuple(float(sum(s.depth for s in g.steps)) for g in generations)
+    return Sums(levels, tuple(float(len(g.steps)) for g in generations)).value
 
 
 @metric("parameter_ratio", of_cell=True)

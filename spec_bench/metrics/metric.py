@@ -72,7 +72,7 @@ class CellRecords:
         baseline_again: likewise the baseline's.
         texts: prompt id -> decoded and post-processed text.
         references: prompt id -> reference texts.
-        draft_calls: L, sequential draft calls per iteration; 0 for the autoregressive decoder.
+        draft_calls: L, sequential draft calls per iteration, or their mean; 0 for plain decoding.
         parameter_ratio: r = parameters(draft) / parameters(target); 0 if no model drafts.
     """
 
@@ -80,7 +80,7 @@ class CellRecords:
     baseline: Sequence[Generation] | None = None
     texts: Mapping[str, str] | None = None
     references: Mapping[str, Sequence[str]] | None = None
-    draft_calls: int | None = None
+    draft_calls: float | None = None
     parameter_ratio: float | None = None
     again: Sequence[Sequence[Generation]] = ()
     baseline_again: Sequence[Sequence[Generation]] = ()

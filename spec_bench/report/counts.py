@@ -213,7 +213,7 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
     calls, share = row.get("draft_calls"), row.get("parameter_ratio")
     cell = CellRecords(
         (),
-        draft_calls=None if calls is None or isnan(calls) else int(calls),
+        draft_calls=None if calls is None or isnan(calls) else float(calls),
         parameter_ratio=None if share is None else float(share),
     )
     number = metric[name].of(cell) if name in metric else None

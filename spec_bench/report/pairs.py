@@ -31,6 +31,10 @@ class PairConfig:
             target with heads alone has "" for its draft.
         stand_in: what the paper used instead of the draft, where that was never published.
         target_parameters: where the config states them.
+        draft_parameters: likewise.
+        paper_draft_parameters: of the draft that another stands in for.
+        chat_tuned: whether the target was tuned on conversations.
+        seen_in_training: task -> share of our sample's prompts that the models were trained on.
         heads: kind -> folder or hub id of the target's draft heads, where it has some.
     """
 
@@ -40,6 +44,10 @@ class PairConfig:
     printed: frozenset[tuple[str, str]]
     stand_in: str | None
     target_parameters: int | None
+    draft_parameters: int | None = None
+    paper_draft_parameters: int | None = None
+    chat_tuned: bool = False
+    seen_in_training: Mapping[str, float] = field(default_factory=dict)
     heads: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,6 +83,10 @@ def _config(path: Path) -> PairConfig:
         frozenset(spellings(data.get("paper"))),
         data.get("stand_in") or None,
         data.get("target_parameters"),
+        data.get("draft_parameters"),
+        data.get("paper_draft_parameters"),
+        bool(data.get("chat_tuned")),
+        data.get("seen_in_training") or {},
         {kind: str(where) for kind, where in (data.get("heads") or {}).items() if where},
     )
 
@@ -122,13 +134,14 @@ def _parameters(row: Mapping[str, Any]) -> int | None:
     config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
     if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
         return round(float(ratio) * config.target_parameters)
-    file = _folder(str(row.get("draft", ""))) / "training.json"
+    file = folder_of(str(row.get("draft", ""))) / "training.json"
     if not file.is_file():
         return None
     return int(json.loads(file.read_text(encoding="utf-8"))["parameters"])
 
 
-def _folder(draft: str) -> Path:
+def folder_of(draft: str) -> Path:
+    """Where a draft or heads would lie if its name is a folder's."""
     if draft.startswith(_EMBEDDED):
         return Path(__file__).parents[1] / "embedded" / draft.removeprefix(_EMBEDDED)
     return Path(draft)

@@ -17,9 +17,11 @@ from typing import Any
 
 from spec_bench import files
 from spec_bench.decode.config import AnyDecoder
+from spec_bench.decode.decoder import Decoder
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.metrics.robust import stall_note
 from spec_bench.reasons import Reason
@@ -110,7 +112,7 @@ def _complete(
         baseline_again=more,
         texts=prompts.texts(generations),
         references=prompts.references,
-        draft_calls=decoder.draft_calls,
+        draft_calls=_draft_calls(decoder, generations),
         parameter_ratio=decoder.speed_ratio,
     )
     found = summary_of(records, prompts.scores())
@@ -133,6 +135,14 @@ def _complete(
         | energy_columns(metering),
         None if reference is None else "same job",
     )
+
+
+def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
+    """L of MBSU: the decoder's own, or counted where its trees have no fixed depth."""
+    a_level = decoder.draft_calls == decoder.depth  # one call
+    if isinstance(decoder, Decoder) and decoder.policy.as_deep_as_drafted and a_level:
+        return levels_per_call(generations)
+    return decoder.draft_calls
 
 
 def _judged(settings: JobSettings) -> bool:

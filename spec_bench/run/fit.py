@@ -28,14 +28,20 @@ class Batch(NamedTuple):
 
 
 def fitting(
-    cells: Sequence[Cell], pair: Pair, batch: Batch
+    cells: Sequence[Cell], pair: Pair, batch: Batch, left_out: Sequence[str] = ()
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """The cells that fit the pair and the batch, and why each of the others is left out.
+
+    Args:
+        cells: the baseline first.
+        pair: the job's.
+        batch: the job's.
+        left_out: why others were left out before.
 
     Raises:
         ValueError: none but the baseline is left.
     """
-    fit, why = [], []
+    fit, why = [], list(left_out)
     for cell in cells:
         try:
             check_fit(cell, pair)

@@ -22,7 +22,7 @@ from spec_bench.run.model_files import (
     model_path,
     model_size,
 )
-from spec_bench.validation import Flag, Ge, Text, Whole, check, settings
+from spec_bench.validation import Flag, Ge, Number, Text, Whole, check, settings
 
 _MODELS = ("target", "draft")
 
@@ -53,6 +53,9 @@ class PairSettings:
     target_parameters: Annotated[Whole, Ge(1)] | None = None
     draft_parameters: Annotated[Whole, Ge(1)] | None = None
     stand_in: Text | None = None
+    paper_draft_parameters: Annotated[Whole, Ge(1)] | None = None
+    chat_tuned: Flag = False
+    seen_in_training: dict[Text, Number] | None = None
     paper: Printed | tuple[Printed, ...] | None = None
 
     @property

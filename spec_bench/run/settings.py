@@ -19,6 +19,7 @@ from spec_bench.run.cells import Cell, DecoderLoader, build_cells
 from spec_bench.run.config import ConfirmSettings, RunSettings
 from spec_bench.run.engine_settings import EngineSettings, placed
 from spec_bench.run.fit import Batch, fitting
+from spec_bench.run.fitted_trees import FittedTrees
 from spec_bench.run.identity import examples_digest, stated
 from spec_bench.run.pair import Pair, build_pair, pinned, with_own_name
 from spec_bench.run.served_cells import SERVER, alone, check_served, served_cells
@@ -219,8 +220,13 @@ def build_settings(
         cells, pair = served_cells(asked), alone(pair)
     else:
         cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
+        own = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
+        told = tuple(f"{key}={value}" for key, value in own.items() if value is not None)
+        trees = FittedTrees(pair, task.name, sampling, Path(asked.results), told)
+        cells, unfitted = trees.filled(cells)
         cells = simulate_cells(cells, asked.simulate, sampling)
-        cells, left_out = fitting(cells, pair, Batch(engine.batch_size, engine.batching, sampling))
+        batch = Batch(engine.batch_size, engine.batching, sampling)
+        cells, left_out = fitting(cells, pair, batch, unfitted)
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),

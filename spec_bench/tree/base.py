@@ -117,6 +117,11 @@ class GrownTree(Policy):
         return self.shape.size - 1
 
     @property
+    def as_deep_as_drafted(self) -> bool:
+        """Whether draft calls are counted: trees of no fixed depth, as deep as what was run."""
+        return False
+
+    @property
     def slots(self) -> int:
         """Most nodes in a cache at one time, the root and a batch's filling included."""
         return self.shape.size

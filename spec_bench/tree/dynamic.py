@@ -96,7 +96,7 @@ class DynamicTree(GrownTree):
         return tuple(min(count, self.total) for count in candidates)
 
     @cached_property
-    def _children(self) -> tuple[int, ...]:
+    def bounds(self) -> tuple[int, ...]:
         """Bounds on children by level, and an entry that makes them as many as all levels' nodes:
         random numbers are drawn for that many, whatever a tree looks like.
         """
@@ -112,7 +112,7 @@ class DynamicTree(GrownTree):
         Args:
             tree: of the frontiers so far.
             scores: [R, F, V] log-probabilities; for deterministic siblings logits.
-            above: [R, F, 1] score of each frontier node.
+            above: [R, F, 1] score of each frontier node, -inf of absent ones.
             draws: randomness.
 
         Returns:
@@ -137,32 +137,41 @@ class DynamicTree(GrownTree):
         levels: list[Candidates] = []
         for _ in range(self.depth):
             scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            tokens, score, value, log_q = self.children(tree, scores, above.unsqueeze(-1), draws)
-            level = self._filled(tokens, score, value)
-            levels.append(Candidates(*level, frontier=frontier, log_q=log_q))
+            found = self.children(tree, scores, above.unsqueeze(-1), draws)
+            levels.append(self.candidates(*found, frontier))
+            level = levels[-1]
             going = self.going(levels)
             if going is not None and going.is_cpu and not going.any():
                 break  # elsewhere asking would stall the device
-            ordered = level[1].sort(dim=-1, descending=True, stable=True)
+            ordered = level.score.sort(dim=-1, descending=True, stable=True)
             frontier = ordered.indices[:, : self.width]
             above = ordered.values[:, : self.width]
             if going is not None:
                 above = above.masked_fill(~going.unsqueeze(1), -torch.inf)
             tree.add_level(
-                level[0].gather(1, frontier),
+                level.tokens.gather(1, frontier),
                 frontier // self.width,
                 above > -torch.inf,
                 None,
             )
-        return best_of(levels, self.total, tree, self._children)
+        return best_of(levels, self.total, tree, self.bounds)
 
-    def _filled(
-        self, tokens: Tensor, score: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Each [R, F W], with absent candidates where there are fewer tokens than W."""
+    def candidates(
+        self, tokens: Tensor, score: Tensor, value: Tensor, log_q: Tensor | None, frontier: Tensor
+    ) -> Candidates:
+        """A level of them, absent ones where there are fewer tokens than W.
+
+        Args:
+            tokens: [R, F, W or fewer], as are ``score`` and ``value``.
+            score: log of the draft's probability of the path.
+            value: by which candidates are kept.
+            log_q: [R, F, V] what they were drawn from; None where they are one-hot.
+            frontier: [R, F] which candidates of the level above they hang below.
+        """
         missing = (0, self.width - tokens.shape[-1])
         score, value = (pad(part, missing, value=-torch.inf) for part in (score, value))
-        return pad(tokens, missing).flatten(1), score.flatten(1), value.flatten(1)
+        tokens, score, value = (part.flatten(1) for part in (pad(tokens, missing), score, value))
+        return Candidates(tokens, score, value, frontier, log_q)
 
     def grow(self, tree: Tree, scores: Tensor, draws: Draws) -> None:
         """Not grown by levels alone."""
@@ -218,7 +227,7 @@ def best_of(
         law = pad(place.gather(1, order + 1), (1, 0)).unsqueeze(-1)
         given = torch.cat([level.log_q for level in levels if level.log_q is not None], dim=1)
         laws = given.gather(1, law.expand(-1, -1, given.shape[-1]))
-    shape = FlatShape.of(count, most, children, grown.shape.levels[0])
+    shape = FlatShape.of(count, most, children, max(grown.shape.levels, default=1))
     tree = Tree.of_nodes(shape, grown.tokens[:, 0], (tokens, parent, depth, valid), laws)
     tree.siblings, tree.rearranged, tree.largest = grown.siblings, True, grown.largest
     return tree

@@ -32,7 +32,7 @@ class Guessed(Rectangle):
     """
 
     takes = "WxL: at most W guesses a level on L levels, such as 1x10"
-    drafters = ("lookup",)
+    drafters = ("lookup", "first_match")
     varies = True
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
@@ -77,7 +77,11 @@ class Guessed(Rectangle):
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:
         # After 0 1 the prompt went on with 1 0 and with 0 0, so that two nodes have a child each.
-        return (AuditTree(cls(2, 2), prompt=(0, 1, 1, 0, 1, 0, 0, 1)),)
+        # After 2 the other prompt went on with 0 first, with 1 later.
+        return (
+            AuditTree(cls(2, 2), prompt=(0, 1, 1, 0, 1, 0, 0, 1)),
+            AuditTree(cls(1, 2), prompt=(2, 0, 1, 2, 1, 0, 2)),
+        )
 
 
 def _packed(root: int, levels: Sequence[Sequence[Guess]], counts: Sequence[int]) -> list[list[int]]:

@@ -115,7 +115,7 @@ class TreeVerifier(Verifier):
         """
         if self.mark != "exact":
             return
-        single = all(count == 1 for count in shape.children)
+        single = siblings != "deterministic" and all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
             raise ValueError(
                 f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.said!r} is "

@@ -50,7 +50,8 @@ VERIFY = {
     "top_and_sample": (None, 120),
     # A position's number is a call of its own, in every row, as plain decoding draws it.
     "prompt_lookup": (None, 60),
-    "suffix": (None, 60),
+    "lookup_vote": (None, 60),
+    "suffix_lookup": (None, 60),
     # What a node passes on depends on what was passed on to it, level by level.
     "block": (None, 90),
     "traversal": (None, 210),
@@ -64,7 +65,11 @@ VERIFY = {
     "dsbd_one_cache": ("4x2@0.9", 680),
 }
 ASKS = {"sd_dynamic"}  # behind every level; all others wait but for the copy to the host
-A_ROW = {"prompt_lookup": 11, "suffix": 17}  # launches of the walk that each row adds
+A_ROW = {
+    "prompt_lookup": 11,
+    "lookup_vote": 11,
+    "suffix_lookup": 17,
+}  # launches of the walk that each row adds
 SAMPLING = 60  # a level
 # Sorts and sums over all parents: truncated Gumbel values, joint laws, two kinds of child.
 WIDE = 90

@@ -7,12 +7,13 @@ import torch
 
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.records import Generation, Request
 from tests.families import decoder_settings, random_requests, tiny_pair
+from tests.said import naming
 
-LOOKUPS = ("prompt_lookup", "suffix")
+LOOKUPS = ("prompt_lookup", "lookup_vote", "suffix_lookup")
 # Prompts that repeat themselves, so that there is something to look up.
 REQUESTS = [
     Request(r.prompt_id, tuple(r.prompt_ids) * 3, 12 + 5 * (index % 3))
@@ -67,7 +68,12 @@ def test_without_a_match_an_iteration_is_one_of_plain_decoding() -> None:
 
 def test_its_settings_are_checked() -> None:
     settings = decoder_settings("prompt_lookup")
-    settings["drafter"] = {"kind": "lookup", "longest": 2, "shortest": 3}
-    target, _ = tiny_pair("llama")
+    settings["drafter"] = {"kind": "first_match", "longest": 2, "shortest": 3}
     with pytest.raises(ValueError, match=r"shortest must be at most longest, 2, got 3"):
-        build_decoder(settings, target, [], SamplingSettings())
+        read_decoder(settings)
+
+
+def test_prompt_lookup_copies_one_span_and_takes_no_wider_tree() -> None:
+    with pytest.raises(ValueError, match=naming("first_match", "tree.width must be 1, got 5")):
+        read_decoder(decoder_settings("prompt_lookup", "5x5"))
+    assert read_decoder(decoder_settings("lookup_vote", "5x5")).spec == "5x5"

@@ -1,8 +1,14 @@
-"""What followed before is found, the longest match first, the most frequent continuation first."""
+"""What followed before is found, the longest match first, by its first place or by votes."""
 
 from __future__ import annotations
 
-from spec_bench.draft.ngrams import Bounds, Guess, NgramIndex
+import random
+
+import pytest
+import torch
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from spec_bench.draft.ngrams import Bounds, FirstIndex, Guess, NgramIndex
 
 
 def guesses(tokens: list[int], bounds: Bounds, longest: int = 3) -> list[list[tuple[int, int]]]:
@@ -51,3 +57,50 @@ def test_tokens_come_in_any_portions() -> None:
         parts.extend([token])
     assert whole.guesses(Bounds(3, 3)) == parts.guesses(Bounds(3, 3))
     assert whole.guesses(Bounds(3, 3))[0] == [Guess(4, 0)]
+
+
+def copied(tokens: list[int], longest: int, count: int) -> list[int]:
+    """What ``FirstIndex`` proposes, the tokens given in two portions."""
+    index = FirstIndex(longest)
+    index.extend(tokens[: len(tokens) // 2])
+    index.guesses(Bounds(1, count))
+    index.extend(tokens[len(tokens) // 2 :])
+    levels = index.guesses(Bounds(1, count))
+    assert all(len(level) == 1 and level[0].parent == 0 for level in levels)
+    return [level[0].token for level in levels]
+
+
+def by_definition(tokens: list[int], longest: int, count: int) -> list[int]:
+    """Prompt lookup as its author describes it: the first match of the longest n-gram."""
+    for length in range(longest, 0, -1):
+        for start in range(len(tokens) - length):
+            if tokens[start : start + length] == tokens[-length:]:
+                return tokens[start + length :][:count]
+    return []
+
+
+def by_transformers(tokens: list[int], longest: int, count: int) -> list[int]:
+    generator = PromptLookupCandidateGenerator(
+        num_output_tokens=count, max_matching_ngram_size=longest, max_length=10_000
+    )
+    candidates, _ = generator.get_candidates(torch.tensor([tokens]))
+    return candidates[0, len(tokens) :].tolist()
+
+
+def test_one_span_is_copied_from_the_first_match_though_others_are_later_and_more() -> None:
+    # 1 2 went on with 8 9 once, then twice with 7 7; the votes go to 7.
+    tokens = [1, 2, 8, 9, 1, 2, 7, 7, 1, 2, 7, 7, 1, 2]
+    assert copied(tokens, 2, 3) == [8, 9, 1]
+    assert guesses(tokens, Bounds(1, 3), longest=2) == [[(7, 0)], [(7, 0)], [(1, 0)]]
+
+
+@pytest.mark.parametrize(("longest", "count"), [(3, 10), (2, 4), (1, 1), (5, 3)])
+def test_spans_are_those_of_transformers_and_of_the_definition(longest: int, count: int) -> None:
+    numbers, found = random.Random(longest), 0
+    for trial in range(150):
+        tokens = [numbers.randrange(2 + trial % 5) for _ in range(1 + trial % 40)]
+        span = copied(tokens, longest, count)
+        assert span == by_definition(tokens, longest, count)
+        assert span == by_transformers(tokens, longest, count)
+        found += bool(span)
+    assert found > 75

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,10 @@ from torch import Tensor
 
 from spec_bench.audit.history import HistoryModel, random_history
 from spec_bench.core.draws import SeededDraws
+from spec_bench.decode.config import read_decoder
 from spec_bench.tree.best_slots import BestSlots
+from tests.decode.test_dynamic import REQUESTS, watched
+from tests.families import decoder_settings
 from tests.tree.test_dynamic import PROMPTS, Path, paths, planted
 
 
@@ -22,7 +27,7 @@ class SameNoise(SeededDraws):
         super().__init__([])
         self._noise, self._level = noise, -1
 
-    def gumbel(self, like: Tensor) -> Tensor:
+    def gumbel(self, like: Tensor, counts: Sequence[int] | None = None) -> Tensor:
         self._level += 1
         return self._noise[self._level].expand_as(like)
 
@@ -69,3 +74,61 @@ def test_a_tree_of_a_sharp_draft_is_deep_and_of_a_flat_one_wide() -> None:
         for model in (sharp, flat)
     ]
     assert depths[0] > depths[1]
+
+
+def test_the_decoder_has_no_bound_but_its_nodes_and_a_bounded_one_says_so() -> None:
+    specs = {
+        spec: read_decoder(decoder_settings("dyspec", spec)) for spec in (None, "@9", "5x6@14")
+    }
+    assert [config.spec for config in specs.values()] == ["@24", "@9", "5x6@14"]
+    assert [config.tree.shape.depth for config in specs.values()] == [24, 9, 6]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="total"):
+        read_decoder(decoder_settings("dyspec", "@200"))  # more cache than a tree can be worth
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 3.0, 12.0])
+def test_an_unbounded_tree_is_the_heaps_however_deep_it_goes(sharpness: float) -> None:
+    model, total = random_history(4, seed=1, sharpness=sharpness), 14
+    deepest = 0
+    for trial in range(3):
+        generator = torch.Generator().manual_seed(trial)
+        noise = 2 * torch.randn((total, 4), generator=generator, dtype=torch.float64)
+        tree = planted(BestSlots(total, total, total), model, PROMPTS, draws=SameNoise(noise))
+        for row, prompt in enumerate(PROMPTS):
+            found = paths(tree, row)
+            assert found == heap_tree(model, prompt, noise, total)
+            deepest = max(deepest, *map(len, found))
+    assert (deepest > 6) == (sharpness > 1)
+
+
+def test_a_row_of_an_unbounded_tree_draws_what_it_would_draw_alone() -> None:
+    policy = BestSlots(9, 9, 9)
+    model = random_history(4, seed=3, sharpness=3)
+    generators = [torch.Generator().manual_seed(row) for row in range(3)]
+    together = planted(policy, model, PROMPTS, draws=SeededDraws(generators))
+    after = [float(torch.rand(1, generator=generator)) for generator in generators]
+    depths = set()
+    for row, prompt in enumerate(PROMPTS):
+        own = torch.Generator().manual_seed(row)
+        alone = planted(policy, model, [prompt], draws=SeededDraws([own]))
+        assert paths(alone, 0) == paths(together, row)
+        assert float(torch.rand(1, generator=own)) == after[row]
+        depths.add(int(alone.depths.max()))
+    assert len(depths) > 1
+
+
+def test_as_many_levels_are_run_as_the_unbounded_tree_is_deep() -> None:
+    decoder, draft, seen = watched("dyspec", 1, width=10, depth=10, total=10)
+    passes, forward = 0, draft.forward
+
+    def counting(*arguments: Any, **more: Any) -> Any:
+        nonlocal passes
+        passes += not more.get("prefill", False)
+        return forward(*arguments, **more)
+
+    draft.forward = counting  # type: ignore[method-assign]
+    answers = decoder.generate(REQUESTS[:2], seed=0)
+    recorded = [step.depth for answer in answers for step in answer.steps]
+    assert recorded == [int(tree.depths.max()) for tree, _ in seen]
+    assert sum(recorded) == passes
+    assert len(set(recorded)) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -33,9 +34,9 @@ class CutByToken(BestSlots):
     """A slot is kept for the probability of the token that was drawn into it."""
 
     def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
+        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws, **more: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        tokens, score, _, log_q = super().children(tree, scores, above, draws)
+        tokens, score, _, log_q = super().children(tree, scores, above, draws, **more)
         return tokens, score, score, log_q
 
 
@@ -43,9 +44,9 @@ class ReversedSlots(BestSlots):
     """Siblings are tested in the reverse of the order drawn."""
 
     def children(
-        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws
+        self, tree: Tree, scores: Tensor, above: Tensor, draws: Draws, **more: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        tokens, score, value, log_q = super().children(tree, scores, above, draws)
+        tokens, score, value, log_q = super().children(tree, scores, above, draws, **more)
         return tokens.flip(-1), score.flip(-1), value, log_q
 
 

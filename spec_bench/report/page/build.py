@@ -13,6 +13,7 @@ from spec_bench.report.claims import Check
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import VERDICTS
 from spec_bench.report.counts import Records
+from spec_bench.report.differences import differences
 from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
@@ -68,6 +69,7 @@ def build_page(data: PageData) -> str:
         tasks={task: names.task(task) for task in dict.fromkeys(map(str, data.rows.task))},
         headlines=[{"group": place, **asdict(card)} for place, card in cards if card],
         meanings=[text for mark, text in names.MEANINGS.items() if mark in found],
+        remarks=differences(rows_of(data.rows), [each.name for each in shown_columns(data.rows)]),
         results=[(Place.of(group), results_table(group)) for group in data.groups],
         categories=categories,
         tables=list(_tables(data)),

@@ -10,12 +10,14 @@ import pandas as pd
 from spec_bench import columns, names
 from spec_bench.names import MEANINGS
 from spec_bench.published import Row as Number
+from spec_bench.report.differences import differences
 from spec_bench.report.pairs import pair_configs
 from spec_bench.report.paper import Paper, Table
 from spec_bench.report.rows import Row
 from spec_bench.report.seeds import POOLED, SEEDS
-from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.grid import Grid, tree_text
 from spec_bench.report.tables.measured import Measured
+from spec_bench.spec import parse
 
 BEST = (
     "Bold: the paper's best of each block and column; ours only where its interval lies above all "
@@ -75,6 +77,8 @@ def notes_for(
     notes += _stops(rows)
     notes += _turns(rows)
     notes += _overlong(rows)
+    cells = [cell for line in grid.lines for cell in line.cells if cell.ours]
+    notes += differences(rows, {cell.column for cell in cells})
     notes += _marks(grid)
     notes += _searches(item, grid, measured)
     return [*notes, *_compared(grid)]
@@ -240,6 +244,7 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
         if counts:
             few, many = min(counts), max(counts)
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
+    notes += _chains(grid, measured)
     trees = set()
     for wanted in grid.wanted():
         if wanted.pick == "common":
@@ -248,6 +253,21 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     if trees:
         notes.append(f"Ours, k-configuration: {', '.join(sorted(trees))}.")
     return notes
+
+
+def _chains(grid: Grid, measured: Measured) -> list[str]:
+    """Trees with one node a level that a decoder of trees was picked with."""
+    found: dict[str, dict[str, None]] = {}
+    for wanted in grid.wanted():
+        row = measured.find(wanted) if wanted.pick != "spec" and wanted.decoder != "sd" else None
+        if row is not None and {*(parse(row["spec"]).widths or ())} == {1}:
+            own = found.setdefault(names.decoder(wanted.decoder).title, {})
+            own[tree_text(wanted.decoder, row["spec"])] = None
+    return [
+        f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
+        "level: no more than SD."
+        for title, trees in found.items()
+    ]
 
 
 def _some(names: Sequence[str]) -> str:
