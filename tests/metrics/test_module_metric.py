@@ -73,17 +73,31 @@ def test_the_interval_encloses_the_value_and_is_the_same_again():
 
 
 def test_a_users_file_is_a_score_whose_numbers_are_columns():
-    found, signature = quality_columns(OWN, ["a b c", "a"], [["a b"], ["a b c d"]])
-    # Sums: 4 words over 6. Each: 1.5 and 0.25. Texts and lists of parts are no columns, though
-    # `parts` is as long as there are prompts.
+    texts, golds = ["a b c", "a"] * 3, [["a b"], ["a b c d"]] * 3
+    found, signature = quality_columns(OWN, texts, golds)
+    # Sums: 4 words over 6. Each: 1.5 and 0.25. Texts and lists of parts are no columns.
     assert {name: one.value for name, one in found.items()} == {
         "length_ratio_ratio": pytest.approx(4 / 6),
         "length_ratio_each": pytest.approx(0.875),
     }
-    assert found["length_ratio_each"].low == pytest.approx(0.25)
-    assert found["length_ratio_each"].high == pytest.approx(1.5)
+    assert found["length_ratio_each"].low < 0.875 < found["length_ratio_each"].high
     assert "local" in signature
     assert "resamples:50" in signature
+
+
+def test_a_list_as_long_as_there_are_prompts_by_chance_is_no_column():
+    found, _ = quality_columns(OWN, ["a b c", "a"], [["a b"], ["a b c d"]])
+    assert list(found) == ["length_ratio_ratio", "length_ratio_each"]
+
+
+def test_a_modules_share_stays_within_0_and_1_and_a_handful_has_no_interval():
+    found, _ = quality_columns("rouge", TEXTS[1:2] * 6, GOLDS[1:2] * 6)
+    rouge = found["rouge_rouge2"]
+    assert (rouge.value, rouge.high) == (1.0, 1.0)
+    assert 0.4 < rouge.low < 1.0  # all of six right are not sure to stay so
+    few, signature = quality_columns("rouge", TEXTS, GOLDS)
+    assert few["rouge_rouge2"].low is None
+    assert "resamples:0" in signature
 
 
 def test_a_folder_with_a_module_of_its_name_is_a_score(tmp_path):
@@ -106,7 +120,7 @@ def test_slower_modules_are_resampled_less(monkeypatch):
 
 def test_a_module_too_slow_to_resample_has_no_interval(monkeypatch):
     monkeypatch.setattr(module_metric, "RESAMPLES", ())
-    found, signature = quality_columns("rouge", TEXTS, GOLDS)
+    found, signature = quality_columns("rouge", TEXTS * 2, GOLDS * 2)
     assert (found["rouge_rouge2"].low, found["rouge_rouge2"].high) == (None, None)
     assert "resamples:0" in signature
 

@@ -24,9 +24,10 @@ def score(name, predictions, references):
 
 
 @pytest.mark.parametrize("name", [name for name in SCORES if name != "execution_accuracy"])
-def test_a_perfect_answer_scores_one_with_an_interval_of_no_width(name):
-    found = score(name, SENTENCES, [[text] for text in SENTENCES])
-    assert (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
+def test_perfect_answers_score_one_and_are_not_sure_to_stay_so(name):
+    found = score(name, SENTENCES * 2, [[text] for text in SENTENCES] * 2)
+    # Clopper and Pearson's of 6 in 6.
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.025 ** (1 / 6), 1.0))
 
 
 @pytest.mark.parametrize("name", ["bleu", "rouge2", "exact_match"])
@@ -45,8 +46,8 @@ def test_bleu_takes_several_references():
 
 
 def test_bleu_interval_encloses_the_value():
-    found = score("bleu", OTHERS, [[text] for text in SENTENCES])
-    assert found.low < found.value < found.high
+    found = score("bleu", OTHERS * 2, [[text] for text in SENTENCES] * 2)
+    assert 0 < found.low < found.value < found.high < 1
 
 
 def test_bleu_signature_names_version_and_settings():
@@ -135,8 +136,10 @@ def test_f1_is_the_overlap_of_words():
     assert score("f1", ["in old Paris"], [["old Paris"]]).value == pytest.approx(0.8)
 
 
-def test_one_prompt_has_no_interval():
-    assert score("rouge2", ["a b"], [["a b"]]).low is None
+@pytest.mark.parametrize("name", ["bleu", "rouge2"])
+def test_a_handful_of_prompts_has_no_interval(name):
+    assert score(name, ["a b"], [["a b"]]).low is None
+    assert score(name, SENTENCES, [[text] for text in OTHERS]).low is None
 
 
 @pytest.mark.parametrize("name", ["bleu", "rouge2"])

@@ -53,13 +53,38 @@ def test_columns_hold_the_numbers_of_the_definitions():
 
 
 def test_ends_of_the_intervals_enclose_the_value():
-    row = numbers(baseline=BASELINE, draft_calls=3, parameter_ratio=0.1)
+    cell = [generation(str(i), (3, i % 3), 1.0) for i in range(6)]
+    baseline = [generation(str(i), (0,) * (5 + i % 3), 3.0 + i) for i in range(6)]
+    row = numbers(cell, baseline=baseline, draft_calls=3, parameter_ratio=0.1)
     for name in ("block_efficiency", "mbsu", "speedup"):
-        assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+
+
+def test_two_prompts_have_numbers_without_intervals():
+    row = numbers(baseline=BASELINE, draft_calls=3, parameter_ratio=0.1)
+    ends = [name for each in columns.COLUMNS for name in each.names[1:] if name in row]
+    assert "speedup_low" in ends
+    assert {row[name] for name in ends} == {None}
+
+
+def test_no_call_is_said_to_bring_more_than_the_whole_tree_and_one():
+    cell = [generation(str(i), (3, 3, 3, 3 - i % 2), 1.0) for i in range(6)]
+    row = numbers(cell, draft_calls=3, parameter_ratio=0.1)
+    assert 3.5 < row["block_efficiency"] < row["block_efficiency_high"] <= 4
+    assert row["mbsu_high"] == pytest.approx(row["block_efficiency_high"] / 1.3)
+    assert row["acceptance_rate_high"] <= 1
+
+
+def test_ends_that_leave_a_factor_of_more_than_ten_are_left_out():
+    cell = [generation(str(i), (3,), 10.0 ** (i % 3)) for i in range(6)]
+    row = numbers(cell)
+    assert row["token_rate"] == pytest.approx(24 / 222)
+    assert row["token_rate_low"] is row["token_rate_high"] is None
 
 
 def test_the_baseline_against_itself_has_speedup_one_exactly():
-    row = numbers(BASELINE, baseline=BASELINE)
+    baseline = [generation(str(i), (0,) * (4 + i), 2.0) for i in range(5)]
+    row = numbers(baseline, baseline=baseline)
     assert (row["speedup"], row["speedup_low"], row["speedup_high"]) == (1.0, 1.0, 1.0)
 
 

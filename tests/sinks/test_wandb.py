@@ -13,7 +13,7 @@ import wandb
 from spec_bench.decode.decoder import Decoder
 from spec_bench.run.store import CellStore
 from spec_bench.sinks.wandb import table_id
-from tests.run.tiny import RunJob, rows_of
+from tests.run.tiny import RunJob, make_task, rows_of
 from tests.sinks.offline_run import OfflineRun, offline_runs, read_run
 
 ON = ("sink=wandb", "sink.progress=false", "sink.table=false")
@@ -38,7 +38,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, decoder: str, prompt: str) -> Non
 
 
 def test_the_summary_read_back_equals_the_row_of_the_csv(run_job: RunJob, tmp_path: Path) -> None:
-    run_job(*JOB)
+    run_job(*JOB, f"task.source.path={make_task(tmp_path, rows=5)}")  # as few as have intervals
     runs = runs_below(tmp_path)
     rows = rows_of(tmp_path / "results")
     assert len(rows) == 3

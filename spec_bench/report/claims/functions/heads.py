@@ -104,7 +104,7 @@ def correlations(claim: Claim, scope: Scope) -> Iterator[Check]:
             text = f"{kind}: speed follows accuracy at t+5 (r > 0)"
             evidence, odds = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
-                low, high, odds = _fisher(r, len(own))
+                low, high, odds = fisher(r, len(own))
                 evidence += f" [{low:.3f}, {high:.3f}]"
             yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, odds=odds)
 
@@ -128,7 +128,7 @@ def _shares(text: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], colum
     return Check(text, _where(ours), evidence, NOT_DECIDED)
 
 
-def _fisher(r: float, count: int) -> tuple[float, float, Odds]:
+def fisher(r: float, count: int) -> tuple[float, float, Odds]:
     """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
     z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
     low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
