@@ -221,7 +221,7 @@ Written by `python -m spec_bench.columns`; the lines come from `spec_bench/colum
 | --- | --- |
 | `<name>/{files.RESULTS}` | an experiment; a line per cell: pair, task, settings, decoder, seed |
 | `<name>/{files.SCREENING}` | what a search screened on few prompts: no intervals, no evidence |
-| `<name>/{files.ARCHIVE}` | rows of other weights, data or an older engine, out of every report |
+| `<name>/{files.ARCHIVE}` | rows of other weights, data or code, out of every report |
 | `<name>/{files.RECORDS}` | a line per cell and prompt: seconds, joules, every step |
 | `<name>/` | tables, figures and pages made from it, where a report was asked for |
 | `{files.RUNS}/<run_id>/` | what one cell left; not in git |

@@ -33,7 +33,7 @@ ENGINE = 2
 """The number of the code that decodes. Raised by one when the same settings give other tokens, or
 when what is timed changes, or how fast by a twentieth. It is part of a run id, so that cells
 of an older engine are decoded again and never stand beside those of a newer one; rows without one
-are of engine 0."""
+are of engine 0. Where the trees of one policy alone change, its ``revision`` is raised instead."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,7 @@ class CellFacts:
         prompts_digest: of the texts asked and the references, in order.
         target_revision: the hub's commit, or the fingerprint of a folder; "" where unknown.
         draft_revision: likewise of each draft, or of the heads.
+        tree_revision: of the decoder's tree policy; "" where its trees never changed.
         device: ``cpu``, or the GPU's name; "" in a cell that did not come to decode, as are all
             below but ``compile`` and ``engine``.
         dtype: of the target's weights.
@@ -244,6 +245,7 @@ class CellFacts:
     prompts_digest: str = ""
     target_revision: str = ""
     draft_revision: tuple[str, ...] = ()
+    tree_revision: str = ""
     device: str = ""
     dtype: str = ""
     attention: str = ""

@@ -31,8 +31,17 @@ AUDIT = """
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.decoders import enumerated_error
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.tree.base import policy
 from spec_bench.verify.base import rule
 from spec_bench.verify.verdict import Verdict
+from tests.tree import laws
+from tests.tree.definitions import DEFINITIONS
+
+assert {*policy} == {*DEFINITIONS}
+(tree,) = policy["comb"].audit_cases()
+defined = laws.defined(DEFINITIONS["comb"], tree, WARM)
+assert len(defined) > 10
+assert laws.distance(laws.grown(tree, WARM), defined) <= TOLERANCE
 
 def residual_of_nothing(p, q, tokens, valid):
     return Verdict(rule["first_only"].function(p, q, tokens, valid).acceptance, p)

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from spec_bench.core.tree import Siblings
+from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.chain import Chain
 from spec_bench.tree.iid_paths import IidPaths
 from spec_bench.tree.sizes import Branching
+from spec_bench.tree.top_and_sample import TopAndSample
 from spec_bench.verify.base import NodeVerifier
 from spec_bench.verify.bound import STEP, bound_iid, bound_without_replacement
 from spec_bench.verify.verdict import NodeRule, Verdict
@@ -62,6 +64,18 @@ class Gap(NamedTuple):
     bound: float
 
 
+class Law(NamedTuple):
+    """How the children of a node are drawn.
+
+    Attributes:
+        siblings: as rules know it.
+        sampled: of top-and-sampled ones how many are drawn; all, if there are fewer.
+    """
+
+    siblings: Siblings
+    sampled: int = 0
+
+
 def why_no_bound(config: DecoderConfig) -> str | None:
     """Why there is no bound for a decoder's nodes; None if there is one.
 
@@ -86,6 +100,21 @@ def levels_bounded(config: DecoderConfig) -> int:
     """How many levels' nodes have a fixed number of children; for independent paths, the root's."""
     assert isinstance(config.tree, GrownTree)
     return 1 if isinstance(config.tree, IidPaths) else config.tree.shape.depth
+
+
+def law_of(config: DecoderConfig, settings: SamplingSettings) -> Law:
+    """How the children of those nodes are drawn.
+
+    Args:
+        config: of a decoder that has a bound.
+        settings: sampling settings.
+    """
+    tree = config.tree
+    assert isinstance(tree, GrownTree)
+    if isinstance(tree, IidPaths):  # merged ones are the same candidates: a set of K i.i.d. draws
+        return Law("iid")
+    sampled = tree.sampled if isinstance(tree, TopAndSample) else 0
+    return Law(tree.siblings(settings), sampled)
 
 
 def watch(decoder: Decoder, most: int) -> list[Visit]:
@@ -123,42 +152,44 @@ def _watched(rule: NodeRule, level: int, visits: list[Visit], most: int) -> Node
     return kept
 
 
-def gaps(visits: Sequence[Visit], siblings: Siblings) -> list[Gap]:
+def gaps(visits: Sequence[Visit], law: Law) -> list[Gap]:
     """What was accepted and what could have been, by level.
 
     Args:
         visits: of a decoder whose number of children does not depend on what was drawn.
-        siblings: how they are drawn.
+        law: how they are drawn.
     """
     found = []
     for level in sorted({visit.level for visit in visits}):
         own = [visit for visit in visits if visit.level == level]
-        bounds = bounds_of(own, siblings)
+        bounds = bounds_of(own, law)
         accepted = sum(visit.accepted for visit in own) / len(own)
         found.append(Gap(level, len(own), accepted, sum(bounds) / len(own)))
     return found
 
 
-def bounds_of(visits: Sequence[Visit], siblings: Siblings, step: float = STEP) -> list[float]:
+def bounds_of(visits: Sequence[Visit], law: Law, step: float = STEP) -> list[float]:
     """The most that any rule could accept at each node of one level, on the CPU.
 
     Args:
         visits: nodes with equally many children.
-        siblings: how they are drawn.
+        law: how they are drawn.
         step: of ``bound_without_replacement``.
     """
     p = torch.cat([visit.p for visit in visits]).cpu()
     tokens = torch.cat([visit.tokens for visit in visits]).cpu()
     valid = torch.cat([visit.valid for visit in visits]).cpu()
     laws = [visit.q[:, 0] for visit in visits if visit.q is not None]
-    q, count = torch.cat(laws).cpu() if laws else None, tokens.shape[1]
-    if siblings == "iid" or (siblings == "without_replacement" and count == 1):
-        assert q is not None
+    assert laws or law.siblings == "deterministic"
+    q, count = torch.cat(laws).cpu() if laws else torch.zeros_like(p), tokens.shape[1]
+    if law.siblings == "iid" or (law.siblings == "without_replacement" and count == 1):
         return bound_iid(p, q, count).tolist()
-    if siblings == "without_replacement":
-        assert q is not None
+    if law.siblings == "without_replacement":
         return bound_without_replacement(p, q, count, step).tolist()
-    best, there = (tokens, valid) if q is None else (tokens[:, 1:], valid[:, 1:])
+    drawn = min(law.sampled, count) if law.siblings == "top_and_sampled" else 0
+    best, there = tokens[:, drawn:], valid[:, drawn:]
     listed = torch.zeros_like(p).scatter_add(-1, best, there.to(p.dtype)) > 0
-    beside = torch.zeros_like(p) if q is None else torch.minimum(p, q)
-    return torch.where(listed, p, beside).double().sum(dim=-1).tolist()
+    sure = torch.where(listed, p, 0.0).double().sum(dim=-1)
+    # Where the best are all of the draft's support, nothing was drawn.
+    some = valid[:, :drawn].any(dim=-1)
+    return torch.where(some, bound_iid(p, q, max(drawn, 1), sure), sure).tolist()

@@ -105,6 +105,7 @@ class Cell:
         drafts: how many of the pair's drafts it uses; 0 for the baseline.
         heads: which kind of the pair's draft heads it uses, if any.
         library: whose code decodes; "": ours.
+        revision: of its tree policy.
     """
 
     decoder: Mapping[str, Any]
@@ -112,6 +113,7 @@ class Cell:
     drafts: int
     heads: str | None = None
     library: str = ""
+    revision: int = 0
 
     @property
     def name(self) -> str:
@@ -205,7 +207,8 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
         decoder["verifier"] = {"rule": rule}
     decoder = resolve_spec(decoder, None if spec is None else str(spec))
     config = read_decoder(decoder, sampling)
-    return Cell(decoder, config.spec, config.drafts, config.heads, config.library)
+    revision = config.tree.revision
+    return Cell(decoder, config.spec, config.drafts, config.heads, config.library, revision)
 
 
 def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:

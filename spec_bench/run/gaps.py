@@ -20,7 +20,7 @@ import torch
 from spec_bench.columns import ENDS
 from spec_bench.decode.config import AnyDecoder, read_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.decode.gap import Visit, bounds_of, levels_bounded, watch, why_no_bound
+from spec_bench.decode.gap import Visit, bounds_of, law_of, levels_bounded, watch, why_no_bound
 from spec_bench.reasons import Reason
 from spec_bench.records import Generation, Request
 from spec_bench.run.cell_run import CellRun
@@ -136,10 +136,10 @@ def _nodes(settings: JobSettings, run: CellRun, decoder: Any, prompts: Prompts) 
             visits.clear()
     finally:
         decoder.rule, decoder.walk = rule, walk
-    siblings, found = config.tree.siblings(settings.sampling), []
+    law, found = law_of(config, settings.sampling), []
     for level in range(levels_bounded(config)):
         own = [visit for visit in kept if visit.level == level]
-        bounds = bounds_of(own, siblings, _STEP) if own else []
+        bounds = bounds_of(own, law, _STEP) if own else []
         found += [Node(level + 1, v.accepted, b) for v, b in zip(own, bounds, strict=True)]
     return tuple(found)
 

@@ -87,7 +87,7 @@ def _archive(path: Path, past: list[dict[str, Any]], present: set[str]) -> None:
     if rows.keys() == before.keys():
         return
     if new := len(rows.keys() - before.keys()):
-        log.info("%d rows of other weights, data or an older engine are now in %s", new, archive)
+        log.info("%d rows of other weights, data or code are now in %s", new, archive)
     write_csv(archive, list(rows.values()))
 
 

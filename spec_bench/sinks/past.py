@@ -15,7 +15,10 @@ from typing import Any
 from spec_bench import columns
 
 Row = Mapping[str, Any]
-STATE = ("target_revision", "draft_revision", "data_revision", "prompts_digest", "engine")
+STATE = (
+    *("target_revision", "draft_revision", "tree_revision"),
+    *("data_revision", "prompts_digest", "engine"),
+)
 # What follows from the state and the place, and is nothing that a user varies.
 _FOLLOWS = ("run_id", "machine", "attention")
 _APART = (*STATE, *_FOLLOWS)

@@ -67,6 +67,13 @@ class Policy(ABC):
             )
         return self
 
+    @property
+    def revision(self) -> int:
+        """How often the same settings have come to draw other trees. It is part of a run id, so
+        raising it makes such cells, and no others, be decoded again.
+        """
+        return 0
+
     @classmethod
     @abstractmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -63,6 +63,10 @@ class IidPaths(GrownTree):
     def fixed_parents(self) -> bool:  # type: ignore[override]
         return not self.merged
 
+    @property
+    def revision(self) -> int:
+        return int(self.merged)  # 1: what follows a copy on level 2 is kept, too
+
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "without_replacement" if self.merged else "iid"
 
@@ -76,7 +80,7 @@ class IidPaths(GrownTree):
             tree.add_level(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), q)
             return
         # Each path goes on below the first one that has its prefix: [R, K] by path.
-        above = parent.expand_as(tokens) if tree.grown < 2 else tree.carried[0]
+        above = parent.expand_as(tokens) if first else tree.carried[0]
         same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
             above.unsqueeze(2) == above.unsqueeze(1)
         )

@@ -17,20 +17,24 @@ STEP = 0.1
 _REACH = 45.0  # log time on either side of 0
 
 
-def bound_iid(p: Tensor, q: Tensor, count: int) -> Tensor:
-    """The most for K i.i.d. candidates.
+def bound_iid(p: Tensor, q: Tensor, count: int, beside: Tensor | float = 0.0) -> Tensor:
+    """The most for K i.i.d. candidates, and for tokens that are candidates whatever is drawn.
+
+    All candidates are in H only where the tokens of the second kind are, so these cost their mass
+    in any set that counts; the rest of H is a prefix as before.
 
     Args:
         p: [B, V].
         q: [B, V].
         count: K.
+        beside: [B] p's mass on the tokens that are candidates in any case; q has none there.
 
     Returns:
-        [B] float64: 1 - max(0, max_i (t_i^K - R_i)), t and R the running sums of q and p.
+        [B] float64: 1 - max(0, max_i (t_i^K - R_i) - beside), t and R the running sums of q and p.
     """
     own_p, own_q = by_ratio(p, q)
     missing = own_q.cumsum(dim=-1) ** count - own_p.cumsum(dim=-1)
-    return 1 - missing.amax(dim=-1).clamp(min=0.0)
+    return 1 - (missing.amax(dim=-1) - beside).clamp(min=0.0)
 
 
 def bound_without_replacement(p: Tensor, q: Tensor, count: int, step: float = STEP) -> Tensor:

@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 import torch
 
+from spec_bench.audit.catalogue import AuditCase, tree_cases
 from spec_bench.audit.decoders import markov_decoder
+from spec_bench.audit.rules import children_law
 from spec_bench.core.tree import Siblings
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
-from spec_bench.decode.gap import Visit, bounds_of, gaps, watch, why_no_bound
+from spec_bench.decode.gap import Law, Visit, bounds_of, gaps, law_of, watch, why_no_bound
 from spec_bench.records import Request
-from spec_bench.verify.rules import k_seq
+from spec_bench.verify.rules import k_seq, normalised
 from tests.families import decoder_settings
-from tests.verify.test_optimal import children_law, over_subsets, pair, programme
+from tests.tree.laws import grown
+from tests.verify.test_optimal import over_subsets, pair, programme, transport
 
 WARM = SamplingSettings(probability_dtype="float64")
-LAWS: tuple[Siblings, ...] = ("iid", "without_replacement", "deterministic", "top_and_sampled")
+# How children are drawn, how many they are, and how many of them beside the best.
+NODES: list[tuple[Siblings, int, int]] = [
+    *(("iid", count, 0) for count in (1, 2, 3)),
+    *(("without_replacement", count, 0) for count in (1, 2, 3)),
+    *(("deterministic", count, 0) for count in (1, 2, 3)),
+    *(("top_and_sampled", count, sampled) for sampled in (1, 2, 3) for count in (1, 2, 3, 4)),
+]
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_bound_at_a_node_is_the_linear_programmes(law: Siblings) -> None:
-    p, q = pair(4, 5)
-    tokens, valid, _ = children_law(q.expand(3, -1), 2, law)
-    given = None if law == "deterministic" else q[:, None]
-    if law == "top_and_sampled":  # what the best leaves, as its tree keeps it
-        rest = q.scatter(1, tokens[:1, 1:], 0.0)
-        given = (rest / rest.sum())[:, None]
-    visit = Visit(0, p, given, tokens[:1], valid[:1], 0.0)
-    assert bounds_of([visit], law) == pytest.approx([programme(p, q, 2, law)], abs=1e-7)
-    if law in ("iid", "without_replacement"):
-        exact = over_subsets(p, q, 2, law)
-        assert bounds_of([visit], law) == pytest.approx([exact], abs=1e-12)
-        assert bounds_of([visit, visit], law, step=0.5) == pytest.approx([exact] * 2, abs=1e-6)
+@pytest.mark.parametrize(("siblings", "count", "sampled"), NODES)
+def test_the_bound_at_a_node_is_the_linear_programmes(
+    siblings: Siblings, count: int, sampled: int
+) -> None:
+    for seed in range(8):
+        p, q = pair(4, seed)
+        tokens, valid, _ = children_law(q.expand(3, -1), count, siblings, sampled)
+        given: torch.Tensor | None = q[:, None]
+        if siblings == "deterministic":
+            given = None
+        elif siblings == "top_and_sampled":  # what the best leave, as its tree keeps it
+            best = tokens[:1, min(sampled, count) :]
+            given = normalised(q.scatter(1, best, 0.0), torch.zeros_like(q))[:, None]
+        visits = [Visit(0, p, given, tokens[:1], valid[:1], 0.0)]
+        found = bounds_of(visits, Law(siblings, sampled))
+        assert found == pytest.approx([programme(p, q, count, siblings, sampled)], abs=1e-7)
+        if siblings in ("iid", "without_replacement"):
+            exact = [over_subsets(p, q, count, siblings)]
+            assert found == pytest.approx(exact, abs=1e-12)
+            twice = bounds_of(visits * 2, Law(siblings), step=0.5)
+            assert twice == pytest.approx(exact * 2, abs=1e-6)
+
+
+FEW = ("temperature 1.5, top-p 0.9", "temperature 1, draft at 0")
+BOUNDED = {case.tree: case for case in tree_cases("exact") if why_no_bound(case.config) is None}
+
+
+@pytest.mark.parametrize("case", BOUNDED.values(), ids=lambda case: case.name)
+def test_the_bound_at_a_decoders_root_is_that_of_the_children_that_its_tree_draws(
+    case: AuditCase,
+) -> None:
+    for label, settings in case.settings():
+        if label not in FEW:
+            continue
+        built, _ = markov_decoder(case.config, settings, vocab=3)
+        visits = watch(built, most=1)
+        rows = built.begin([Request("root", case.tree.prompt, built.depth + 1)], seed=0)
+        drawn: dict[frozenset[int], float] = defaultdict(float)
+        for children, chance in grown(case.tree, settings, built.drafting).items():
+            drawn[frozenset(token for token, _ in children)] += chance
+        built.step(rows)
+        found = bounds_of(visits[:1], law_of(case.config, settings))
+        assert found == pytest.approx([transport(visits[0].p[0], drawn)], abs=1e-7), label
 
 
 def test_watching_changes_no_token_and_keeps_the_nodes_of_each_level() -> None:
@@ -43,7 +83,7 @@ def test_watching_changes_no_token_and_keeps_the_nodes_of_each_level() -> None:
     visits = watch(watched, most=5)
     answers = [built.generate(requests, seed=0) for built in (plain, watched)]
     assert [a.tokens for a in answers[0]] == [a.tokens for a in answers[1]]
-    found = gaps(visits, "without_replacement")
+    found = gaps(visits, Law("without_replacement"))
     assert [(gap.level, gap.nodes) for gap in found] == [(0, 5), (1, 5)]
     assert all(0 < gap.accepted <= 1 and 0 < gap.bound <= 1 for gap in found)
     several, _ = markov_decoder(config, WARM, vocab=3, rows=2)
@@ -71,7 +111,7 @@ def test_a_rule_that_reaches_the_bound_has_no_gap() -> None:
         given = p.expand(len(tokens), -1), q.expand(len(tokens), -1)[:, None], tokens, valid
         accepted = 1 - (1 - k_seq(*given).acceptance).prod(dim=1)
         visit = Visit(0, p, q[:, None], tokens[:1], valid[:1], 0.0)
-        gap = bounds_of([visit], "iid")[0] - float((weight * accepted).sum())
+        gap = bounds_of([visit], Law("iid"))[0] - float((weight * accepted).sum())
         assert -1e-12 <= gap <= most
         assert width == 1 or gap > 1e-3
 
@@ -79,6 +119,6 @@ def test_a_rule_that_reaches_the_bound_has_no_gap() -> None:
 def test_a_single_draw_is_bounded_by_the_overlap_of_the_two_laws() -> None:
     p, q = pair(5, 2)
     token = torch.zeros((1, 1), dtype=torch.long)
-    for law in ("iid", "without_replacement"):
-        (found,) = bounds_of([Visit(0, p, q[:, None], token, token == 0, 0.0)], law)  # type: ignore[arg-type]
+    for law in (Law("iid"), Law("without_replacement")):
+        (found,) = bounds_of([Visit(0, p, q[:, None], token, token == 0, 0.0)], law)
         assert found == pytest.approx(torch.minimum(p, q).sum().item(), abs=1e-12)

@@ -13,7 +13,13 @@ import torch
 from spec_bench.audit import command_line
 from spec_bench.audit.command_line import main
 from spec_bench.audit.markov import MarkovModel, random_markov
-from spec_bench.audit.served import Finding, findings, law_of_answers, token_law
+from spec_bench.audit.served import (
+    Finding,
+    TokenLaw,
+    findings,
+    law_of_answers,
+    token_law,
+)
 from spec_bench.audit.served_command import _PLAIN, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
@@ -52,6 +58,15 @@ def test_log_probability_and_entropy_agree_in_expectation() -> None:
     assert (p * (laws.log_p + laws.entropy[0]) ** 2).sum() == pytest.approx(laws.variance[0])
     order = np.argsort(-laws.log_p)
     assert laws.below[order] == pytest.approx(np.cumsum(p[order]) - p[order])
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_log_probabilities_that_are_off_by_1_96_deviations_have_a_chance_of_one_in_twenty(
+    side: int,
+) -> None:
+    one = np.ones(100)  # of variance 1 each, so that the sum's deviation is 10
+    law = TokenLaw((side * 0.196 - 1) * one, one, one, 0 * one, one > 1)
+    assert findings(law)[0].p_value == pytest.approx(0.05, abs=1e-4)
 
 
 def sampled(model: MarkovModel, answers: int, seed: int, length: int = 40) -> list[tuple]:

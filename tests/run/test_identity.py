@@ -19,6 +19,7 @@ from spec_bench.run.identity import job_id, run_id
 from spec_bench.run.model_files import hub_commit
 from spec_bench.run.pair import PairSettings
 from spec_bench.run.settings import build_settings
+from spec_bench.tree.iid_paths import IidPaths
 from tests.run.tiny import make_family, make_task, overrides
 
 
@@ -101,6 +102,19 @@ def test_another_engine_is_another_cell(family: Path, monkeypatch: pytest.Monkey
     before = ids(family)
     monkeypatch.setattr(settings, "ENGINE", ENGINE + 1)
     assert not set(before) & set(ids(family))
+
+
+def test_a_policy_that_draws_other_trees_makes_other_cells_of_those_alone(
+    family: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "cells=[traversal_paths:2x2,spectr:2x2,rsd_c:2-2]"
+    now = job_of(family, asked)
+    assert [now.facts(cell).tree_revision for cell in now.cells] == ["", "1", "", ""]
+    revised = ids(family, asked)
+    monkeypatch.setattr(IidPaths, "revision", 0)
+    never = ids(family, asked)
+    changed = [one != other for one, other in zip(revised, never, strict=True)]
+    assert changed == [False, True, False, False]
 
 
 def test_a_moved_branch_of_the_hub_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:

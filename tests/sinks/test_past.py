@@ -17,6 +17,7 @@ from tests.cells import result
 NOW = {
     "target_revision": "t1",
     "draft_revision": ("d1",),
+    "tree_revision": "1",
     "data_revision": "c1",
     "prompts_digest": "p1",
     "engine": 2,

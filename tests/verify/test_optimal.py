@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -49,18 +50,29 @@ def accepted(case: RuleCase, p: Tensor, q: Tensor, children: int) -> float:
     return 1 - float(chance @ (1 - verdict.acceptance).prod(dim=1))
 
 
-def programme(p: Tensor, q: Tensor, children: int, law: Siblings) -> float:
-    """The optimum over all rules: how much of p all lists of candidates can carry together."""
-    tokens, valid, chance = children_law(q.expand(3, -1), children, law)
-    flows = [
-        (row, token)
-        for row in range(len(tokens))
-        for token in {int(t) for t, v in zip(tokens[row], valid[row], strict=True) if v}
-    ]
-    limits = torch.zeros((len(tokens) + p.shape[1], len(flows)), dtype=torch.float64)
+def programme(p: Tensor, q: Tensor, children: int, law: Siblings, sampled: int = 1) -> float:
+    """The optimum over all rules, for children that are drawn by a law."""
+    tokens, valid, chance = children_law(q.expand(3, -1), children, law, sampled)
+    drawn: dict[frozenset[int], float] = defaultdict(float)
+    for own, there, weight in zip(tokens, valid, chance.tolist(), strict=True):
+        drawn[frozenset(own[there].tolist())] += weight
+    return transport(p[0], drawn)
+
+
+def transport(p: Tensor, drawn: Mapping[frozenset[int], float]) -> float:
+    """How much of p all sets of candidates can carry together: optimal transport.
+
+    Args:
+        p: [V].
+        drawn: the chance of each set.
+    """
+    flows = [(row, token) for row, own in enumerate(drawn) for token in own]
+    limits = torch.zeros((len(drawn) + len(p), len(flows)), dtype=torch.float64)
     for flow, (row, token) in enumerate(flows):
-        limits[row, flow] = limits[len(tokens) + token, flow] = 1
-    found = linprog(-torch.ones(len(flows)).numpy(), limits.numpy(), torch.cat([chance, p[0]]))
+        limits[row, flow] = limits[len(drawn) + token, flow] = 1
+    if not flows:
+        return 0.0
+    found = linprog(-torch.ones(len(flows)).numpy(), limits.numpy(), [*drawn.values(), *p.tolist()])
     return -float(found.fun)
 
 

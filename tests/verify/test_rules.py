@@ -74,18 +74,6 @@ def test_rho_one_would_make_the_residual_negative() -> None:
     assert (p - kept * (1 - (1 - kept.sum()) ** 3) / kept.sum()).min() >= -1e-12
 
 
-def test_absent_children_are_neither_accepted_nor_change_the_residual() -> None:
-    tokens, none = torch.tensor([[2, 1]]), torch.zeros(1, 2, dtype=torch.bool)
-    for verdict in (
-        recursive_rejection(P, Q, tokens, none, replacement=False),
-        recursive_rejection(P, Q, tokens, none, replacement=True),
-        ranked_list(P, None, tokens, none),
-        k_seq(P, Q, tokens, none),
-    ):
-        assert verdict.acceptance.tolist() == [[0, 0]]
-        assert torch.allclose(verdict.residual, P)
-
-
 def test_a_draft_without_mass_left_accepts_nothing_and_leaves_the_residual() -> None:
     # Below the smallest normal number a share of what is left means nothing.
     q = torch.tensor([[[0.0, -95.0, -95.0]]]).softmax(-1)

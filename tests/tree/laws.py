@@ -1,0 +1,184 @@
+"""The law of a policy's trees: as the policy grows them, and as ``definitions`` has them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spec_bench.audit.catalogue import WARM
+from spec_bench.audit.decoders import heads_on
+from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.beam_decoder import BeamDecoder
+from spec_bench.decode.config import DecoderConfig
+from spec_bench.decode.kinds import goes_with
+from spec_bench.draft.base import Drafting, Equipment, drafter
+from spec_bench.draft.redrafter import RecurrentHead
+from spec_bench.records import Request
+from spec_bench.tree.base import AuditTree, GrownTree
+from tests.tree.definitions import Definition
+from tests.tree.proposals import Draft, Forest, Path
+
+Law = Mapping[Forest, float]
+
+
+@dataclass(frozen=True)
+class Bed:
+    """What trees grow on.
+
+    Attributes:
+        draft: what is proposed, for the definition.
+        models: which say so, where they are draft models.
+        drafting: the same, for the policy; its rows have started.
+    """
+
+    draft: Draft
+    models: list[HistoryModel]
+    drafting: Drafting
+
+
+def bed(tree: AuditTree, settings: SamplingSettings, rows: int = 1) -> Bed:
+    """Drafts whose laws hang on three tokens, or whatever drafter the policy is for."""
+    fitting = [kind for kind, each in drafter.items() if goes_with(each, type(tree.policy))]
+    kind = "language_model" if "language_model" in fitting else fitting[0]
+    (plan, *_) = drafter[kind].audit_cases(tree.drafts)
+    models = [random_history(tree.vocab, seed) for seed in range(tree.drafts)]
+    logits: Callable[[Path, int], Tensor] = partial(_behind, models, tree.prompt)
+    target, heads = random_markov(tree.vocab, seed=0), None
+    if drafter[kind].heads is not None:
+        heads = heads_on(target, kind, seed=0)
+        logits = partial(_guessed, target, heads, tree.prompt)
+    caches = [model.allocate(rows, 64) for model in models]
+    drafting = plan.drafting(Equipment(target, models, caches, heads, rows))
+    for row in range(rows):
+        drafting.start(row, tree.prompt)
+        drafting.see_prompt(row, 0, _hidden(target, tree.prompt[:-1]))
+    draft = Draft(tree.prompt, settings, logits, tree.vocab, tree.drafts)
+    return Bed(draft, models, drafting)
+
+
+def _behind(models: list[HistoryModel], prompt: Path, path: Path, draft: int) -> Tensor:
+    return models[draft].logits[models[draft].place((*prompt, *path))]
+
+
+def _hidden(target: MarkovModel, said: Path) -> Tensor:
+    """[T, D] hidden states of the target."""
+    tokens, places = torch.tensor([said]), torch.arange(len(said))[None]
+    states = torch.nn.functional.one_hot(target.state(tokens, places), target.hidden_size)
+    return states[0].double()
+
+
+@torch.no_grad()
+def _guessed(
+    target: MarkovModel, head: RecurrentHead, prompt: Path, path: Path, draft: int
+) -> Tensor:
+    """The logits of a recurrent head behind a path, which takes in root and path one by one."""
+    x = _hidden(target, prompt[:-1])[-1]
+    state = torch.zeros_like(x)
+    for token in (prompt[-1], *path):
+        state = head.advance(state, target.embed(torch.tensor(token)).double())
+    return head(x, state)[: target.vocab_size]
+
+
+def planted(
+    tree: AuditTree, settings: SamplingSettings, drafting: Drafting, draws: Any, rows: int = 1
+) -> Tree:
+    """The trees of started rows."""
+    assert isinstance(tree.policy, GrownTree)
+    committed = Committed([tree.prompt] * rows)
+    tree.policy.needs(drafting, committed)
+    return tree.policy.plant(drafting, committed, torch.device("cpu"), settings, draws)
+
+
+def forest(tree: Tree, row: int = 0) -> Forest:
+    """A row's tree as definitions write it; a node that is there sees its own path and no more."""
+    children = defaultdict[int, list[int]](list)
+    for node in range(1, tree.shape.size):
+        if tree.valid[row, node]:
+            above = int(tree.parent[row, node])
+            assert tree.valid[row, above]
+            sees = {*tree.ancestors[row, above].nonzero().flatten().tolist(), node}
+            assert {*tree.ancestors[row, node].nonzero().flatten().tolist()} == sees
+            children[above].append(node)
+
+    def below(node: int) -> Forest:
+        return tuple((int(tree.tokens[row, child]), below(child)) for child in children[node])
+
+    return below(0)
+
+
+def grown(tree: AuditTree, settings: SamplingSettings, drafting: Drafting | None = None) -> Law:
+    """The law of the trees that a policy grows, over all its draws."""
+    own = drafting or bed(tree, settings).drafting
+    return _summed(lambda draws: forest(planted(tree, settings, own, draws)))
+
+
+def defined(definition: Definition, tree: AuditTree, settings: SamplingSettings) -> Law:
+    """The law of the trees that a definition makes."""
+    draft = bed(tree, settings).draft
+    return _summed(lambda draws: definition(tree.policy, draft, draws.choose))
+
+
+def drafted_beams(config: DecoderConfig, tree: AuditTree) -> Law:
+    """The law of the layers that a decoder of beams drafts, each beam as its text."""
+    models = bed(tree, WARM).models
+    built = config.build(models[0], models[: config.drafts], WARM)
+    assert isinstance(built, BeamDecoder)
+    vocab = tree.vocab
+
+    def drafted(draws: EnumeratedDraws) -> Forest:
+        rows = built.begin([Request("law", tree.prompt, built.depth + 1)], seed=0)
+        forest, parents, _ = built._begin(rows)
+        layers: list[list[Path]] = [[()]]
+        for cells in built._draft(rows, forest, parents, draws).cells if built.depth else ():
+            layers.append(
+                [(*layers[-1][cell // vocab], cell % vocab) for cell in cells[0].tolist()]
+            )
+        return tuple(map(tuple, layers[1:]))
+
+    return _summed(drafted)
+
+
+def _summed(make: Callable[[EnumeratedDraws], Forest]) -> Law:
+    law = defaultdict[Forest, float](float)
+    for probability, made in outcomes(make):
+        law[made] += probability
+    return law
+
+
+def distance(one: Law, other: Law) -> float:
+    """The largest difference of a tree's probabilities."""
+    return max(abs(one.get(each, 0.0) - other.get(each, 0.0)) for each in {*one, *other})
+
+
+class ManyDraws:
+    """Draws of many rows from one generator, of what is not enumerable: the noise itself."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        uniforms = torch.rand(like.shape, generator=self._generator, dtype=torch.float64)
+        return -(-uniforms.log()).log()
+
+
+def counted(tree: AuditTree, settings: SamplingSettings, rows: int, times: int) -> Counter[Forest]:
+    """How often each tree was grown, ``rows`` at a time."""
+    drafting, found = bed(tree, settings, rows).drafting, Counter[Forest]()
+    for seed in range(times):
+        made = planted(tree, settings, drafting, ManyDraws(seed), rows)
+        parts = torch.cat([made.tokens, made.parent, made.valid], dim=1)
+        _, kinds = torch.unique(parts, dim=0, return_inverse=True)
+        for kind, count in enumerate(kinds.bincount().tolist()):
+            found[forest(made, int((kinds == kind).nonzero()[0]))] += count
+    return found

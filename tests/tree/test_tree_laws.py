@@ -1,0 +1,145 @@
+"""Every policy's trees have the law of its definition, tree by tree, siblings in their order.
+
+A tree that has lost some of its nodes may still be verified without loss; here it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, beam_cases
+from spec_bench.audit.decoders import FALSE_ALARM_RATE
+from spec_bench.core.tree import Tree
+from spec_bench.tree.base import AuditTree, GrownTree, policy
+from spec_bench.tree.iid_paths import IidPaths
+from spec_bench.tree.stochastic_beam import StochasticBeam
+from tests.tree import laws
+from tests.tree.definitions import DEFINITIONS
+from tests.tree.proposals import Path
+
+PAST = (0, 1, 1, 0, 1, 0, 0, 1)
+MORE = {  # what a policy does beside its audit cases, by the fields of the policy
+    "best_nodes": [((3, 3, 6), {})],
+    "guessed": [((2, 3), {"prompt": PAST})],
+    "head_beams": [((3, 3), {}), ((3, 3, False), {})],
+    "iid_paths": [((2, 3, merged), {"vocab": 2}) for merged in (False, True)]
+    + [((3, 2, True), {"vocab": 2})],
+    "node_list": [((((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 1, 0)),), {})],
+    "top_and_sample": [(((2, 2),), {}), (((3, 1), 2), {}), (((4,), 2), {})],
+    "widths": [(((2, 2), replacement), {"vocab": 2}) for replacement in (False, True)]
+    + [((children, True), {"vocab": 2, "drafts": 2}) for children in ((2, 1), (3,))],
+}
+COLD = "temperature 1, draft at 0"
+FAST = ("temperature 1.5, top-p 0.9", COLD)
+
+
+def cases() -> Iterator[Any]:
+    """Small trees of every registered policy that grows some, under all settings."""
+    for name, kind in policy.items():
+        if issubclass(kind, GrownTree):
+            more = [AuditTree(kind(*fields), **rest) for fields, rest in MORE.get(name, [])]
+            for tree, label in product([*kind.audit_cases(), *more], SETTINGS):
+                if tree.enumerable or label == COLD:
+                    marks = () if label in FAST else pytest.mark.slow
+                    yield pytest.param(tree, label, marks=marks, id=f"{tree.policy}, {label}")
+
+
+@pytest.mark.parametrize(("tree", "label"), cases())
+def test_a_policys_trees_have_the_law_of_its_definition(tree: AuditTree, label: str) -> None:
+    settings = SETTINGS[label]
+    found = laws.grown(tree, settings)
+    defined = laws.defined(DEFINITIONS[tree.policy.name], tree, settings)
+    assert sum(defined.values()) == pytest.approx(1)
+    assert laws.distance(found, defined) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "vocab", "label"),
+    [
+        (2, 2, 3, "temperature 1"),
+        (2, 2, 3, "temperature 1.5, top-p 0.9"),
+        (2, 3, 2, "temperature 1"),
+        (3, 2, 2, "temperature 1"),
+    ],
+)
+def test_stochastic_beams_are_drawn_by_their_definitions_law(
+    width: int, depth: int, vocab: int, label: str
+) -> None:
+    """The first W distinct beginnings, level by level, of whole sequences drawn one by one."""
+    tree = AuditTree(StochasticBeam(width, depth), vocab)
+    law = laws.defined(DEFINITIONS["stochastic_beam"], tree, SETTINGS[label])
+    found = laws.counted(tree, SETTINGS[label], rows=1000, times=4)
+    assert {*found} <= {*law}
+    count = found.total()
+    likely = [each for each, chance in law.items() if chance * count >= 5]
+    wanted = [count * law[each] for each in likely]
+    seen = [found[each] for each in likely]
+    if rest := count - sum(seen):
+        wanted, seen = [*wanted, count - sum(wanted)], [*seen, rest]
+    assert chisquare(seen, wanted).pvalue >= FALSE_ALARM_RATE
+    assert len(likely) > 5
+
+
+@pytest.mark.parametrize("case", beam_cases(), ids=lambda case: case.name)
+def test_draft_beams_are_drawn_out_of_all_that_continue_the_layer_above(case: AuditCase) -> None:
+    found = laws.drafted_beams(case.config, case.tree)
+    defined = laws.defined(DEFINITIONS[case.tree.policy.name], case.tree, WARM)
+    assert laws.distance(found, defined) <= 1e-12
+
+
+def test_every_registered_policy_has_a_definition() -> None:
+    """Whoever adds a policy writes down, in ``definitions``, what its trees are."""
+    assert {*policy} - {*DEFINITIONS} == set()
+
+
+class Given:
+    """Draws that are known: the tokens of each level, path by path."""
+
+    def __init__(self, *levels: tuple[int, ...]) -> None:
+        self._levels = iter(levels)
+
+    def categorical(self, probs: torch.Tensor, count: int) -> torch.Tensor:
+        tokens = torch.tensor(next(self._levels))
+        return tokens.view(1, probs.shape[1], count)
+
+
+MERGED = [
+    # The second path begins like the first; what follows hangs below the first's node.
+    (((0, 1), (0, 2)), {(0,), (0, 1), (0, 2)}),
+    (((0, 1, 2), (0, 2, 1)), {(0,), (0, 1), (0, 2), (0, 1, 2), (0, 2, 1)}),
+    (((0, 1, 2), (0, 1, 1)), {(0,), (0, 1), (0, 1, 2), (0, 1, 1)}),
+    (((1, 0), (1, 0), (1, 2)), {(1,), (1, 0), (1, 2)}),
+    # The third joins the second, and the fourth the first.
+    (((0, 1), (2, 1), (2, 0), (0, 1)), {(0,), (2,), (0, 1), (2, 1), (2, 0)}),
+    (((2, 2), (2, 2)), {(2,), (2, 2)}),
+]
+
+
+@pytest.mark.parametrize(("paths", "nodes"), MERGED)
+def test_merged_paths_are_the_trie_of_all_of_them(
+    paths: tuple[Path, ...], nodes: set[Path]
+) -> None:
+    depth = len(paths[0])
+    tree = IidPaths(len(paths), depth, merged=True)
+    grown = Tree(tree.shape, torch.zeros(1, dtype=torch.long), "without_replacement")
+    draws = Given(*zip(*paths, strict=True))
+    for level in range(depth):
+        frontier = 1 if level == 0 else len(paths)
+        tree.grow(grown, torch.full((1, frontier, 1, 3), 1 / 3).log(), draws)  # type: ignore[arg-type]
+    assert _nodes(laws.forest(grown)) == sorted(nodes)
+
+
+def _nodes(forest: laws.Forest, above: Path = ()) -> list[Path]:
+    """The paths to all nodes, copies included."""
+    found = [
+        each
+        for token, below in forest
+        for each in ((*above, token), *_nodes(below, (*above, token)))
+    ]
+    return sorted(found)
