@@ -11,8 +11,9 @@ from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.fill import fill, missing_of
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.layout import printed_grid
+from spec_bench.report.tables.lost import lost_notes
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.notes import lost_notes, notes_for
+from spec_bench.report.tables.notes import notes_for
 
 
 def build_table(
