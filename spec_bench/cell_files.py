@@ -107,7 +107,7 @@ def own_scores(run: Path) -> Scores:
     path, found = run / files.SCORES, dict[str, Any]()
     try:
         if os.path.lexists(path):
-            found = _numbers(json.loads(path.read_bytes()))
+            found = _numbers(json.loads(seals.bytes_of(path)))
         if _sealed_scores(run) not in (None, scores_seal(found)):
             raise ValueError(f"{files.RESULT} was made with others")
     except _FAULTS as error:

@@ -230,9 +230,7 @@ def _checked(path: Path) -> bytes:
 def _bytes(path: Path) -> bytes:
     """What a file holds."""
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is no file")
-        return path.read_bytes()
+        return seals.bytes_of(path)
     except (OSError, ValueError) as error:
         raise _unusable(path, getattr(error, "strerror", None) or error) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,25 @@ def opened(path: Path) -> dict[str, Any]:
         ValueError: it is none, or was altered.
         OSError: it cannot be read.
     """
-    content = json.loads(path.read_bytes())
+    content = json.loads(bytes_of(path))
     if not isinstance(content, dict):
         raise ValueError("it is no mapping")
     check = content.pop("check", None)
     if check is not None and check != files.digest(content):
         raise ValueError("its check does not fit: it was altered")
     return content
+
+
+def bytes_of(path: Path) -> bytes:
+    """What a file holds.
+
+    Raises:
+        ValueError: a folder, a link to nothing, or a pipe, which would never end, has its name.
+        OSError: it cannot be read.
+    """
+    if os.path.lexists(path) and not path.is_file():
+        raise ValueError("it is no file")
+    return path.read_bytes()
 
 
 def seal(data: bytes) -> bytes:

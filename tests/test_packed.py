@@ -178,12 +178,12 @@ def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path: Pa
         packed.seal(path)
 
 
-@pytest.mark.parametrize("kind", ["folder", "dangling link", "fifo"])
+@pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
 def test_what_is_no_file_is_named(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "records.parquet"
     if kind == "folder":
         path.mkdir()
-    elif kind == "fifo":
+    elif kind == "pipe":
         os.mkfifo(path)
     else:
         path.symlink_to(tmp_path / "gone")

@@ -19,7 +19,7 @@ from spec_bench.report.categories import TABLES, by_category, kinds_of, overall_
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.counts import Records
-from spec_bench.report.records import origin_of
+from spec_bench.report.records import check_records, origin_of
 from spec_bench.report.rows import (
     Group,
     failure_of,
@@ -43,10 +43,11 @@ def write_report(results: Path, folder: Path) -> None:
         folder: where to write.
 
     Raises:
-        ValueError: there is no such file, or it has no rows.
+        ValueError: there is no such file, it has no rows, or the records beside it were altered.
     """
     from spec_bench.report.figures.sweep import draw  # matplotlib is slow to load
 
+    check_records(results)  # before the claims, which take long
     records = Records(results)
     rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)

@@ -81,6 +81,17 @@ def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
     return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
 
 
+def check_records(results: Path) -> None:
+    """Whether the file beside a table, if there is one, is as it was written.
+
+    Raises:
+        ValueError: it is not.
+    """
+    path = files.records_file(results)
+    if os.path.lexists(path):
+        packed.check(path)
+
+
 def seal(results: Path) -> None:
     """Gives the file beside a table, if an earlier version wrote it, its digest.
 

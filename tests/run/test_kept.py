@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -311,7 +312,7 @@ def test_scores_that_the_result_was_not_made_with_come_back_from_the_records(
     assert mended(store, caplog) == (IDS, [])
 
 
-@pytest.mark.parametrize("kind", ["gone", "folder", "dangling link"])
+@pytest.mark.parametrize("kind", ["gone", "folder", "dangling link", "pipe"])
 def test_scores_in_whose_place_is_no_file_come_back_too(
     store: CellStore, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -320,6 +321,8 @@ def test_scores_in_whose_place_is_no_file_come_back_too(
     path.unlink()
     if kind == "folder":
         path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
     elif kind != "gone":
         path.symlink_to("nowhere")
     done, said = mended(store, caplog)
