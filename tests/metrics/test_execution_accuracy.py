@@ -147,7 +147,7 @@ def test_a_database_that_its_writer_has_not_closed_is_refused(database: Path) ->
 def test_the_accuracy_and_its_counts_are_columns_of_a_row(database: Path) -> None:
     step = StepRecord(nodes=0, depth=0, accepted=0, delivered=1)
     cell = [Generation(name, (1,), "stop", (step,), 0.1, 0.1, 0.0, 0.1) for name in "abcde"]
-    texts = {name: "SELECT" for name in "abcde"} | {"a": "SELECT 4"}
+    texts = dict.fromkeys("abcde", "SELECT") | {"a": "SELECT 4"}
     golds = {name: [SqlReference("SELECT count(*) FROM singer", database)] for name in texts}
     row = summarise(CellRecords(cell, texts=texts, references=golds), ["execution_accuracy"])
     assert (row["execution_accuracy"], row["execution_errors"]) == (0.2, 4)
