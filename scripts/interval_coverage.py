@@ -291,7 +291,8 @@ def main() -> None:
         "quantity's own unit. *none*: the share of simulations without an interval, such as where "
         "its ends would be a factor of more than ten apart.",
         "",
-        "| quantity | repeats | n | truth | coverage | misses above | below | width | none |",
+        "| quantity | repeats | n | truth | coverage | misses above | misses below | width "
+        "| none |",
         "| --- " + "| ---: " * 8 + "|",
     ]
     print("\n".join(lines), flush=True)

@@ -2,8 +2,8 @@
 
 They stand as lines of ``columns.csv`` beside this file. No other file lists columns: what needs
 some of them asks by kind, or for one by name. The order is that of the results file. A column with
-an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% bootstrap interval
-over prompts. Knows nothing about how a number is computed.
+an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% interval over
+prompts. Knows nothing about how a number is computed.
 """
 
 from __future__ import annotations

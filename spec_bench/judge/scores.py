@@ -22,8 +22,8 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
 
     Returns:
         ``judge_score`` (mean of all ratings, 1 to 10) and those of the first and the later turns,
-        each with its 95% interval (bootstrap over questions, so that a question's turns stay
-        together); how many judgements there are and how many failed; the judge.
+        each with its 95% interval over questions, so that a question's turns stay together; how
+        many judgements there are and how many failed; the judge.
     """
     columns: Columns = {}
     for name, first in _TURNS.items():

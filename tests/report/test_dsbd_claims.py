@@ -9,17 +9,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from spec_bench import files
 from spec_bench.records import Generation, StepRecord
 from spec_bench.report.claim import Claim
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.functions.front import best_of, no_worse
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
 from spec_bench.report.counts import Records
 from spec_bench.report.paper import load_paper
-from spec_bench.report.rows import Group, groups_of, rows_of
+from spec_bench.report.rows import Group, rows_of
 from tests.report import rows as made
 from tests.report.rows import SQUAD, around, frame, recorded
 from tests.report.rows import dsbd_fronts as fronts
@@ -40,6 +40,16 @@ def only(checks: list[Check], *words: str) -> Check:
 def judged(rows: pd.DataFrame, results: Path) -> list[Check]:
     """The claims on cells whose records say what the rows do; scores have none."""
     return check_claims("dsbd", recorded(results, rows), results)
+
+
+def judged_with_scores(rows: pd.DataFrame, results: Path) -> list[Check]:
+    """The same where scores by prompt, a thousandth up and down, are in the records too."""
+    rows = recorded(results, rows)
+    for place, row in enumerate(rows_of(rows)):
+        own = {str(p): row["exact_match"] + 0.001 * (-1) ** (p + place) for p in range(8)}
+        run = results.parent.parent / "runs" / str(row["run_id"])
+        files.write_json(run / "scores.json", {"exact_match": own})
+    return check_claims("dsbd", rows, results)
 
 
 def beams(*widths: int) -> list[dict[str, object]]:
@@ -112,7 +122,7 @@ def test_quality_and_speed_are_compared_at_the_same_width(results: Path) -> None
     near = only(checks, "exact match within 0.05")
     assert near.evidence.startswith(f"{(0.09 + 0.05 + 0.045) / 3:+.3f}")
     speed = only(checks, "faster than beam sampling of its average width")
-    assert speed.evidence.startswith(f"{(0.44 + 1.0 + 0.92) / 3:+.1%}")
+    assert speed.evidence.startswith(f"{(1.44 * 2.0 * 1.92) ** (1 / 3) - 1:+.1%}")
     assert "one by one 1.44 to 2.00 times as fast" in speed.evidence
     assert speed.verdict == "holds"
     assert only(checks, "1.5 times as fast", "average width").verdict == "holds"
@@ -147,30 +157,51 @@ def test_a_score_without_records_is_compared_and_not_decided(results: Path) -> N
 
 def test_the_front_is_compared_with_each_point_of_the_curve(results: Path) -> None:
     rows = fronts()
-    check = only(judged(rows, results), "front above", "exact match")
-    assert "width 1: 3x2@0.9 +0.140" in check.evidence  # the others are no faster than 30
-    assert "width 3: 4x2@0.7 +0.020" in check.evidence
-    assert check.verdict == "not decided"
-    assert only(judged(rows, results), "front above", "perplexity").verdict == "holds"
-    rows.loc[rows.decoder == "dsbd", "token_rate"] = 15.0
-    check = only(judged(rows, results), "front above", "exact match")
-    assert "width 2: no setting is faster" in check.evidence
+    check = only(judged_with_scores(rows, results), "front above", "exact match")
+    assert "width 1: exact match +0.140 [" in check.evidence  # 3x2@0.9: no other is faster than 30
+    assert "width 3: exact match +0.020 [" in check.evidence  # 4x2@0.7
+    assert "tokens/s +140.0% [" in check.evidence
+    assert check.odds is not None
+    assert check.odds.if_false < 0.01
+    rows.loc[rows.decoder == "dsbd", "token_rate"] /= 2
+    check = only(judged_with_scores(rows, results), "front above", "exact match")
+    assert "width 1: exact match +0.140 [" in check.evidence  # the fastest, where none is faster
+    assert "tokens/s -40.0% [" in check.evidence
     assert check.verdict == "does not hold"
+
+
+def test_a_front_of_perplexity_lies_below(results: Path) -> None:
+    check = only(judged(fronts(), results), "front above", "perplexity")
+    assert f"width 2: perplexity {1.28 / 1.4 - 1:+.1%} [" in check.evidence
+    assert check.odds is not None
+    assert check.odds.if_false < 0.1
+    worse = fronts()
+    worse.loc[worse.decoder == "dsbd", "perplexity"] = 1.9
+    assert only(judged(worse, results), "front above", "perplexity").verdict == "does not hold"
+
+
+def test_a_front_of_scores_without_records_is_not_decided(results: Path) -> None:
+    for words in (("front above", "exact match"), ("1.5 times", "no worse exact match")):
+        check = only(judged(fronts(), results), *words)
+        assert (check.verdict, check.odds) == ("not decided", None)
+        assert check.evidence.startswith("no records of 8 prompts")
 
 
 def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_it(
     results: Path,
 ) -> None:
-    check = only(judged(fronts(), results), "1.5 times", "no worse exact match")
-    assert "width 2: 3x2@0.9 1.80 times as fast" in check.evidence
-    assert "width 3: 4x2@0.9 3.00 times as fast" in check.evidence
-    assert check.evidence.startswith(f"{(0.8 + 2.0) / 2:+.1%}")
+    check = only(judged_with_scores(fronts(), results), "1.5 times", "no worse exact match")
+    # 3x2@0.9 for width 2: 1.8 times as fast, 0.04 better; 4x2@0.9 for width 3: 3 times, equal.
+    assert check.evidence.startswith(f"tokens/s {(1.8 * 3.0) ** 0.5 - 1:+.1%} [")
+    assert "exact match +0.020 [" in check.evidence
+    assert "mean of widths 2, 3; each setting picked on one half" in check.evidence
     assert check.verdict == "holds"
     rows = fronts()
-    rows.loc[rows.spec == "3", "exact_match"] = 0.9
-    check = only(judged(rows, results), "1.5 times", "no worse exact match")
-    assert "no setting scores that of width 3" in check.evidence
-    assert check.verdict == "within noise"
+    rows.loc[rows.spec == "3", ["exact_match"]] = 0.99
+    check = only(judged_with_scores(rows, results), "1.5 times", "no worse exact match")
+    assert "exact match -0.115 [" in check.evidence  # 4x2@0.7 is the best that there is
+    assert check.odds is not None
+    assert check.odds.if_true < 0.05 < check.odds.if_false
 
 
 def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results: Path) -> None:
@@ -193,8 +224,8 @@ def test_widths_perplexity_and_speed_are_paired_by_prompt(results: Path) -> None
         cell("dsbd", "4x2@0.7", run_id="wide", beam_width=3.0),
         cell("dsbd", "4x2@0.9", run_id="narrow", beam_width=2.0),
     )
-    write(results, "wide", [(2.0, -1.0, (3, 4)), (4.0, -2.0, (3, 4))])
-    write(results, "narrow", [(1.0, -1.0, (2, 3)), (2.0, -2.0, (2, 3))])
+    write(results, "wide", [(2.0, -1.0, (3, 4)), (4.0, -2.0, (3, 4))] * 3)
+    write(results, "narrow", [(1.0, -1.0, (2, 3)), (2.0, -2.0, (2, 3))] * 3)
     left, right = ((row,) for row in rows_of(rows))
     gaps = {
         name: difference([[Contrast(left, right)]], name, Records(results))
@@ -270,26 +301,15 @@ def test_energy_is_compared_where_it_was_metered(results: Path) -> None:
     rows["energy_j_per_token_high"] = rows.energy_j_per_token + 0.1
     check = only(judged(rows, results), "fewer J/token")
     # At widths 1.5, 2.5, 2.75 beam sampling takes 9.5, 11 and 11.5 J/token.
-    assert check.evidence.startswith(f"{(4 / 9.5 + 5 / 11 + 6 / 11.5) / 3 - 1:+.1%}")
+    assert check.evidence.startswith(f"{(4 / 9.5 * 5 / 11 * 6 / 11.5) ** (1 / 3) - 1:+.1%}")
     assert check.verdict == "holds"
 
 
 def test_beams_are_no_decoders_whose_score_must_be_that_of_ar(results: Path) -> None:
-    check = only(judged(fronts(), results), "exact decoders equals ar's")
-    assert check.evidence.startswith("+0.000 (")  # SD; the beams are up to 0.22 off
+    check = only(judged_with_scores(fronts(), results), "exact decoders is that of ar")
+    assert check.evidence.startswith("+0.000 [")  # SD; the beams are up to 0.22 off
     assert check.verdict == "holds"
 
 
 def test_failed_cells_claim_nothing(results: Path) -> None:
     assert judged(fronts().assign(status="failed"), results) == []
-
-
-def test_a_score_knows_its_direction() -> None:
-    (group,) = groups_of(fronts())
-    rows = [row for row in rows_of(group.rows) if row["decoder"] == "dsbd"]
-    best = [best_of(rows, score) for score in ("exact_match", "perplexity")]
-    assert [row and row["spec"] for row in best] == ["4x2@0.7", "4x2@0.7"]
-    assert no_worse(rows[2], rows[1], "exact_match")
-    assert no_worse(rows[2], rows[1], "perplexity")
-    assert not no_worse(rows[1], rows[2], "perplexity")
-    assert not no_worse(cell("dsbd", "4x2@0.9"), rows[0], "exact_match")

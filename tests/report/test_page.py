@@ -86,7 +86,7 @@ def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(page: str) -> No
     assert "RSD-S 3x2" in card and "1.80×" in card
     assert "faster than AR, ahead of all 1 others" in card
     assert "best of 2 speculative cells, 30 prompts each" in card
-    assert "does not know that it is that of a maximum" in card
+    assert "the interval covers whichever of them is the best (Bonferroni)" in card
 
 
 def test_the_page_names_missing_cells_and_their_command(page: str) -> None:

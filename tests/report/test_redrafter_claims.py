@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_claims
+from spec_bench.report.claims.functions.heads import fisher
 from spec_bench.report.claims.verdict import Check
 from tests.report.rows import MT_BENCH, around, frame, head, record, recorded, row
 from tests.report.rows import redrafter_batches as batches
@@ -55,15 +56,26 @@ def test_the_recurrence_is_judged_on_heads_equal_in_all_else(
     tmp_path: Path, checks_of: Judged
 ) -> None:
     checks = checks_of(grid(tmp_path))
-    accuracy = only(checks, "recurrence raises validation accuracy")
-    assert accuracy.evidence.startswith("+0.0500 [+0.0500, +0.0500], interval over pairs, ")
-    assert "mean of 4 pairs of heads trained longest, 100 steps" in accuracy.evidence
-    assert only(checks, "recurrence raises block efficiency").evidence.startswith("+0.500")
-    assert only(checks, "recurrence raises block efficiency").verdict == "holds"
-    speed = only(checks, "recurrence raises token rate")
-    assert speed.evidence.startswith("-1") and "job of its own" in speed.evidence
+    accuracy = only(checks, "recurrence raises validation accuracy", "heads of 2 blocks")
+    assert accuracy.evidence.startswith("+0.0500 (no interval: fewer than 5 pairs of heads), ")
+    assert "mean of 1 pair of heads trained longest, 100 steps" in accuracy.evidence
+    tokens = [check for check in checks if "recurrence raises block efficiency" in check.claim]
+    assert [check.where[-8:] for check in tokens] == [f"{blocks} blocks" for blocks in range(4)]
+    assert all(check.evidence.startswith("+0.500 [") for check in tokens)
+    assert {check.verdict for check in tokens} == {"holds"}
+    speed = next(check for check in checks if "recurrence raises token rate" in check.claim)
+    assert speed.evidence.startswith("-2") and "job of its own" in speed.evidence
     assert speed.verdict == "not decided"  # whatever the interval over prompts
-    assert "r = 1.000 over 4 heads" in only(checks, "redrafter: speed follows").evidence
+    follows = only(checks, "redrafter: speed follows")
+    assert follows.evidence == "Pearson's r = 1.000 over 4 heads"
+    assert follows.verdict == "not decided"
+
+
+def test_a_correlation_over_enough_heads_is_judged_by_fishers_z() -> None:
+    low, high, odds = fisher(0.9, 8)
+    assert (low, high) == (pytest.approx(0.534, abs=1e-3), pytest.approx(0.982, abs=1e-3))
+    assert odds.if_false == pytest.approx(0.0005, abs=1e-4)  # z = 1.47 * 5 ** 0.5 = 3.29
+    assert odds.turned.if_false == pytest.approx(1 - odds.if_false)
 
 
 def test_the_best_beams_are_set_against_medusas_best_tree(checks_of: Judged) -> None:
@@ -75,7 +87,8 @@ def test_the_best_beams_are_set_against_medusas_best_tree(checks_of: Judged) -> 
     )
     tau = only(checks_of(rows), "redrafter > medusa in block efficiency")
     assert tau.evidence.startswith("+0.700")
-    assert "redrafter 15x5 (best of 2) against medusa large (best of 2)" in tau.evidence
+    all_ = "(best of 2 on all prompts)"
+    assert f"redrafter 15x5 {all_} against medusa large {all_}; each tree picked" in tau.evidence
     assert tau.verdict == "holds"
     speed = only(checks_of(rows), "redrafter > medusa in token rate")
     assert speed.evidence.startswith("-14.3%")  # 60 / 70
@@ -106,8 +119,8 @@ def test_differences_are_paired_by_prompt_where_records_are(tmp_path: Path) -> N
         decoding("redrafter", "8x5", 2.0, 1.0, **warm),
         decoding("redrafter_typical", "8x5", 3.0, 1.0, **warm),
     )
-    record(results, "redrafter-8x5", [[1, 1], [1, 1]])
-    record(results, "redrafter_typical-8x5", [[2, 2], [2, 2]])
+    record(results, "redrafter-8x5", [[1, 1]] * 5)
+    record(results, "redrafter_typical-8x5", [[2, 2]] * 5)
     check = only(check_claims("redrafter", rows, results), "typical", "block efficiency")
     assert check.evidence.startswith("+1.000 [+1.000, +1.000], redrafter")
     assert "no interval" not in check.evidence
@@ -212,17 +225,18 @@ def test_another_experiments_rows_say_nothing_of_this_one(checks_of: Judged) -> 
 def test_the_heads_that_were_trained_longest_decide_about_the_recurrence(
     tmp_path: Path, checks_of: Judged
 ) -> None:
-    trained = [(120, 0, 0.5, 0.4), (120, 1, 0.6, 0.5)]
-    trained += [(800, 0, 0.63, 0.63), (800, 1, 0.62, 0.64), (800, 3, 0.6, 0.59)]
+    trained = [(120, 1, 0.5, 0.4), (120, 2, 0.6, 0.5), (800, 1, 0.63, 0.63), (800, 2, 0.62, 0.64)]
+    trained += [(800, 3, 0.6, 0.59), (800, 4, 0.61, 0.62), (800, 5, 0.64, 0.63)]
     heads = [
-        head(kind, f"{kind}-{steps}-{blocks}", last, steps=steps, blocks=blocks)
-        for steps, blocks, *shares in trained
+        head(kind, f"{kind}-{steps}-{rate}", last, steps=steps, learning_rate=rate / 1000)
+        for steps, rate, *shares in trained
         for kind, last in zip(("redrafter", "redrafter_no_rnn"), shares, strict=True)
     ]
     rows = grid(tmp_path)
     pd.DataFrame(heads).to_csv(tmp_path / "redrafter-heads" / "heads.csv", index=False)
     check = only(checks_of(rows), "recurrence raises validation accuracy")
-    assert check.evidence.startswith("-0.0033 [")
-    assert "mean of 3 pairs of heads trained longest, 800 steps" in check.evidence
+    assert check.claim.endswith("heads of 2 blocks")
+    assert check.evidence.startswith("-0.0020 [")
+    assert "mean of 5 pairs of heads trained longest, 800 steps" in check.evidence
     assert "; 120 steps: +0.1000, mean of 2 pairs of heads" in check.evidence
     assert check.verdict == "within noise"

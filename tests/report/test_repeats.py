@@ -42,6 +42,6 @@ def test_a_difference_knows_that_whole_repeats_differ(tmp_path: Path) -> None:
     repeated(results, "uneven", [0.8, 1.3, 0.9])
     steady, uneven = (row("sd", "3", run_id=name) for name in ("steady", "uneven"))
     found = difference([[Contrast((uneven,), (steady,))]], "token_rate", Records(results))
-    assert found and found.low is not None and found.high is not None
+    assert found and found.ends is not None
     assert found.value == pytest.approx(0.0)
-    assert found.low < -0.1 and found.high > 0.1
+    assert found.ends[0] < -0.1 and found.ends[1] > 0.1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
@@ -19,7 +20,8 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown
 from tests.report.rows import EMBEDDED, around, frame, record, row, write
 
-FIRST, SECOND = [[1, 2], [0, 1], [2, 2], [1, 1]], [[2, 2], [2, 1], [3, 2], [2, 3]]
+FIRST = [[1, 2], [0, 1], [2, 2], [1, 1], [1, 0], [1, 2]]
+SECOND = [[2, 2], [2, 1], [3, 2], [2, 3], [2, 2], [3, 2]]
 
 
 def seeds(*cells: dict[str, Any], **same: Any) -> list[dict[str, Any]]:
@@ -34,11 +36,18 @@ def test_one_seed_is_left_as_it_is() -> None:
 
 
 def test_without_records_the_mean_of_all_seeds_is_shown() -> None:
-    rates = ({"token_rate": around(40.0, 1.0)}, {"token_rate": around(60.0, 1.0)})
+    rates = ({"token_rate": around(49.0, 1.0)}, {"token_rate": around(51.0, 1.0)})
     (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
     assert (found["token_rate"], found["seed"], found["seeds"]) == (50.0, 0, "0,1")
     assert (found["run_id"], found["prompts"]) == ("sd-0,sd-1", 12)
-    assert found["token_rate_low"] < 40.0 < 60.0 < found["token_rate_high"]  # t of one degree
+    assert found["token_rate_low"] < 45.0 < 55.0 < found["token_rate_high"]  # t of one degree
+
+
+def test_two_seeds_that_are_far_apart_have_a_mean_that_nothing_is_known_of() -> None:
+    rates = ({"token_rate": around(40.0, 1.0)}, {"token_rate": around(60.0, 1.0)})
+    (found,) = pooled(frame(*seeds(*rates, prompts=12))).to_dict("records")
+    assert found["token_rate"] == 50.0
+    assert pd.isna([found["token_rate_low"], found["token_rate_high"]]).all()  # 0 to 177
 
 
 def test_the_interval_over_seeds_is_at_least_as_wide_as_that_over_prompts() -> None:
@@ -65,8 +74,8 @@ def recorded_seeds(folder: Path) -> Path:
     write(folder, "rsd-exp1", *base, *cells)
     file = folder / "rsd-exp1" / "results.csv"
     for seed, counts in enumerate((FIRST, SECOND)):
-        record(file, f"sd-{seed}", counts, depth=3, rate=10 + 5 * seed)
-        record(file, f"ar-{seed}", [[0] * 4] * 4, depth=0, rate=10)
+        record(file, f"sd-{seed}", counts, depth=3, rate=10 + seed / 2)
+        record(file, f"ar-{seed}", [[0] * 4] * 6, depth=0, rate=10)
     return file
 
 
@@ -74,14 +83,15 @@ def test_records_are_pooled_over_seeds_and_prompts_with_prompts_as_blocks(tmp_pa
     file = recorded_seeds(tmp_path)
     base, chain = pooled(read_results(file), Records(file)).to_dict("records")
     emitted = [[sum(counts) + 2 for counts in seed] for seed in (FIRST, SECOND)]
-    taus = ratio_interval(emitted, [[2.0] * 4] * 2)
+    taus = ratio_interval(emitted, [[2.0] * 6] * 2)
     assert taus is not None
     own = tuple(chain[f"block_efficiency{end}"] for end in ("", "_low", "_high"))
-    assert own == pytest.approx((taus.value, taus.low, taus.high))
-    assert taus.value == pytest.approx(sum(map(sum, emitted)) / 16)
-    seconds = [[n / rate for n in seed] for seed, rate in zip(emitted, (10, 15), strict=True)]
-    fours = [[4.0] * 4] * 2
-    gain = rate_ratio_interval(emitted, seconds, fours, [[0.4] * 4] * 2)
+    assert taus.low and taus.high and taus.low < 1.0 < 3.0 < taus.high
+    assert own == pytest.approx((taus.value, 1.0, 3.0))  # of a chain of two
+    assert taus.value == pytest.approx(sum(map(sum, emitted)) / 24)
+    seconds = [[n / rate for n in seed] for seed, rate in zip(emitted, (10, 10.5), strict=True)]
+    fours = [[4.0] * 6] * 2
+    gain = rate_ratio_interval(emitted, seconds, fours, [[0.4] * 6] * 2)
     assert gain is not None
     own = tuple(chain[f"speedup{end}"] for end in ("", "_low", "_high"))
     assert own == pytest.approx((gain.value, gain.low, gain.high))
@@ -129,6 +139,6 @@ def test_a_claim_is_checked_on_the_seeds_that_both_cells_have(tmp_path: Path) ->
         record(file, str(cell["run_id"]), SECOND if number < 3 else FIRST)
     checks = check_claims("rsd", frame(*cells), file)
     (check,) = [c for c in checks if "spectr > sd" in c.claim and "length 3" in c.claim]
-    gap = (sum(map(sum, SECOND)) - sum(map(sum, FIRST))) / 8
+    gap = (sum(map(sum, SECOND)) - sum(map(sum, FIRST))) / 12
     assert check.evidence.startswith(f"{gap:+.3f} [")
     assert check.verdict == "holds"

@@ -17,7 +17,7 @@ from tests.run.test_command_line import main
 from tests.run.tiny import RunJob
 
 SWEEP = (
-    *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=3", "warmup=0"),
+    *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=5", "warmup=0"),
     *("generation.max_new_tokens=8", "sink=quiet", "engine.threads=1"),
     *("~trees", "cells=[sd:2,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"),  # in place of the recipe's 33
 )

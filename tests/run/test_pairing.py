@@ -71,7 +71,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     assert compared == {"run_id": baseline.run_id, "sittings": [sitting]}
     assert [path.name for path in retimed_files(theirs.folder)] == [f"retimed-{sitting}.jsonl"]
 
-    # What is committed knows of both timings, so that the pair has an interval without the runs.
+    # What is committed knows of both timings, so that the cells can be paired without the runs.
     table = files.results_file(results, "default")
     shutil.rmtree(results / files.RUNS)
     kept = packed.read(files.records_file(table))
@@ -81,7 +81,7 @@ def test_cells_that_are_added_to_a_finished_job_have_a_baseline_timed_in_turn(
     rows = {row["run_id"]: row for row in rows_of(read_results(table))}
     pair = Contrast((rows[added.run_id],), (rows[baseline.run_id],))
     gap = difference([[pair]], "token_rate", Records(table))
-    assert gap and gap.paired and gap.value == pytest.approx(speedup - 1)
+    assert gap and gap.tested and gap.value == pytest.approx(speedup - 1)
 
 
 def test_a_job_that_was_killed_goes_on_in_turn_and_times_nothing_twice(

@@ -19,7 +19,7 @@ from tests.cells import facts
 def row(
     decoder: str, low: float | None, speedup: float | None, status: Any = "complete"
 ) -> CellResult:
-    known = {"speedup": speedup, "speedup_low": low, "speedup_high": speedup}
+    known = {"speedup": speedup, "speedup_low": low, "speedup_high": speedup, "prompts": 30}
     return CellResult(decoder, facts(decoder=decoder), status, metrics=known)
 
 
@@ -32,6 +32,12 @@ def test_plain_decoding_wins_where_nothing_is_surely_faster() -> None:
         best_of([plain, row("sd", None, None, "failed"), row("spectr", 1.1, 1.3)]).facts.decoder
         == "spectr"
     )
+
+
+def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
+    plain, lucky = row(BASELINE, None, 1.0), row("sd", 1.02, 1.2)
+    assert best_of([plain, lucky]) is lucky
+    assert best_of([plain, lucky, *[row("rsd_s", 0.9, 1.1)] * 20]) is plain
 
 
 def test_the_command_names_one_decoder_whatever_was_asked_for() -> None:

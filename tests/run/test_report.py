@@ -8,14 +8,15 @@ import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.report.command_line import main
-from tests.run.tiny import RunJob
+from tests.run.tiny import RunJob, make_task
 
 
 def test_a_results_file_becomes_a_table_and_a_figure(
     run_job: RunJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_job("cells=[sd:3,spectr:2x3,rsd_c:2-1-1,rsd_s:2x3]")
-    run_job("cells=[sd:3]", "generation.temperature=0.5")
+    enough = f"task.source.path={make_task(tmp_path, rows=5)}"  # prompts for intervals
+    run_job("cells=[sd:3,spectr:2x3,rsd_c:2-1-1,rsd_s:2x3]", enough)
+    run_job("cells=[sd:3]", "generation.temperature=0.5", enough)
     results = tmp_path / "results" / "default"
     assert main([str(results / "results.csv")]) == 0
     table = (results / "table.md").read_text()

@@ -46,6 +46,7 @@ class Change:
         p: uncorrected p-value of no change beyond the margin; None where it is not judged.
         prompts: that both sides have.
         why: why it is not judged; "".
+        identical: whether no prompt differs.
     """
 
     cell: str
@@ -57,12 +58,7 @@ class Change:
     p: float | None
     prompts: int = 0
     why: str = ""
-
-    @property
-    def identical(self) -> bool:
-        """Whether no prompt differs."""
-        found = self.found
-        return found is not None and found.value == found.low == found.high == 0
+    identical: bool = False
 
     @property
     def worse(self) -> bool:
@@ -122,8 +118,9 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
     one, other = float(own(sums[:half])[0]), float(own(sums[half:])[0])
-    why = "" if p is not None else TOO_FEW
-    return Change(match.name, each, one, other, shown, relative, p, table.shape[-1], why)
+    why, same = "" if p is not None else TOO_FEW, bool((table[:half] == table[half:]).all())
+    prompts = table.shape[-1]
+    return Change(match.name, each, one, other, shown, relative, p, prompts, why, same)
 
 
 def _interval(own: Callable[..., Array], table: Array, each: Column) -> Interval | None:

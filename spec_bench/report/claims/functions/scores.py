@@ -121,7 +121,8 @@ def fastest_of(
     baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]
     if "speedup" not in rows or rows.speedup.isna().all() or not baselines:
         return
-    cells = tuple(rows_of(rows[rows.speedup.notna()]))
+    rows = rows[rows.speedup.notna()]
+    cells = tuple(rows_of(rows))
     found = difference([[Contrast(cells, (baselines[0],))]], "token_rate", records, prompts=prompts)
     if found is None:
         return

@@ -1,0 +1,80 @@
+"""What is committed keeps its word: no interval says what a number cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spec_bench import files, packed
+from spec_bench.columns import ENDS, columns_in
+from spec_bench.metrics.interval import FEWEST, WIDEST
+from spec_bench.report.claims.select import Scope, measured
+from spec_bench.report.counts import Records
+from spec_bench.report.paper import load_paper, paper_names
+from spec_bench.report.rows import load_rows, most_of, rows_of
+
+ROOT = files.package_folder("results")
+TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("quickstart/results.csv")])
+SCREENED = sorted(ROOT.glob("embedded/*/screening.csv"))
+ROUNDING = 1e-9
+
+
+def read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype={"spec": str, "run_id": str}, low_memory=False)
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(TABLES) > 10
+    assert SCREENED
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+def test_every_interval_encloses_its_number_and_stays_within_its_columns_range(
+    path: Path,
+) -> None:
+    rows = read(path)
+    deepest = pd.Series([most_of(row) for row in rows_of(rows)], rows.index, dtype=float)
+    for each in columns_in(rows.columns):
+        names = [each.name, *(f"{each.name}{end}" for end in ENDS)]
+        if not each.interval or not set(names) <= set(rows.columns):
+            continue
+        value, low, high = (rows[name] for name in names)
+        known = low.notna()
+        assert (known == high.notna()).all(), each.name
+        assert (rows.prompts[known] >= FEWEST).all(), each.name
+        value, low, high = value[known], low[known], high[known]
+        slack = ROUNDING * value.abs().clip(lower=1)
+        assert ((low <= value + slack) & (value <= high + slack)).all(), each.name
+        least, most = each.limits
+        if least is not None:
+            assert (low >= least - ROUNDING).all(), each.name
+        if most is not None:
+            assert (high <= most + ROUNDING).all(), each.name
+        elif least is not None:
+            assert (high <= WIDEST * low + slack).all(), each.name
+        if each.name == "block_efficiency":
+            assert not (high > deepest[known] + ROUNDING).any()
+
+
+@pytest.mark.parametrize("path", SCREENED, ids=lambda path: path.parent.name)
+def test_what_a_search_screened_has_no_intervals_and_no_records(path: Path) -> None:
+    screened, table = read(path), path.with_name("results.csv")
+    assert set(screened.stage) == {"screen"}
+    assert not [name for name in screened if name.endswith(ENDS)]
+    kept = set(packed.read(files.records_file(table)).run_ids)
+    assert kept
+    assert not kept & set(screened.run_id)
+    rest = read(table)
+    assert not (rest.stage == "screen").any()
+    assert not set(rest.run_id) & set(screened.run_id)
+
+
+def test_no_claim_of_any_paper_looks_at_what_was_screened() -> None:
+    rows = load_rows(ROOT)
+    assert (rows.stage == "screen").any()
+    for paper in paper_names():
+        scope = Scope(measured(rows), Records(ROOT), {})
+        for claim in load_paper(paper).claims:
+            assert not (scope.of(claim).get("stage", pd.Series(dtype=str)) == "screen").any()
