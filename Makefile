@@ -20,7 +20,8 @@ REPORT  = $(BIN)/python -m spec_bench.report
 help:
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
 	@echo "make spec-bench   Spec-Bench's table by subtask, and pages to look at"
-	@echo "make test         the tests (without the slow ones; ORDER=random);  make test-slow  all"
+	@echo "make test         the tests (without the slow ones; ORDER=random; ISA=avx2 or sse: as on an"
+	@echo "                  older processor);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
@@ -158,7 +159,12 @@ spec-bench: $(STAMP)
 # ORDER=random shuffles the tests; ORDER=NUMBER repeats an order, whose number pytest prints.
 SEED   = $(if $(filter random,$(ORDER)),$(shell date +%s),$(ORDER))
 SHUFFLE = $(if $(ORDER),--random-order-bucket=global --random-order-seed=$(SEED))
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 $(SHUFFLE)
+# ISA=avx2 or ISA=sse: what torch, MKL and oneDNN may use at most, as on an older processor.
+ISA_avx2 = ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2
+ISA_sse = ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_CBWR=COMPATIBLE \
+	ONEDNN_MAX_CPU_ISA=SSE41
+LEAST = $(if $(ISA),$(or $(ISA_$(ISA)),$(error ISA is '$(ISA)'; choices: avx2, sse)))
+PYTEST = $(LEAST) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 $(SHUFFLE)
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow and not gpu"
