@@ -19,9 +19,8 @@ keeps digests there. ``check.py`` checks, ``record.py`` records; a wanted differ
 again, with its reason in the commit message.
 
 Tokens, counts and ids are pinned as they are. Numbers that hang on the last digits of a float32
-pass (``_OF_PASSES``) have room for another processor's, or another library's, matrix products.
-These may tip a near tie between two tokens, too; of those recorded none was seen to (``make test
-ISA=sse``).
+pass (``_OF_PASSES``) have room for another processor's matrix products, or another library's. Such
+products may tip a near tie between two tokens, too; of those recorded none was seen to.
 """
 
 from __future__ import annotations

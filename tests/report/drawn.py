@@ -30,7 +30,7 @@ def sheet_of(name: str, rows: pd.DataFrame) -> Sheet:
     return sheet
 
 
-def sheet_from(rows: pd.DataFrame, **said: Any) -> Sheet:
+def sheet_from(rows: pd.DataFrame, /, **said: Any) -> Sheet:
     """A figure as its description says."""
     (sheet,) = sheets(Drawing.model_validate(said), derive(rows), pd.DataFrame())
     return sheet

@@ -40,7 +40,7 @@ def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task
     assert xsum.series[2].points("block_efficiency")[0] == (3.0, 2.0, 4.0)
     figure = draw_sheet(sheet)
     assert [axes.get_xlabel() for axes in figure.axes] == ["nodes", "nodes"]
-    assert figure.axes[0].get_ylabel() == "block efficiency"
+    assert figure.axes[0].get_ylabel() == "block efficiency (tokens/call)"
 
 
 def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own() -> None:

@@ -8,6 +8,7 @@ one were there twice drawing stops (``with_columns``).
 * ``cell.name`` (decoder and tree), ``cell.attention`` and ``cell.ways`` (how often a tree was
   verified: with tree attention, with its paths as rows, or both), ``cell.merged`` (how many times
   fewer nodes merged beams have), ``cell.group``, ``cell.score`` with its ends, ``cell.score_name``
+  and ``cell.score_title``
 * ``paper.*``: ``draft_length`` or ``target_budget``, where the paper's tables are divided by one
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import ENDS
+from spec_bench.columns import ENDS, columns_in
 from spec_bench.names import task as task_title
 from spec_bench.report.rows import groups_of, score_column, tree_attention
 from spec_bench.spec import parse
@@ -58,12 +59,13 @@ def with_columns(rows: pd.DataFrame, facts: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their task's first quality score, its interval and its name."""
-    parts = []
+    """The rows with their task's first quality score, its interval, its name and title."""
+    parts, titles = [], {each.name: each.title for each in columns_in(list(rows.columns))}
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
-            parts.append(pd.DataFrame({**ends, SCORE_NAME: name}, index=part.index))
+            said = {SCORE_NAME: name, "cell.score_title": titles[name]}
+            parts.append(pd.DataFrame({**ends, **said}, index=part.index))
     return rows if not parts else with_columns(rows, pd.concat(parts))
 
 

@@ -31,7 +31,7 @@ class Axis(_Described):
     """How a column is shown on an axis.
 
     Attributes:
-        label: beside the axis; by default the column's title.
+        label: beside the axis; by default the column's title, with its unit if it is a rate.
         log: whether the scale is logarithmic (base 2), with a tick at each value.
         ticks: where the ticks are; none: matplotlib's choice.
         low: lower limit.
@@ -241,6 +241,8 @@ class Drawing(Panel):
         own = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
+        if known and "/" in known.unit and known.unit not in title:
+            title = f"{title} ({known.unit})"
         label = title if own.label is None else own.label
         filled = {"label": label, "better": own.better or better or "up"}
         return own.model_copy(update=filled)

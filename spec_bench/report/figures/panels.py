@@ -201,7 +201,7 @@ def _surround(figure: Any, sheet: Sheet) -> None:
         note = f"{note} {sheet.text(drawing.note_printed, stand_in=_stand_in(sheet))}".rstrip()
     if prompts := prompts_of(sheet.rows):
         note = f"{note} {prompts[0].upper()}{prompts[1:]} a cell.".lstrip()
-    figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
+    figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
 
 
 def _stand_in(sheet: Sheet) -> str:
@@ -216,9 +216,12 @@ def _entries(sheet: Sheet) -> list[Any]:
     """What colours and markers mean; none where panels have their own legends."""
     if any(data.panel.legend for data in sheet.panels):
         return []
-    series = [each for data in sheet.panels for each in data.series if each.label]
+    several = len(sheet.drawing.rows) > 1  # rows of panels with series of their own: one by one
+    lines = [[each for data in line for each in data.series if each.label] for line in sheet.grid]
+    series = [each for line in lines for each in line]
+    parts = lines if several else [series]
     found: dict[str, Any] = {}
-    for each in sorted(series, key=lambda each: each.look.index):
+    for each in (one for part in parts for one in sorted(part, key=lambda one: one.look.index)):
         layer, look = each.layer, each.look
         same = [other.layer.mark for other in series if other.label == each.label]
         line = "" if set(same) == {"point"} else "--" if look.dashed else "-"

@@ -21,7 +21,7 @@ _PANELS = (
     {
         "y": "cell.score",
         "title": "quality (the task's score)",
-        "label": "{cell.group}: {cell.score_name}",
+        "label": "{cell.group}: {cell.score_title}",
     },
 )
 _INCHES_PER_DECODER = 0.34

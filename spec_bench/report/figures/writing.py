@@ -59,9 +59,10 @@ def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
     plot.figure.draw_without_rendering()  # lays out the axes, so that places on paper are known
     places = plot.transData.transform([(mark.x, mark.y) for mark in marks]) * 72 / plot.figure.dpi
     taken = [(float(x), float(y)) for x, y in places]
+    edges = [float(edge) * 72 / plot.figure.dpi for edge in (plot.bbox.x0, plot.bbox.x1)]
     for mark, (x, y) in zip(marks, places, strict=True):
         width = 0.6 * size * len(mark.text)
-        side, lift = max(_SIDES, key=_room((x, y), (width, size), taken))
+        side, lift = max(_SIDES, key=_room((x, y), (width, size), taken, edges))
         taken.append(_centre((x, y), width, side, lift))
         plot.annotate(
             mark.text,
@@ -83,12 +84,20 @@ def _centre(place: tuple[float, float], width: float, side: int, lift: int) -> t
 
 
 def _room(
-    place: tuple[float, float], size: tuple[float, float], taken: Sequence[tuple[float, float]]
+    place: tuple[float, float],
+    size: tuple[float, float],
+    taken: Sequence[tuple[float, float]],
+    edges: Sequence[float],
 ) -> Callable[[tuple[int, int]], float]:
-    """How much room a side and lift leave to what is there, in sizes of the text."""
+    """How much room a side and lift leave to what is there, in sizes of the text.
+
+    Beyond the left and right edge of the panel there is none.
+    """
 
     def room(choice: tuple[int, int]) -> float:
         x, y = _centre(place, size[0], *choice)
+        if not edges[0] <= x - size[0] / 2 <= x + size[0] / 2 <= edges[1]:
+            return -1.0
         gaps = (max(abs(x - a) / size[0], abs(y - b) / size[1]) for a, b in taken)
         return min(0.8, *gaps)  # more room than this is no better
 
