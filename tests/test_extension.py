@@ -108,7 +108,7 @@ def test_its_guide_names_every_file_and_every_kind_of_entry_point() -> None:
 def measured(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's recipe on the package's task, with the embedded pair."""
     folder = tmp_path_factory.mktemp("measured")
-    job = ("comb=teeth", "task=riddles", "prompts=2", "sink.progress=false")
+    job = ("comb=teeth", "task=riddles", "prompts=5", "sink.progress=false")
     status, _, said = warm.Command("spec_bench", job, folder, environment).finish()
     assert status == 0, said
     return folder

@@ -43,7 +43,7 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
             window_s = float(row[column]) * float(row["delivered_tokens"]) / 500.0
             # Not the prefill's seconds; some of a busy machine's between two clocks.
             assert 0.95 * decode_s < window_s < decode_s + prefill_s / 2
-        assert float(row["energy_j_per_token_low"]) <= float(row["energy_j_per_token_high"])
+        assert row["energy_j_per_token_low"] == row["energy_j_per_token_high"] == ""  # two prompts
         assert row["energy_method"] == "nvidia_smi"
         assert float(row["energy_period_s"]) == 0.01
         assert float(row["idle_power_w"]) == pytest.approx(500.0, rel=0.01)
@@ -85,7 +85,7 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
     assert lines == ["no energy is measured: no nvidia-smi on PATH"]
     for row in rows_of(tmp_path / "results"):
         assert row["energy_j_per_token"] == row["idle_power_w"] == ""
-        assert row["reason"] == "energy_j_per_token: no nvidia-smi on PATH"
+        assert row["reason"].endswith("; energy_j_per_token: no nvidia-smi on PATH")
 
 
 def test_windows_of_a_cell_start_at_spread_phases(
