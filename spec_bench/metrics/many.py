@@ -16,7 +16,8 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
     """The probability of such an estimate or a larger one if the truth is at most ``bound``.
 
     By Student's t on the scale that the interval's end towards the bound gives: below 2.5% exactly
-    where the 95% interval lies above it.
+    where the 95% interval lies above it. Beyond the end it falls as slowly as with a degree of
+    freedom less: of few prompts whose lengths are skewed, large deviations are not so rare.
 
     Args:
         interval: of a number, on the scale on which its ends were laid out.
@@ -33,8 +34,9 @@ def p_above(interval: Interval, bound: float = 0.0) -> float | None:
     reach = interval.value - interval.low if beyond > 0 else interval.high - interval.value
     if reach <= 0:
         return 0.0 if beyond > 0 else 1.0
-    usual = float(stdtrit(interval.freedom, (1 + LEVEL) / 2))
-    return float(stdtr(interval.freedom, -beyond / reach * usual))
+    freedom = max(interval.freedom - 1, 1.0)
+    usual = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return float(stdtr(freedom, -beyond / reach * usual))
 
 
 def p_below(interval: Interval, bound: float = 0.0) -> float | None:
