@@ -104,5 +104,5 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names() -> No
     (only,) = groups_of(frame(*({**EMBEDDED, **each} for each in (AR, *heads))))
     found = headline(only)
     assert found is not None
-    assert found.decoder == "ReDrafter 15x5 two"
-    assert found.sure == "faster than AR, not told apart from ReDrafter 15x5 one"
+    assert found.decoder == "ReDrafter, exact match 15x5 two"
+    assert found.sure == "faster than AR, not told apart from ReDrafter, exact match 15x5 one"

@@ -140,9 +140,11 @@ def test_beams_are_ordered_by_width_and_count_their_tokens() -> None:
 
 def test_curves_with_tree_attention_are_apart_from_those_without() -> None:
     (_, decoders), (_, both) = sheet_of("redrafter/6", redrafter_batches()).grid
-    assert [series.label for series in decoders.series] == ["AR", "ReDrafter 8x5"]
+    assert [series.label for series in decoders.series] == ["AR", "ReDrafter, exact match 8x5"]
     labels = [series.label for series in both.series]
-    assert labels == ["ReDrafter 8x5, tree attention", "ReDrafter 8x5, beams as rows"]
+    assert labels == [
+        f"ReDrafter, exact match 8x5, {how}" for how in ("tree attention", "beams as rows")
+    ]
     assert [points(series) for series in both.series] == [[(1, 50), (4, 100)], [(1, 30), (4, 60)]]
 
 
@@ -178,5 +180,5 @@ def test_the_headline_is_the_exact_cell_even_where_the_approximate_one_is_faster
     )
     found = headline(group)
     assert found is not None
-    assert (found.decoder, found.value) == ("ReDrafter 8x5", "1.30×")
+    assert (found.decoder, found.value) == ("ReDrafter, exact match 8x5", "1.30×")
     assert found.sure == "faster than AR, the only exact one"

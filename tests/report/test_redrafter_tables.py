@@ -19,6 +19,8 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import frame, recorded, row, write
 
+RULE = "exact (paper: rejection sampling, ours: exact match)"
+
 
 def cell(decoder: str, spec: str, temperature: float, **values: Any) -> dict[str, Any]:
     typical = decoder.endswith("_typical")
@@ -51,12 +53,12 @@ def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path: Pa
         cell("redrafter_typical", "15x5", 0.7, token_rate=(90.0, 85.0, 95.0), speedup=2.5),
     )
     grid = table(tmp_path, 1)
-    greedy = line_of(grid, "", "ReDrafter", "greedy")
+    greedy = line_of(grid, "", "ReDrafter, exact match", "greedy")
     assert "| **95.16** | 80.00 [75.00, 85.00] | -15.16 | **3.41** | 3.50 | +0.09 |" in greedy
     typical = line_of(grid, "", "ReDrafter", "typical (approximate)")
     assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
     assert "| **3.28** | 2.50 | -0.78 | 5.87 | not judged |" in typical
-    assert "| 60.00 |" in line_of(grid, "", "ReDrafter", "exact, sampled")
+    assert "| 60.00 |" in line_of(grid, "", "ReDrafter, exact match", "exact, sampled")
 
 
 def test_a_judges_score_is_shown_where_there_is_one(tmp_path: Path) -> None:
@@ -111,11 +113,11 @@ def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path: P
     file = tmp_path / "redrafter-temperatures" / "results.csv"
     rows = recorded(file, rows)
     write(tmp_path, "redrafter-temperatures", *rows.to_dict("records"))
-    line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
+    line = line_of(table(tmp_path, 2), "", RULE, "0.9")
     # The records move by 1%, one up where the other goes down, far less than either interval.
     assert "| 15x5 | 3.43 ±0.05 | 1.50 [1.47, 1.53] | -1.93 | 1.20 [1.10, 1.30] |" in line
     shutil.rmtree(tmp_path / "runs")
-    line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
+    line = line_of(table(tmp_path, 2), "", RULE, "0.9")
     assert "| 15x5 | 3.43 ±0.05 | 1.50 | -1.93 | 1.20 [1.10, 1.30] |" in line
     notes = table(tmp_path, 2).notes
     assert any("no interval where the records by prompt" in note for note in notes)
@@ -127,7 +129,7 @@ def test_a_ratio_to_greedy_ar_is_paired_by_prompt_or_has_no_interval(tmp_path: P
 def test_without_greedy_ar_there_is_no_ratio(tmp_path: Path) -> None:
     warm = cell("redrafter", "15x5", 0.9, token_rate=60.0, speedup=1.2)
     write(tmp_path, "redrafter-temperatures", warm)
-    line = line_of(table(tmp_path, 2), "", "exact (rejection sampling)", "0.9")
+    line = line_of(table(tmp_path, 2), "", RULE, "0.9")
     assert "| 3.43 ±0.05 | not run |" in line
 
 
