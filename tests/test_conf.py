@@ -16,7 +16,7 @@ from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.published import FILE, read_published, side_by_side
 from spec_bench.report.pairs import written
-from spec_bench.report.paper import load_paper, paper_names, read_recipe
+from spec_bench.report.paper import load_paper, paper_names, read_recipe, recipe_name
 from spec_bench.run.cells import Cell, build_cells, load_decoder
 from spec_bench.run.compose import register
 from spec_bench.run.model_files import EMBEDDED, model_path
@@ -261,3 +261,13 @@ def test_every_paper_pair_takes_public_data() -> None:
     for path in (conf_dir() / "pair").glob("*.yaml"):
         source = composed(f"pair={path.stem}")["task"]["source"]
         assert source["kind"] == ("embedded" if path.stem.startswith("embedded") else "hub")
+
+
+def test_what_is_compared_over_rounds_is_swept_round_by_round() -> None:
+    for paper in map(load_paper, paper_names()):
+        recipes = {recipe_name(each): each for item in paper.items for each in item.recipes}
+        for claim in (each for each in paper.claims if each.rounds):
+            for name in claim.experiments:
+                params = read_recipe(recipes[name])["hydra"]["sweeper"]["params"]
+                assert next(iter(params)) == "seed"  # the first varies slowest
+                assert len(params["seed"].split(",")) >= 2
