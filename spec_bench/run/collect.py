@@ -139,10 +139,10 @@ def _complete(
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
     """L of MBSU: the decoder's own, or counted where its trees have no fixed depth."""
+    if not isinstance(decoder, Decoder) or not decoder.policy.as_deep_as_drafted:
+        return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
-    if isinstance(decoder, Decoder) and decoder.policy.as_deep_as_drafted and a_level:
-        return levels_per_call(generations)
-    return decoder.draft_calls
+    return levels_per_call(generations) if a_level else decoder.draft_calls
 
 
 def _judged(settings: JobSettings) -> bool:

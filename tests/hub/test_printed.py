@@ -26,7 +26,7 @@ HUB = {pair["name"]: pair["target"] for pair in published_pairs()}
 
 def composed(command: Command) -> DictConfig:
     register()
-    words = [word for word in command.first_job().words if word != "-m"]
+    words = [word for word in command.first_job().words if word not in ("-m", "fit_tree")]
     name = "train" if command.trains else "config"
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose(name, overrides=recipe_arguments(words))

@@ -320,13 +320,13 @@ def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is
     results: Path,
 ) -> None:
     either, lucky, never = [0.1, -0.1] * 20, [0.1] * 27 + [-0.1] * 13, [0.1] * 38 + [-0.1] * 2
-    assert of_scores(results, lucky).evidence.endswith("one-sided with p = 0.038 (sd 0)")
+    assert of_scores(results, lucky).evidence.endswith("most lopsided by prompt: sd 0, p = 0.038")
     check = of_scores(results, either, either, either, lucky)
     assert check.verdict == "holds"
     assert check.evidence.startswith("mean of 4 decoders, +0.009 [")
     check = of_scores(results, either, either, either, never)
     assert check.verdict == "does not hold"
-    assert check.evidence.endswith("(sd 3)")
+    assert check.evidence.endswith("sd 3, p = 1.5e-09")
 
 
 def test_scores_without_records_are_compared_and_not_decided() -> None:

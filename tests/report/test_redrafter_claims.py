@@ -198,8 +198,8 @@ def test_jobs_of_their_own_are_compared_over_rounds(tmp_path: Path) -> None:
 
 
 def test_rounds_that_differ_as_much_as_the_batches_decide_nothing(tmp_path: Path) -> None:
-    # Every prompt of every round says the same of its own job, at 4 twice 0.4, 1.7 and 0.6.
-    checks = in_jobs_apart(tmp_path, {0: 0.4, 1: 1.7, 2: 0.6})
+    # Every prompt of every round says the same of its own job, at 4 twice 0.7, 1.4 and 0.8.
+    checks = in_jobs_apart(tmp_path, {0: 0.7, 1: 1.4, 2: 0.8})
     assert only(checks, "ar: throughput grows").verdict == "within noise"
 
 

@@ -63,8 +63,10 @@ def made_of(experiment: str) -> set[str]:
     rows = read_rows([ROOT / "results" / "embedded" / experiment / "results.csv"])
     tables = stems(shown_tables(own, Measured(rows), None))
     figures = committed_sheets(experiment)
+    screened = "stage" in rows and (rows.stage == "screen").any()
     return {
         *ROWS,
+        *(["screening.csv"] if screened else []),
         *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv", "tex")),
         *(f"figures/{name}.{suffix}" for name in figures for suffix in ("png", "pdf")),
     }

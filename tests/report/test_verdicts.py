@@ -92,7 +92,7 @@ def test_equal_is_shown_by_small_differences_and_not_by_few_prompts():
 
 
 def test_a_share_is_laid_out_on_its_logarithm_and_cannot_fall_below_minus_one():
-    table = np.array([[[1.0, 9.0, 1.0, 9.0, 1.0]], [[1.0] * 5], [[5.0] * 5], [[1.0] * 5]])
+    table = np.array([[[3.0, 6.0, 3.0, 6.0, 3.0]], [[1.0] * 5], [[5.0] * 5], [[1.0] * 5]])
     found = of_table([Contrast((ROW,), (ROW,))], table, "token_rate", relative=True)
     assert found.value == pytest.approx(21 / 25 - 1)
     low, high = found.ends

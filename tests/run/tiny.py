@@ -99,5 +99,7 @@ def tokens_of(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
 
 
 def rows_of(results: Path, name: str = "default") -> list[dict[str, str]]:
-    """The rows of an experiment's CSV."""
-    return read_csv(results / name / "results.csv")
+    """The rows of an experiment's CSV, what a search screened first."""
+    return [
+        row for file in ("screening", "results") for row in read_csv(results / name / f"{file}.csv")
+    ]
