@@ -25,8 +25,9 @@ RULES = (
     "RSD-S's beams, traversal 3"
 )
 DRAFT_FREE = (
-    "AR 1, SD 1, prompt lookup 1, suffix lookup 1, lookup or draft 1, transformers generate 1, "
-    "transformers assisted 1, transformers prompt lookup 1"
+    "AR 1, SD 1, prompt lookup 1, lookup by votes 1, suffix lookup, own text 1, "
+    "lookup or draft 1, transformers generate 1, transformers assisted 1, "
+    "transformers prompt lookup 1"
 )
 BEAMS = "DSBD (beam law) 20, beam sampling (beam law) 4"
 HEADS = "with recurrence (6 heads) 6, without (6 heads) 6"
@@ -38,15 +39,17 @@ EAGLES = (  # with replacement; without
     "EAGLE-3, SD 2, EAGLE-3, block verification 2, EAGLE-3, SpecTr 2, EAGLE-3, optimal rule 2, "
     "EAGLE-3, SpecTr's paths, traversal 2, EAGLE-3, MCNS 2, EAGLE-3, SpecInfer 2, "
     "EAGLE-3, SpecInfer's trees, traversal 2",
-    "EAGLE-3, RSD-C 2, EAGLE-3, traversal 2, EAGLE-3, top and sample 2, EAGLE-3, Sequoia 1, "
+    "EAGLE-3, RSD-C 2, EAGLE-3, traversal 2, EAGLE-3, top and sample 2, "
+    "EAGLE-3 on EAGLE's tree 1, "
     "EAGLE-3, EAGLE's tree, traversal 1, EAGLE-3, RSD-S 2, EAGLE-3, RSD-S's beams, traversal 2, "
     "EAGLE-3, DySpec 2, EAGLE-3, DySpec, traversal 2, EAGLE-3 2",
 )
 DRAFTERS = (  # of 5 nodes; of 25
-    "SD 5 1, Medusa chain_5 1, ReDrafter 1x5 1, EAGLE, SD 5 1, EAGLE-3, SD 5 1, "
-    "prompt lookup 1x5 1",
-    "OPT-Tree 10x5@25 1, RSD-S 5x5 1, Medusa eagle_25 1, ReDrafter 5x5 1, EAGLE-2 10x5@25 1, "
-    "EAGLE eagle_25 1, EAGLE-3 10x5@25 1, EAGLE-3, Sequoia eagle_25 1, prompt lookup 5x5 1",
+    "SD 5 1, Medusa chain_5 1, ReDrafter, exact match 1x5 1, EAGLE, SD 5 1, "
+    "EAGLE-3, SD 5 1, prompt lookup 1x5 1",
+    "OPT-Tree 10x5@25 1, RSD-S 5x5 1, Medusa eagle_25 1, ReDrafter, exact match 5x5 1, "
+    "EAGLE-2 10x5@25 1, EAGLE eagle_25 1, EAGLE-3 10x5@25 1, EAGLE-3 on EAGLE's tree eagle_25 1, "
+    "lookup by votes 5x5 1",
 )
 TRIED = "decreasing widths 9, equal widths 3"
 SERIES: dict[str, dict[str, list[str]]] = {
@@ -77,8 +80,9 @@ SERIES: dict[str, dict[str, list[str]]] = {
     "mcsd-search-monotone": {"mcsd-fig4-embedded-screen": [TRIED]},
     "redrafter-batches": {
         "redrafter-fig6-embedded": [
-            "AR 6, SD 3 6, RSD-S 4x3 6, ReDrafter 2x5 6, ReDrafter 8x5 6",
-            "ReDrafter 8x5, tree attention 6, ReDrafter 8x5, beams as rows 6",
+            "AR 6, SD 3 6, RSD-S 4x3 6, ReDrafter, exact match 2x5 6, ReDrafter, exact match 8x5 6",
+            "ReDrafter, exact match 8x5, tree attention 6, "
+            "ReDrafter, exact match 8x5, beams as rows 6",
         ]
     },
     "redrafter-beams": {

@@ -78,9 +78,9 @@ def top_and_sample(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _branching(tree, pick)
 
 
-def _listed(tree: Any, pick: Callable[[Path, int], list[int]]) -> Forest:
+def _listed(nodes: Sequence[Path], pick: Callable[[Path, int], list[int]]) -> Forest:
     def below(ranks: Path, path: Path) -> Forest:
-        mine = [node[-1] for node in tree.paths if node[:-1] == ranks]
+        mine = [node[-1] for node in nodes if node[:-1] == ranks]
         tokens = pick(path, max(mine, default=-1) + 1)
         return tuple(
             (tokens[rank], below((*ranks, rank), (*path, tokens[rank])))
@@ -92,11 +92,17 @@ def _listed(tree: Any, pick: Callable[[Path, int], list[int]]) -> Forest:
 
 
 def node_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    return _listed(tree, draft.ranked)
+    return _listed(tree.paths, draft.ranked)
 
 
 def sampled_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    return _listed(tree, lambda path, count: draft.children(path, count, choose))
+    return _listed(tree.paths, lambda path, count: draft.children(path, count, choose))
+
+
+def fitted_list(tree: Any, draft: Draft, choose: Choose) -> Forest:
+    """Which nodes are the best ones is ``test_best_list``'s: here they are given."""
+    assert len({*tree.nodes}) == tree.total
+    return _listed(tree.nodes, lambda path, count: draft.children(path, count, choose))
 
 
 def _whole(draft: Draft, depth: int) -> list[Path]:
@@ -193,16 +199,27 @@ def best_slots(tree: Any, draft: Draft, choose: Choose) -> Forest:
     return _kept(slots, tree.total)
 
 
-def _looked_up(draft: Draft, width: int, depth: int) -> Forest:
-    """What followed the longest n-gram of at most three tokens that occurred before."""
-    past = draft.prompt
+def _occurred(past: Path) -> list[int]:
+    """Where the longest n-gram at the end, of at most three tokens, ended before."""
     for length in (3, 2, 1):
         ends = [
             end for end in range(length, len(past)) if past[end - length : end] == past[-length:]
         ]
         if ends:
-            break
-    runs = [(end, past[end : end + depth]) for end in ends]
+            return ends
+    return []
+
+
+def _copied(draft: Draft, depth: int) -> Forest:
+    """What followed the first occurrence, to the depth or the end of the text."""
+    past = draft.prompt
+    return trie([past[end : end + depth] for end in _occurred(past)[:1]])
+
+
+def _voted(draft: Draft, width: int, depth: int) -> Forest:
+    """What followed most occurrences, and of equally many the latest."""
+    past = draft.prompt
+    runs = [(end, past[end : end + depth]) for end in _occurred(past)]
     found: list[Path] = []
     level: list[Path] = [()]
     for at in range(1, depth + 1):
@@ -216,11 +233,13 @@ def _looked_up(draft: Draft, width: int, depth: int) -> Forest:
 
 
 def guessed(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    return _looked_up(draft, tree.width, tree.depth)
+    if draft.drafter == "first_match":
+        return _copied(draft, tree.depth)
+    return _voted(draft, tree.width, tree.depth)
 
 
 def guess_or_draft(tree: Any, draft: Draft, choose: Choose) -> Forest:
-    return _looked_up(draft, 1, tree.depth) or chain(tree, draft, choose)
+    return _voted(draft, 1, tree.depth) or chain(tree, draft, choose)
 
 
 def comb(tree: Any, draft: Draft, choose: Choose) -> Forest:
@@ -247,17 +266,9 @@ def beams(tree: Any, draft: Draft, choose: Choose) -> Forest:
 DEFINITIONS: dict[str, Definition] = {
     each.__name__: each
     for each in (
-        *(root, chain, dynamic_chain, iid_paths, widths, top_and_sample, node_list, sampled_list),
-        *(
-            stochastic_beam,
-            head_beams,
-            best_nodes,
-            best_slots,
-            guessed,
-            guess_or_draft,
-            comb,
-            beams,
-        ),
+        *(root, chain, dynamic_chain, iid_paths, widths, top_and_sample, stochastic_beam),
+        *(node_list, sampled_list, fitted_list, head_beams, best_nodes, best_slots),
+        *(guessed, guess_or_draft, comb, beams),
     )
 } | {"beam_root": root}
 """By the policy's name; beams without a draft draft nothing."""

@@ -47,10 +47,18 @@ class Bed:
     drafting: Drafting
 
 
-def bed(tree: AuditTree, settings: SamplingSettings, rows: int = 1) -> Bed:
-    """Drafts whose laws hang on three tokens, or whatever drafter the policy is for."""
-    fitting = [kind for kind, each in drafter.items() if goes_with(each, type(tree.policy))]
-    kind = "language_model" if "language_model" in fitting else fitting[0]
+def drafters(tree: AuditTree) -> list[str]:
+    """Those whose trees differ: draft models, or all that the policy is for."""
+    fitting = {kind: each for kind, each in drafter.items() if goes_with(each, type(tree.policy))}
+    policy = tree.policy
+    wide = isinstance(policy, GrownTree) and max(policy.shape.children, default=0) > 1
+    found = [kind for kind, each in fitting.items() if not (wide and each.single)]
+    return ["language_model"] if "language_model" in found else found
+
+
+def bed(tree: AuditTree, settings: SamplingSettings, kind: str = "", rows: int = 1) -> Bed:
+    """Drafts whose laws hang on three tokens, or those of a drafter that the policy is for."""
+    kind = kind or drafters(tree)[0]
     (plan, *_) = drafter[kind].audit_cases(tree.drafts)
     models = [random_history(tree.vocab, seed) for seed in range(tree.drafts)]
     logits: Callable[[Path, int], Tensor] = partial(_behind, models, tree.prompt)
@@ -63,7 +71,7 @@ def bed(tree: AuditTree, settings: SamplingSettings, rows: int = 1) -> Bed:
     for row in range(rows):
         drafting.start(row, tree.prompt)
         drafting.see_prompt(row, 0, _hidden(target, tree.prompt[:-1]))
-    draft = Draft(tree.prompt, settings, logits, tree.vocab, tree.drafts)
+    draft = Draft(tree.prompt, settings, logits, tree.vocab, tree.drafts, kind)
     return Bed(draft, models, drafting)
 
 
@@ -117,15 +125,19 @@ def forest(tree: Tree, row: int = 0) -> Forest:
     return below(0)
 
 
-def grown(tree: AuditTree, settings: SamplingSettings, drafting: Drafting | None = None) -> Law:
+def grown(
+    tree: AuditTree, settings: SamplingSettings, drafting: Drafting | None = None, kind: str = ""
+) -> Law:
     """The law of the trees that a policy grows, over all its draws."""
-    own = drafting or bed(tree, settings).drafting
+    own = drafting or bed(tree, settings, kind).drafting
     return _summed(lambda draws: forest(planted(tree, settings, own, draws)))
 
 
-def defined(definition: Definition, tree: AuditTree, settings: SamplingSettings) -> Law:
+def defined(
+    definition: Definition, tree: AuditTree, settings: SamplingSettings, kind: str = ""
+) -> Law:
     """The law of the trees that a definition makes."""
-    draft = bed(tree, settings).draft
+    draft = bed(tree, settings, kind).draft
     return _summed(lambda draws: definition(tree.policy, draft, draws.choose))
 
 
@@ -174,7 +186,7 @@ class ManyDraws:
 
 def counted(tree: AuditTree, settings: SamplingSettings, rows: int, times: int) -> Counter[Forest]:
     """How often each tree was grown, ``rows`` at a time."""
-    drafting, found = bed(tree, settings, rows).drafting, Counter[Forest]()
+    drafting, found = bed(tree, settings, rows=rows).drafting, Counter[Forest]()
     for seed in range(times):
         made = planted(tree, settings, drafting, ManyDraws(seed), rows)
         parts = torch.cat([made.tokens, made.parent, made.valid], dim=1)

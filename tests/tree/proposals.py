@@ -26,6 +26,7 @@ class Draft:
         logits: [V] behind a path below the root, of one of the drafts.
         vocab: V.
         drafts: how many share the children of a node.
+        drafter: who proposes.
     """
 
     prompt: Path
@@ -33,6 +34,7 @@ class Draft:
     logits: Callable[[Path, int], Tensor]
     vocab: int
     drafts: int
+    drafter: str
 
     @property
     def cold(self) -> bool:

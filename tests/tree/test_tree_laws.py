@@ -26,7 +26,8 @@ from tests.tree.proposals import Path
 PAST = (0, 1, 1, 0, 1, 0, 0, 1)
 MORE = {  # what a policy does beside its audit cases, by the fields of the policy
     "best_nodes": [((3, 3, 6), {})],
-    "guessed": [((2, 3), {"prompt": PAST})],
+    # In the other prompt the 1 alone came before the longer 0 1, after which the text soon ends.
+    "guessed": [((2, 3), {"prompt": PAST}), ((1, 3), {"prompt": (1, 2, 0, 1, 0, 1)})],
     "head_beams": [((3, 3), {}), ((3, 3, False), {})],
     "iid_paths": [((2, 3, merged), {"vocab": 2}) for merged in (False, True)]
     + [((3, 2, True), {"vocab": 2})],
@@ -45,16 +46,22 @@ def cases() -> Iterator[Any]:
         if issubclass(kind, GrownTree):
             more = [AuditTree(kind(*fields), **rest) for fields, rest in MORE.get(name, [])]
             for tree, label in product([*kind.audit_cases(), *more], SETTINGS):
-                if tree.enumerable or label == COLD:
-                    marks = () if label in FAST else pytest.mark.slow
-                    yield pytest.param(tree, label, marks=marks, id=f"{tree.policy}, {label}")
+                if not (tree.enumerable or label == COLD):
+                    continue
+                marks = () if label in FAST else pytest.mark.slow
+                known = laws.drafters(tree)
+                for who in known:
+                    said = f"{tree.policy}, {label}" + (f", {who}" if len(known) > 1 else "")
+                    yield pytest.param(tree, label, who, marks=marks, id=said)
 
 
-@pytest.mark.parametrize(("tree", "label"), cases())
-def test_a_policys_trees_have_the_law_of_its_definition(tree: AuditTree, label: str) -> None:
+@pytest.mark.parametrize(("tree", "label", "who"), cases())
+def test_a_policys_trees_have_the_law_of_its_definition(
+    tree: AuditTree, label: str, who: str
+) -> None:
     settings = SETTINGS[label]
-    found = laws.grown(tree, settings)
-    defined = laws.defined(DEFINITIONS[tree.policy.name], tree, settings)
+    found = laws.grown(tree, settings, kind=who)
+    defined = laws.defined(DEFINITIONS[tree.policy.name], tree, settings, who)
     assert sum(defined.values()) == pytest.approx(1)
     assert laws.distance(found, defined) <= 1e-12
 
