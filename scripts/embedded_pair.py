@@ -55,5 +55,5 @@ def embedded_requests(count: int, new_tokens: int) -> list[Request]:
 def decoder(name: str, models: Models, sampling: SamplingSettings) -> Decoder:
     """A decoder of ``conf/decoder`` with the benchmark's tree."""
     settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
-    drafts = [] if settings["drafter"]["kind"] == "lookup" else [models[1]]
+    drafts = [] if settings["drafter"]["kind"] in ("lookup", "first_match") else [models[1]]
     return build_decoder(resolve_spec(settings, SPECS.get(name)), models[0], drafts, sampling)

@@ -85,7 +85,7 @@ DECODERS: dict[str, Decoder] = {
     "eagle_traversal": Decoder("EAGLE-3, EAGLE's tree, traversal", SKY, "P"),
     "eagle_rsd_s_traversal": Decoder("EAGLE-3, RSD-S's beams, traversal", SKY, "X"),
     "dyspec_traversal": Decoder("DySpec, traversal", SKY, "D"),
-    "eagle3_eagle": Decoder("EAGLE-3 on EAGLE's tree", GREEN, "v"),
+    "eagle3_eagle": Decoder("EAGLE-3, EAGLE's tree", GREEN, "v"),
     "redrafter_no_rnn": Decoder("ReDrafter, no recurrence", GREEN, "^"),
 }
 # Other decoders' trees and rules with an EAGLE head in place of their draft model look like theirs.

@@ -40,7 +40,7 @@ EAGLES = (  # with replacement; without
     "EAGLE-3, SpecTr's paths, traversal 2, EAGLE-3, MCNS 2, EAGLE-3, SpecInfer 2, "
     "EAGLE-3, SpecInfer's trees, traversal 2",
     "EAGLE-3, RSD-C 2, EAGLE-3, traversal 2, EAGLE-3, top and sample 2, "
-    "EAGLE-3 on EAGLE's tree 1, "
+    "EAGLE-3, EAGLE's tree 1, "
     "EAGLE-3, EAGLE's tree, traversal 1, EAGLE-3, RSD-S 2, EAGLE-3, RSD-S's beams, traversal 2, "
     "EAGLE-3, DySpec 2, EAGLE-3, DySpec, traversal 2, EAGLE-3 2",
 )
@@ -48,7 +48,7 @@ DRAFTERS = (  # of 5 nodes; of 25
     "SD 5 1, Medusa chain_5 1, ReDrafter, exact match 1x5 1, EAGLE, SD 5 1, "
     "EAGLE-3, SD 5 1, prompt lookup 1x5 1",
     "OPT-Tree 10x5@25 1, RSD-S 5x5 1, Medusa eagle_25 1, ReDrafter, exact match 5x5 1, "
-    "EAGLE-2 10x5@25 1, EAGLE eagle_25 1, EAGLE-3 10x5@25 1, EAGLE-3 on EAGLE's tree eagle_25 1, "
+    "EAGLE-2 10x5@25 1, EAGLE eagle_25 1, EAGLE-3 10x5@25 1, EAGLE-3, EAGLE's tree eagle_25 1, "
     "lookup by votes 5x5 1",
 )
 TRIED = "decreasing widths 9, equal widths 3"
