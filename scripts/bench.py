@@ -30,7 +30,7 @@ from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.weights import lay_by_columns
 from spec_bench.metrics import CellRecords, metric
-from spec_bench.records import Generation, Request
+from spec_bench.records.types import Generation, Request
 
 GREEDY = SamplingSettings(temperature=0)
 

@@ -21,7 +21,7 @@ from embedded_pair import decoder, embedded_pair, embedded_requests
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 HEAD = ("threads", "products alone, ms", "our pass, ms", "our step, ms", "generate()'s step, ms",
         "highest ratio")  # fmt: skip

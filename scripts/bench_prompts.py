@@ -26,11 +26,12 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from spec_bench import files
-from spec_bench.configs import conf_dir
-from spec_bench.records import CellFacts, CellResult, Generation, Request, StepRecord
-from spec_bench.run import app, job
-from spec_bench.run.store import CellStore
+from spec_bench.jobs import app
+from spec_bench.jobs.job import job
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.records.types import CellFacts, CellResult, Generation, Request, StepRecord
+from spec_bench.settings.configs import conf_dir
+from spec_bench.system import files
 
 STEPS, TOKENS = 16, 32
 JOBS = (((100, 3), (1_000, 3), (10_000, 3)), ((100, 30), (100, 300)))
@@ -115,7 +116,7 @@ def read_folders(count: int, folder: Path) -> float:
 
 def report(folder: Path) -> float:
     """Seconds of the table, figure, checks and page of what ``run_job`` left."""
-    from spec_bench.report.command_line import main as command
+    from spec_bench.report.cli.command_line import main as command
 
     table = str(files.results_file(folder / "results", "default"))
     begun = time.process_time()

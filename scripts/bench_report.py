@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.files import results_file
-from spec_bench.published import side_by_side
-from spec_bench.report.command_line import main as report
-from spec_bench.report.pairs import pair_configs, pair_of
-from spec_bench.report.paper import load_paper, recipe_name
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.report.papers.pairs import pair_configs, pair_of
+from spec_bench.report.papers.paper import load_paper, recipe_name
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown
+from spec_bench.system.files import results_file
+from spec_bench.vocabulary.published import side_by_side
 
 HALF_WIDTH = 0.03  # of a value: what an interval over some 100 prompts has
 

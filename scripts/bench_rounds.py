@@ -27,7 +27,7 @@ from embedded_pair import ROOT, SPECS, decoder, embedded_pair, embedded_requests
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.engine.capture import COMPILE
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 Run = Callable[[Request], list[int]]
 LOOKED_UP = 10  # tokens; the depth of ``prompt_lookup``'s tree

@@ -29,7 +29,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.engine.tree_pass import run_nodes
 from spec_bench.engine.weights import lay_by_columns
-from spec_bench.files import write_csv
+from spec_bench.system.files import write_csv
 from spec_bench.tree.iid_paths import IidPaths
 
 BASE = {"nodes": 1, "context": 256, "batch": 1, "vocabulary": 32_000}

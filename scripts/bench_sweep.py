@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files
+from spec_bench.system import files
 
 ROOT = Path(__file__).resolve().parents[1]
 DECODING, PREFILL, AROUND, OTHER = "decoding", "prefill", "generating, besides", "other"
@@ -36,21 +36,21 @@ PARTS = (
 )
 # What is timed, each without what it calls of the others.
 TIMED = {
-    "spec_bench.run.settings:build_settings": SETTINGS,
-    "spec_bench.run.prompts:Prompts.build": SETTINGS,
-    "spec_bench.run.models:tokenizer_of": LOADING,
-    "spec_bench.run.models:models_of": LOADING,
-    "spec_bench.run.job:_prepare": BUILDING,
-    "spec_bench.run.job:_warm_up": WARM_UP,
-    "spec_bench.run.metering:Metering.generate": AROUND,
-    "spec_bench.run.collect:collect": METRICS,
+    "spec_bench.jobs.config.settings:build_settings": SETTINGS,
+    "spec_bench.jobs.work.prompts:Prompts.build": SETTINGS,
+    "spec_bench.jobs.work.models:tokenizer_of": LOADING,
+    "spec_bench.jobs.work.models:models_of": LOADING,
+    "spec_bench.jobs.job.job:_prepare": BUILDING,
+    "spec_bench.jobs.job.job:_warm_up": WARM_UP,
+    "spec_bench.jobs.work.metering:Metering.generate": AROUND,
+    "spec_bench.jobs.rows.collect:collect": METRICS,
     "spec_bench.metrics.bootstrap:studentised_interval": INTERVALS,
-    "spec_bench.run.job:describe": FILES,
-    "spec_bench.run.store:CellStore.append": FILES,
-    "spec_bench.run.store:CellStore.load": FILES,
-    "spec_bench.run.store:CellStore.result": FILES,
-    "spec_bench.run.store:CellStore.finish": FILES,
-    "spec_bench.run.experiment:Tables.add": FILES,
+    "spec_bench.jobs.job.job:describe": FILES,
+    "spec_bench.jobs.store.store:CellStore.append": FILES,
+    "spec_bench.jobs.store.store:CellStore.load": FILES,
+    "spec_bench.jobs.store.store:CellStore.result": FILES,
+    "spec_bench.jobs.store.store:CellStore.finish": FILES,
+    "spec_bench.jobs.store.experiment:Tables.add": FILES,
 }
 
 

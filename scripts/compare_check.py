@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spec_bench import api, files
+from spec_bench import api
 from spec_bench.decode.config import AnyDecoder, DecoderConfig
 from spec_bench.report.comparison.build import Comparison, compare
+from spec_bench.system import files
 
 CELLS = "[sd:3,spectr:2x3,rsd_c:2-2-1,rsd_s:3x3]"
 SLOW = "rsd_s"

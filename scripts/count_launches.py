@@ -23,7 +23,6 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 from embedded_pair import SPECS  # noqa: E402
 from launches_table import LAUNCHES, PASSES, Outside, PassLaunches, law_of, outside, spec_of  # noqa: E402
 
-from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
@@ -33,8 +32,9 @@ from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
 from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
 from spec_bench.engine.static_pass import CHECKS  # noqa: E402
-from spec_bench.published import read_published  # noqa: E402
-from spec_bench.records import Request  # noqa: E402
+from spec_bench.records.types import Request  # noqa: E402
+from spec_bench.system import files  # noqa: E402
+from spec_bench.vocabulary.published import read_published  # noqa: E402
 from tests.simcuda import DEVICE, SimCuda  # noqa: E402
 from tests.simcuda.counted import counted  # noqa: E402
 

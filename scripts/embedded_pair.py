@@ -16,7 +16,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "spec_bench" / "embedded"

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from spec_bench import files
-from spec_bench.report.command_line import main as report
+from spec_bench.report.cli.command_line import main as report
 from spec_bench.report.comparison.command import main as compare
+from spec_bench.system import files
 
 _LIMIT_S = 120
 _FRESH = ("prompts=2", "warmup=0", "cells=[sd:3,rsd_s:3x3]", "name=fresh")

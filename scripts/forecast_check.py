@@ -29,13 +29,13 @@ import torch
 import yaml
 
 from spec_bench import load_pair
-from spec_bench.configs import conf_dir
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import DecoderConfig, read_decoder
-from spec_bench.forecast.decoders import Text, calls_for
-from spec_bench.forecast.laws import laws_of
-from spec_bench.records import Request
+from spec_bench.recommend.decoders import Text, calls_for
+from spec_bench.recommend.laws import laws_of
+from spec_bench.records.types import Request
+from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks import build_task
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,9 +20,9 @@ from launches_table import described, expectation  # noqa: E402
 
 from spec_bench.audit.greedy import first_difference  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
-from spec_bench.files import write_csv  # noqa: E402
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402
-from spec_bench.records import Generation, Request  # noqa: E402
+from spec_bench.records.types import Generation, Request  # noqa: E402
+from spec_bench.system.files import write_csv  # noqa: E402
 
 Answers = dict[str, list[tuple[int, ...]]]
 

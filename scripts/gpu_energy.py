@@ -41,7 +41,7 @@ from spec_bench.measure.energy import (  # noqa: E402
 from spec_bench.measure.energy import meter as METERS  # noqa: E402
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402
 from spec_bench.metrics import CellRecords, metric  # noqa: E402
-from spec_bench.records import Generation  # noqa: E402
+from spec_bench.records.types import Generation  # noqa: E402
 
 CYCLE_S = 0.1  # of the power sensor of an A100 or H100 (arXiv:2312.02741)
 

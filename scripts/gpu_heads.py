@@ -31,7 +31,6 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 import torch  # noqa: E402
 from launches_table import described, expectation  # noqa: E402
 
-from spec_bench import files  # noqa: E402
 from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.config import AnyDecoder, build_decoder  # noqa: E402
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E402
@@ -40,7 +39,8 @@ from spec_bench.engine.loading import ModelSpec, load_model  # noqa: E402
 from spec_bench.engine.pool import CachePool  # noqa: E402
 from spec_bench.engine.stopwatch import synchronise  # noqa: E402
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402
-from spec_bench.records import Request  # noqa: E402
+from spec_bench.records.types import Request  # noqa: E402
+from spec_bench.system import files  # noqa: E402
 from spec_bench.train.trainee import Trainee, weights_of  # noqa: E402
 
 GUESSES = 5

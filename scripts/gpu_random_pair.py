@@ -51,7 +51,7 @@ from spec_bench.measure.ceilings import (  # noqa: E402
     measure_ceilings,
 )
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402
-from spec_bench.records import Generation, Request  # noqa: E402
+from spec_bench.records.types import Generation, Request  # noqa: E402
 
 TEMPERATURE = 0.3  # of the paper's XSum and WMT tables
 HEADROOM = 1.1  # of the weights' bytes: caches, activations

@@ -36,9 +36,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import slurm_check  # noqa: E402
 from process_groups import tasks, wait_for_quiet  # noqa: E402
 
-from spec_bench import columns  # noqa: E402
-from spec_bench.files import digest, read_csv, write_json, write_text  # noqa: E402
-from spec_bench.records import ENGINE  # noqa: E402
+from spec_bench.records.types import ENGINE  # noqa: E402
+from spec_bench.system.files import digest, read_csv, write_json, write_text  # noqa: E402
+from spec_bench.vocabulary import columns  # noqa: E402
 from tests.warm import Command  # noqa: E402
 
 CELLS = ("cells=[sd:3,rsd_s:2x2,mcsd:2-2]", "prompts=4", "warmup=0")

@@ -23,7 +23,7 @@ from spec_bench.core.warp import SamplingSettings  # noqa: E402
 from spec_bench.decode.blocks import resolve_spec  # noqa: E402
 from spec_bench.decode.config import build_decoder  # noqa: E402
 from spec_bench.engine.hugging_face import HuggingFaceModel  # noqa: E402
-from spec_bench.records import Request  # noqa: E402
+from spec_bench.records.types import Request  # noqa: E402
 from tests.simcuda import DEVICE, SimCuda  # noqa: E402
 from tests.simcuda.counted import PHASES, Counts, counted  # noqa: E402
 

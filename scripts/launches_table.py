@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files
 from spec_bench.engine.random_weights import random_config
 from spec_bench.measure.expected import Stretch, bound_s, iteration_s, known_gpu
 from spec_bench.measure.pass_cost import ModelCost, bytes_moved, draft_passes, target_pass
+from spec_bench.system import files
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "results" / "benchmarks"
 LAUNCHES = BENCHMARKS / "launches.csv"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import yaml
 
-from spec_bench.files import RUNS
+from spec_bench.system.files import RUNS
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests/mutants.yaml"

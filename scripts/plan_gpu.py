@@ -25,7 +25,6 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 import torch  # noqa: E402
 from launches_table import Model, Outside, described, law_of, outside, spec_of, stretches  # noqa: E402
 
-from spec_bench import files  # noqa: E402
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head  # noqa: E402
 from spec_bench.draft.eagle_shape import EagleShape  # noqa: E402
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape  # noqa: E402
@@ -33,7 +32,8 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape  # noqa: E4
 from spec_bench.engine.random_weights import ARCHITECTURES, random_config, random_module  # noqa: E402
 from spec_bench.measure.expected import GPUS, Gpu, bound_s, iteration_s  # noqa: E402
 from spec_bench.measure.pass_cost import model_cost  # noqa: E402
-from spec_bench.published import FILE, Row, read_published, side_by_side  # noqa: E402
+from spec_bench.system import files  # noqa: E402
+from spec_bench.vocabulary.published import FILE, Row, read_published, side_by_side  # noqa: E402
 
 CONTEXT = 576  # 512 of the prompt and half of 128 new ones
 SHOWN = ("A100", "H100", "H200")

@@ -25,7 +25,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 SECTIONS = ("draft passes", "growing", "target pass", "verification", "commit", "loop")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from spec_bench import files
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.metrics import CellRecords, metric
-from spec_bench.published import read_published, side_by_side
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
+from spec_bench.system import files
 from spec_bench.verify.simulated import constant_acceptance
+from spec_bench.vocabulary.published import read_published, side_by_side
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"

@@ -27,17 +27,17 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from spec_bench.configs import conf_dir
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.jobs.app import run_stage, settings_of
+from spec_bench.jobs.config.cells import BASELINE
+from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.work.models import models_of, tokenizer_of
 from spec_bench.metrics.intervals import rate_ratio_interval
-from spec_bench.records import CellResult
-from spec_bench.run.app import run_stage, settings_of
-from spec_bench.run.cells import BASELINE
-from spec_bench.run.compose import register
-from spec_bench.run.models import models_of, tokenizer_of
-from spec_bench.run.recommend import recommend
-from spec_bench.run.settings import JobSettings
-from spec_bench.run.store import CellStore
+from spec_bench.recommend.recommend import recommend
+from spec_bench.records.types import CellResult
+from spec_bench.settings.configs import conf_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = {  # prompts of the forecasts, of the confirmation, of the grid, of the last; tokens

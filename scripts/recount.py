@@ -18,16 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from spec_bench import columns, files, packed
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.bounded import score_interval
 from spec_bench.metrics.interval import FEWEST, TOO_FEW, Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.metrics.limits import limited
 from spec_bench.metrics.quality import score_of_sums
-from spec_bench.records import Generation
-from spec_bench.report.records import repeats_of, retimed_of, scores_of
+from spec_bench.records import parquet
+from spec_bench.records.types import Generation
+from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
 from spec_bench.sinks.csv import merge_csv, read_rows, write_csv
+from spec_bench.system import files
+from spec_bench.vocabulary import columns
 
 Row = dict[str, Any]
 
@@ -51,8 +53,8 @@ def recount(path: Path) -> int:
     kept = [str(row["run_id"]) for row in rows if row.get("stage") != "screen"]
     records = files.records_file(path)
     if records.is_file() and len(kept) < len(rows):
-        whole = packed.read(records)
-        packed.write(records, packed.joined([whole.cell(run_id) for run_id in kept]))
+        whole = parquet.read(records)
+        parquet.write(records, parquet.joined([whole.cell(run_id) for run_id in kept]))
     return changed
 
 

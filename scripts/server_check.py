@@ -34,9 +34,9 @@ from spec_bench.audit.lines import Line
 from spec_bench.audit.served_command import PROMPTS, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
-from spec_bench.files import package_folder, write_text
-from spec_bench.run.served import library_of
+from spec_bench.jobs.job.served import library_of
 from spec_bench.server.endpoint import Server
+from spec_bench.system.files import package_folder, write_text
 
 PATIENCE_S = 1200.0
 NAME = "target"

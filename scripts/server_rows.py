@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import spec_bench
-from spec_bench import cell_files, files
-from spec_bench.records import Generation
+from spec_bench.records import cell_folder
+from spec_bench.records.types import Generation
 from spec_bench.server.counters import Counters, parse
 from spec_bench.server.endpoint import Server
+from spec_bench.system import files
 
 OURS = {  # what the same thing is called here
     "ar": "ar",
@@ -139,7 +140,7 @@ def _later(answers: Mapping[str, Generation]) -> float:
 
 def _records(plan: Plan, run_id: str) -> dict[str, Generation]:
     path = files.run_folder(plan.results, run_id) / files.GENERATIONS
-    return {each.prompt_id: each for each in cell_files.read_lines(path)}
+    return {each.prompt_id: each for each in cell_folder.read_lines(path)}
 
 
 def _with_ends(row: Mapping[str, Any], name: str) -> str:

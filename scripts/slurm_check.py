@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from spec_bench import columns
-from spec_bench.files import read_csv, results_file
-from spec_bench.reasons import parse_reasons, written_reasons
+from spec_bench.records.reasons import parse_reasons, written_reasons
+from spec_bench.system.files import read_csv, results_file
+from spec_bench.vocabulary import columns
 
 Value = TypeVar("Value")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")

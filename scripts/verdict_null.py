@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claim import Claim, read_claim
 from spec_bench.report.claims.contrast import Contrast, of_table
 from spec_bench.report.claims.engine import checks_of
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import HOLDS, Odds, verdicts_of
-from spec_bench.report.counts import Counts, Records
-from spec_bench.report.rows import Group, Row
+from spec_bench.report.data.counts import Counts, Records
+from spec_bench.report.data.rows import Group, Row
+from spec_bench.report.papers.claim import Claim, read_claim
 
 OUT = Path(__file__).resolve().parents[1] / "results/benchmarks/verdict-null.md"
 PROMPTS = (2, 5, 8, 20, 50, 100)

@@ -22,10 +22,10 @@ from typing import Any
 
 from wandb_sweep import JOB_TYPE, Shown, blocks, log_sweep, shown
 
-from spec_bench.published import side_by_side
-from spec_bench.report.paper import load_paper
+from spec_bench.report.papers.paper import load_paper
 from spec_bench.sinks.curves import AXES, METRICS, curves
 from spec_bench.sinks.wandb import Wandb, build_wandb, log_curves
+from spec_bench.vocabulary.published import side_by_side
 
 EXPERIMENT_AXIS = {"draft_length": "draft_length", "target_budget": "budget"}  # the CSV's names
 GROUP = "paper"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench.files import digest
 from spec_bench.report.page.gather import results_file
 from spec_bench.report.sweep.build import Sweep, read_sweep
 from spec_bench.report.sweep.choose import Part
 from spec_bench.report.sweep.figures import FIGURES
 from spec_bench.sinks.logged import locked, recall, remember
 from spec_bench.sinks.wandb import Wandb, open_run
+from spec_bench.system.files import digest
 
 JOB_TYPE = "sweep"
 USES = "what to use"

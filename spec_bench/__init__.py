@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spec_bench.api import load_pair as load_pair
+    from spec_bench.api import run as run
 
 __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are asked for."""
-    if name == "load_pair":
-        return import_module("spec_bench.api").load_pair
-    if name == "run":
-        return import_module("spec_bench.run")  # a package that can be called
+    if name in ("load_pair", "run"):
+        return getattr(import_module("spec_bench.api"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,31 +6,31 @@ import gc
 import sys
 from collections.abc import Callable
 
-from spec_bench.signals import orderly
+from spec_bench.system.signals import orderly
 
 
 def main() -> None:
     """The console script ``spec-bench``."""
     with orderly("interrupted; the same command resumes"):
-        from spec_bench.run.help import help_text, wants_help
+        from spec_bench.jobs.config.help import help_text, wants_help
 
         if wants_help(sys.argv[1:]):
             print(help_text(), end="")
         elif sys.argv[1:2] == ["recommend"]:
-            from spec_bench.run.recommend import main as recommend
+            from spec_bench.recommend.recommend import main as recommend
 
             status, found = recommend(sys.argv[2:])
             if found is not None:
-                from spec_bench.report.recommended import write_page
+                from spec_bench.recommend.page import write_page
 
                 print(f"page: {write_page(found)}")
             sys.exit(status)
         elif sys.argv[1:2] == ["fit_tree"]:
-            from spec_bench.run.fit_tree import main as fit_tree
+            from spec_bench.recommend.fit_tree import main as fit_tree
 
             sys.exit(fit_tree(sys.argv[2:]))
         elif sys.argv[1:2] == ["answers"]:
-            from spec_bench.run.answers import main as answers
+            from spec_bench.exchange.write import main as answers
 
             sys.exit(answers(sys.argv[2:]))
         elif sys.argv[1:2] == ["compare"]:
@@ -49,7 +49,7 @@ def application() -> Callable[[], None]:
     """
     gc.disable()
     try:
-        from spec_bench.run.app import main as run
+        from spec_bench.jobs.app import main as run
 
         gc.freeze()
     finally:

@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spec_bench.configs import conf_dirs, read_config
-from spec_bench.records import Generation, Request, StepRecord
+from spec_bench.records.types import Generation, Request, StepRecord
+from spec_bench.settings.configs import conf_dirs, read_config
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from spec_bench.engine.model import LanguageModel
     from spec_bench.engine.pool import CachePool
-    from spec_bench.run.pair import Pair
+    from spec_bench.jobs.config.pair import Pair
 
 _WORD = re.compile(r"\w+")
 
@@ -134,13 +134,13 @@ class LoadedPair:
             ValueError: one line on what cannot be right.
         """
         from spec_bench.decode.config import read_decoder
-        from spec_bench.run.cells import load_decoder, read_cell
-        from spec_bench.run.fit import check_fit
-        from spec_bench.run.fitted_trees import FittedTrees
-        from spec_bench.run.models import heads_of
-        from spec_bench.run.settings import sampling_of
+        from spec_bench.jobs.config.cells import load_decoder, read_cell
+        from spec_bench.jobs.config.fit import check_fit
+        from spec_bench.jobs.config.fitted_trees import FittedTrees
+        from spec_bench.jobs.config.settings import sampling_of
+        from spec_bench.jobs.work.models import heads_of
+        from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
-        from spec_bench.validation import check
 
         told = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         asked = check(Asked, {**told, "max_new_tokens": max_new_tokens}, "decode")
@@ -207,10 +207,10 @@ def load_pair(
         ValueError: one line on what cannot be right.
     """
     from spec_bench.engine.pool import CachePool
-    from spec_bench.run.engine_settings import EngineSettings
-    from spec_bench.run.models import models_of, tokenizer_of
-    from spec_bench.run.pair import PairSettings, build_pair, with_own_name
-    from spec_bench.validation import check
+    from spec_bench.jobs.config.engine_settings import EngineSettings
+    from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
+    from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.settings.validation import check
 
     values = {"draft": None} if target and name is None else _pair_file(name or "embedded")
     own = {"target": target, "draft": draft, "heads": heads, "dtype": dtype}
@@ -240,8 +240,8 @@ def run(*overrides: str, **settings: Any) -> pd.DataFrame:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from spec_bench.run.app import run_config
-    from spec_bench.run.compose import one_line, recipe_arguments, register
+    from spec_bench.jobs.app import run_config
+    from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
     from spec_bench.sinks.rows import row_of
 
     told = [*overrides, *(f"{key}={_as_override(value)}" for key, value in settings.items())]

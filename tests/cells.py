@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spec_bench.records import CellFacts, CellResult
+from spec_bench.records.types import CellFacts, CellResult
 
 
 def facts(**more: Any) -> CellFacts:

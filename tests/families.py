@@ -22,7 +22,7 @@ from transformers import (
 
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 CONF = Path(__file__).parent.parent / "conf"
 VOCAB = 60

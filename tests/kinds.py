@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 VOCAB = 60
 WINDOW = 16

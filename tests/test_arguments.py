@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from spec_bench.audit.command_line import main as audit
+from spec_bench.exchange.write import main as answers
 from spec_bench.judge.command_line import main as judge
 from spec_bench.report.comparison.command import main as compare
-from spec_bench.run.answers import main as answers
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench import columns
-from spec_bench.columns import COLUMNS, Column
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import COLUMNS, Column
 
 PACKAGE = Path(columns.__file__).resolve().parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -77,7 +77,7 @@ def test_a_column_of_another_package_comes_last_and_takes_no_name(
 
 
 def test_the_page_about_results_is_the_one_that_the_columns_give() -> None:
-    """Otherwise: python -m spec_bench.columns > results/README.md."""
+    """Otherwise: python -m spec_bench.vocabulary.columns > results/README.md."""
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == columns.markdown()
 
 
@@ -117,7 +117,8 @@ def test_a_list_of_columns_is_found() -> None:
 
 
 def test_the_ground_floor_imports_neither_torch_nor_pandas() -> None:
-    floor = "spec_bench.columns, spec_bench.names, spec_bench.files, spec_bench.records"
+    names = ("vocabulary.columns", "vocabulary.names", "system.files", "records.types")
+    floor = ", ".join(f"spec_bench.{name}" for name in names)
     code = f"import sys, {floor}; assert not {{'torch', 'pandas', 'numpy'}} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,17 +10,17 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from spec_bench.configs import conf_dir, experiments_dir
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.published import FILE, read_published, side_by_side
-from spec_bench.report.pairs import written
-from spec_bench.report.paper import load_paper, paper_names, read_recipe, recipe_name
-from spec_bench.run.cells import Cell, build_cells, load_decoder
-from spec_bench.run.compose import register
-from spec_bench.run.model_files import EMBEDDED, model_path
+from spec_bench.jobs.config.cells import Cell, build_cells, load_decoder
+from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.model_files import EMBEDDED, model_path
+from spec_bench.report.papers.pairs import written
+from spec_bench.report.papers.paper import load_paper, paper_names, read_recipe, recipe_name
+from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.tasks import build_task
+from spec_bench.vocabulary.published import FILE, read_published, side_by_side
 
 CONF = conf_dir()
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))

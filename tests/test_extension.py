@@ -118,7 +118,7 @@ def report(environment: dict[str, str], folder: Path, *requests: str) -> str:
     """Several commands of the report in one interpreter."""
     calls = "; ".join(f"assert main({request.split()!r}) in (0, None)" for request in requests)
     return python(
-        environment, folder, "-c", f"from spec_bench.report.command_line import main; {calls}"
+        environment, folder, "-c", f"from spec_bench.report.cli.command_line import main; {calls}"
     )
 
 

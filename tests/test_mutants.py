@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench import files
+from spec_bench.system import files
 from tests.said import naming
 
 SCRIPT = files.package_folder("scripts") / "mutants.py"

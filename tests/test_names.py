@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spec_bench import names
-from spec_bench.columns import COLUMNS
+from spec_bench.vocabulary import names
+from spec_bench.vocabulary.columns import COLUMNS
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 

@@ -9,12 +9,12 @@ from random import Random
 
 import pandas as pd
 import pytest
-from pyarrow import parquet
+from pyarrow import parquet as arrow
 
-from spec_bench import packed, packed_schema
-from spec_bench.packed_fields import FIELDS
-from spec_bench.packed_lines import UNKNOWN_TOKEN
-from spec_bench.records import Delivery, Generation, StepRecord
+from spec_bench.records import parquet, schema
+from spec_bench.records.fields import FIELDS
+from spec_bench.records.lines import UNKNOWN_TOKEN
+from spec_bench.records.types import Delivery, Generation, StepRecord
 from tests.said import naming
 
 CHAIN = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 0, 1))
@@ -43,9 +43,9 @@ def test_every_field_of_a_generation_and_of_a_step_has_a_column() -> None:
 
 def test_records_come_back_in_their_order(tmp_path: Path) -> None:
     cells = {"b": [METERED, PLAIN], "a": [PLAIN], "none": []}
-    parts = [packed.pack(run_id, done, ORIGIN) for run_id, done in cells.items()]
-    packed.write(tmp_path / "records.parquet", packed.joined(parts))
-    found = packed.read(tmp_path / "records.parquet")
+    parts = [parquet.pack(run_id, done, ORIGIN) for run_id, done in cells.items()]
+    parquet.write(tmp_path / "records.parquet", parquet.joined(parts))
+    found = parquet.read(tmp_path / "records.parquet")
     assert found.run_ids == ["b", "a", "none"]
     for run_id, done in cells.items():
         assert found.generations(run_id) == [without_ids(each) for each in done]
@@ -54,15 +54,15 @@ def test_records_come_back_in_their_order(tmp_path: Path) -> None:
 
 def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Path) -> None:
     again = replace(PLAIN, repeat=1)
-    scored = packed.pack(
+    scored = parquet.pack(
         "a",
         [PLAIN, replace(METERED, repeat=0), again],
         None,
         {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}},
     )
-    other = packed.pack("b", [PLAIN], None, {"f1": {"q/0": 1.0}})
-    packed.write(tmp_path / "r", packed.joined([packed.pack("c", [PLAIN], None), scored, other]))
-    found = packed.read(tmp_path / "r")
+    other = parquet.pack("b", [PLAIN], None, {"f1": {"q/0": 1.0}})
+    parquet.write(tmp_path / "r", parquet.joined([parquet.pack("c", [PLAIN], None), scored, other]))
+    found = parquet.read(tmp_path / "r")
     assert found.scores("a") == {"rouge2": {"q/0": 0.5, "ü, \n": 0.0}}
     assert found.scores("b") == {"f1": {"q/0": 1.0}}
     assert found.scores("c") == {}
@@ -73,9 +73,9 @@ def test_scores_come_back_for_the_cells_and_prompts_that_have_them(tmp_path: Pat
 
 def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path: Path) -> None:
     bleu = {"q/0": (3, 2, 1), "ü, \n": (0, 0, 2)}
-    scored = packed.pack("a", [PLAIN, METERED], None, {"bleu": bleu, "f1": {"q/0": 0.5}})
-    packed.write(tmp_path / "r", packed.joined([packed.pack("b", [PLAIN], None), scored]))
-    found = packed.read(tmp_path / "r")
+    scored = parquet.pack("a", [PLAIN, METERED], None, {"bleu": bleu, "f1": {"q/0": 0.5}})
+    parquet.write(tmp_path / "r", parquet.joined([parquet.pack("b", [PLAIN], None), scored]))
+    found = parquet.read(tmp_path / "r")
     assert found.scores("a") == {"f1": {"q/0": 0.5}, "bleu": {"q/0": [3, 2, 1]}}  # not of repeats
     assert found.scores("b") == {}
 
@@ -83,9 +83,9 @@ def test_the_numbers_that_make_a_score_come_back_for_each_prompt(tmp_path: Path)
 def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path: Path) -> None:
     later = [replace(PLAIN, decode_s=9.0, sitting="later"), replace(PLAIN, sitting="last")]
     scores = {"f1": {"q/0": 0.5}}
-    base = packed.pack("base", [PLAIN], ORIGIN, scores, later)
-    packed.write(tmp_path / "r", packed.joined([base, packed.pack("cell", [METERED], ORIGIN)]))
-    found = packed.read(tmp_path / "r")
+    base = parquet.pack("base", [PLAIN], ORIGIN, scores, later)
+    parquet.write(tmp_path / "r", parquet.joined([base, parquet.pack("cell", [METERED], ORIGIN)]))
+    found = parquet.read(tmp_path / "r")
     assert found.run_ids == ["base", "cell"]
     assert found.generations("base") == [without_ids(PLAIN)]
     assert found.retimed("base") == [without_ids(each) for each in later]
@@ -94,33 +94,33 @@ def test_later_timings_of_a_baseline_are_none_of_its_own_lines(tmp_path: Path) -
     # A mean by run id, as anybody would take it, does not mix them.
     seconds = pd.read_parquet(tmp_path / "r").groupby("run_id").decode_s.mean()
     assert seconds["base"] == PLAIN.decode_s != seconds["base/again"]
-    packed.write(tmp_path / "chosen", packed.joined(found.cell(name) for name in found.run_ids))
+    parquet.write(tmp_path / "chosen", parquet.joined(found.cell(name) for name in found.run_ids))
     assert (tmp_path / "chosen").read_bytes() == (tmp_path / "r").read_bytes()
 
 
 def test_a_score_whose_cells_are_gone_leaves_no_column(tmp_path: Path) -> None:
-    scored = packed.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
-    both = packed.joined([scored, packed.pack("b", [PLAIN], None)])
-    packed.write(tmp_path / "one", both.cell("b"))
-    packed.write(tmp_path / "other", packed.pack("b", [PLAIN], None))
+    scored = parquet.pack("a", [PLAIN], None, {"rouge2": {"q/0": 0.5}})
+    both = parquet.joined([scored, parquet.pack("b", [PLAIN], None)])
+    parquet.write(tmp_path / "one", both.cell("b"))
+    parquet.write(tmp_path / "other", parquet.pack("b", [PLAIN], None))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
 
 
 def test_the_origin_is_kept_without_the_paths_of_the_command(tmp_path: Path) -> None:
-    packed.write(tmp_path / "r", packed.pack("a", [], ORIGIN))
-    kept = packed.read(tmp_path / "r").origins["a"]
+    parquet.write(tmp_path / "r", parquet.pack("a", [], ORIGIN))
+    kept = parquet.read(tmp_path / "r").origins["a"]
     assert kept == {name: value for name, value in ORIGIN.items() if name != "command"}
     assert b"/home/me" not in (tmp_path / "r").read_bytes()
 
 
 def test_the_same_records_give_the_same_bytes_however_they_came_together(tmp_path: Path) -> None:
-    parts = [packed.pack(name, [PLAIN, METERED], ORIGIN) for name in "ab"]
+    parts = [parquet.pack(name, [PLAIN, METERED], ORIGIN) for name in "ab"]
     for number, part in enumerate(parts):
-        packed.write(tmp_path / f"{number}", part)
-    packed.write(tmp_path / "once", packed.joined(parts))
-    read = [packed.read(tmp_path / f"{number}") for number in range(2)]
-    packed.write(tmp_path / "read", packed.joined(read))
-    packed.write(tmp_path / "chosen", packed.joined(packed.joined(read).cell(n) for n in "ab"))
+        parquet.write(tmp_path / f"{number}", part)
+    parquet.write(tmp_path / "once", parquet.joined(parts))
+    read = [parquet.read(tmp_path / f"{number}") for number in range(2)]
+    parquet.write(tmp_path / "read", parquet.joined(read))
+    parquet.write(tmp_path / "chosen", parquet.joined(parquet.joined(read).cell(n) for n in "ab"))
     once = (tmp_path / "once").read_bytes()
     assert once == (tmp_path / "read").read_bytes() == (tmp_path / "chosen").read_bytes()
 
@@ -130,9 +130,9 @@ def test_a_file_from_before_there_was_a_field_is_read_without_it(
 ) -> None:
     new = ("repeat", "energy_note", "load_average")
     with monkeypatch.context() as before:
-        before.setattr(packed_schema, "FIELDS", [each for each in FIELDS if each.name not in new])
-        packed.write(tmp_path / "r", packed.pack("a", [replace(METERED, repeat=0)], None))
-    (found,) = packed.read(tmp_path / "r").generations("a")
+        before.setattr(schema, "FIELDS", [each for each in FIELDS if each.name not in new])
+        parquet.write(tmp_path / "r", parquet.pack("a", [replace(METERED, repeat=0)], None))
+    (found,) = parquet.read(tmp_path / "r").generations("a")
     assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))
 
 
@@ -144,38 +144,38 @@ def altered(path: Path, bit: int) -> None:
 
 def test_no_flipped_bit_is_taken_for_a_record(tmp_path: Path) -> None:
     path = tmp_path / "records.parquet"
-    packed.write(path, packed.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
+    parquet.write(path, parquet.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
     whole, seeded = path.read_bytes(), Random(0)
     for bit in sorted(seeded.sample(range(8 * len(whole)), 100)):
         altered(path, bit)
         with pytest.raises(ValueError, match=naming(path)) as raised:
-            packed.read(path)
+            parquet.read(path)
         assert len(str(raised.value).splitlines()) == 1
         path.write_bytes(whole)
-    assert packed.read(path).scores("a") == {"f1": {"q/0": 0.5}}
+    assert parquet.read(path).scores("a") == {"f1": {"q/0": 0.5}}
 
 
 def unsealed(path: Path) -> None:
     """The file as an earlier version would have written it."""
-    table = parquet.read_table(path)
+    table = arrow.read_table(path)
     own = {key: value for key, value in table.schema.metadata.items() if key == b"spec_bench"}
-    parquet.write_table(table.replace_schema_metadata(own), path)
+    arrow.write_table(table.replace_schema_metadata(own), path)
 
 
 def test_a_file_of_an_earlier_version_is_refused_until_it_is_sealed(tmp_path: Path) -> None:
     path = tmp_path / "name" / "records.parquet"
-    packed.write(path, packed.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
-    whole, before = path.read_bytes(), packed.read(path)
+    parquet.write(path, parquet.pack("a", [PLAIN, METERED], ORIGIN, {"f1": {"q/0": 0.5}}))
+    whole, before = path.read_bytes(), parquet.read(path)
     unsealed(path)
     with pytest.raises(ValueError, match=naming(path, "--seal", tmp_path / "name/results.csv")):
-        packed.read(path)
-    packed.seal(path)
-    assert packed.read(path).lines.equals(before.lines) and path.read_bytes() == whole
-    packed.seal(path)
+        parquet.read(path)
+    parquet.seal(path)
+    assert parquet.read(path).lines.equals(before.lines) and path.read_bytes() == whole
+    parquet.seal(path)
     assert path.read_bytes() == whole
     altered(path, 4000)
     with pytest.raises(ValueError, match=naming(path, "digest")):
-        packed.seal(path)
+        parquet.seal(path)
 
 
 @pytest.mark.parametrize("kind", ["folder", "dangling link", "pipe"])
@@ -188,7 +188,7 @@ def test_what_is_no_file_is_named(kind: str, tmp_path: Path) -> None:
     else:
         path.symlink_to(tmp_path / "gone")
     with pytest.raises(ValueError, match=naming(path)):
-        packed.read(path)
+        parquet.read(path)
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,15 @@ def test_another_file_is_named(content: bytes | str, tmp_path: Path) -> None:
     else:
         pd.DataFrame({"run_id": ["a"]}).to_parquet(path)
     with pytest.raises(ValueError, match=naming(path)) as raised:
-        packed.read(path)
+        parquet.read(path)
     assert len(str(raised.value).splitlines()) == 1
 
 
 def test_a_category_is_a_column_only_where_some_prompt_has_one(tmp_path: Path) -> None:
     kinds = [replace(PLAIN, category="qa"), replace(PLAIN, prompt_id="b")]
     for name, done in (("with", kinds), ("without", [PLAIN])):
-        packed.write(tmp_path / name, packed.pack("a", done, None))
-    assert packed.read(tmp_path / "with").generations("a") == [without_ids(each) for each in kinds]
-    assert packed.read(tmp_path / "without").generations("a") == [without_ids(PLAIN)]
+        parquet.write(tmp_path / name, parquet.pack("a", done, None))
+    assert parquet.read(tmp_path / "with").generations("a") == [without_ids(each) for each in kinds]
+    assert parquet.read(tmp_path / "without").generations("a") == [without_ids(PLAIN)]
     assert "category" in pd.read_parquet(tmp_path / "with")
     assert "category" not in pd.read_parquet(tmp_path / "without")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.published import COLUMNS, FILE, KEYS, Row, read_published, side_by_side
+from spec_bench.vocabulary.published import COLUMNS, FILE, KEYS, Row, read_published, side_by_side
 from tests.said import naming
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"

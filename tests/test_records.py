@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from spec_bench import columns
-from spec_bench.reasons import Reason, parse_reasons, written_reasons
-from spec_bench.records import CellFacts, CellResult
+from spec_bench.records.reasons import Reason, parse_reasons, written_reasons
+from spec_bench.records.types import CellFacts, CellResult
 from spec_bench.sinks.rows import facts_of, labels_of, restored, row_of, stored
+from spec_bench.vocabulary import columns
 from tests.cells import facts, result
 
 REASONS = (

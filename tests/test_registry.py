@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.registry import Registry, config_folders
+from spec_bench.settings.registry import Registry, config_folders
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def test_modules_of_the_package_looked_after_register_when_first_asked(
         "housed",
         "",
         housed____init__="",
-        housed__known="from spec_bench.registry import Registry\nthings = Registry('thing', 'g')\n",
+        housed__known="from spec_bench.settings.registry import Registry\n"
+        "things = Registry('thing', 'g')\n",
         housed__more="from housed.known import things\n@things('late')\nclass Late: ...\n",
     )
     things: Registry[object] = Registry("thing", "spec_bench.test", within="housed")
@@ -152,7 +153,7 @@ def test_a_folder_of_configs_that_is_not_there_is_named(
 
 def test_registry_and_spec_import_no_torch() -> None:
     code = (
-        "import sys, spec_bench.registry, spec_bench.spec\n"
+        "import sys, spec_bench.settings.registry, spec_bench.vocabulary.spec\n"
         "assert not {'torch', 'pandas', 'hydra', 'pydantic'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench import seals
-from spec_bench.seals import BLANK, UnsealedError
+from spec_bench.records import seals
+from spec_bench.records.seals import BLANK, UnsealedError
 
 BODY = b"begin sha256:not the digest" + BLANK + b" end"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.test_signals import catches
 from tests.report.rows import row, write
-from tests.run.test_signals import catches
 from tests.warm import Command, run
 
 REPORT = "spec_bench.report"

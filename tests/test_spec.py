@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.spec import Spec, parse
+from spec_bench.vocabulary.spec import Spec, parse
 
 
 @pytest.mark.parametrize(

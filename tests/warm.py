@@ -24,7 +24,7 @@ from typing import Any
 from uuid import uuid4
 
 PRELOADED = [
-    "spec_bench.run.app",
+    "spec_bench.jobs.app",
     "spec_bench.train.app",
     "transformers.models.llama.modeling_llama",
     "pandas",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spec_bench.files import write_text
+from spec_bench.system.files import write_text
 
 from .batches import group_by_length
 from .samples import TASKS, draw_sample, turns

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.files import replacing
+from spec_bench.system.files import replacing
 
 CHECKPOINT_S = 90
 

@@ -20,7 +20,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_rows import BeamRow
 from spec_bench.decode.config import DecoderConfig
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 PROMPT = (1, 0)
 Beams = tuple[tuple[int, ...], ...]

@@ -20,9 +20,9 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from spec_bench import signals
-from spec_bench.arguments import Parser
-from spec_bench.files import write_csv
+from spec_bench.settings.arguments import Parser
+from spec_bench.system import signals
+from spec_bench.system.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
 from spec_bench.verify.verdict import NodeRule
 

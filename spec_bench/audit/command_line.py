@@ -17,7 +17,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.arguments import Parser
 from spec_bench.audit.beam_decoders import (
     BEAM_SETTINGS,
     beam_chi_square,
@@ -40,8 +39,9 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.engine.agreement import NEAR_TIE_GAP
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.server.endpoint import ServerError
+from spec_bench.settings.arguments import Parser
 
 
 def audit_rules() -> Iterator[Line]:

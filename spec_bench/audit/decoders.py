@@ -16,7 +16,7 @@ from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.network import Heads
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 FALSE_ALARM_RATE = 1e-6
 PROMPT = (1, 0)

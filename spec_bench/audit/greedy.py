@@ -16,7 +16,7 @@ import torch
 from spec_bench.engine.agreement import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.tree_pass import prefill, run_pending
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from spec_bench.audit.served import FALSE_ALARM_RATE, findings, law_of_answers
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import LanguageModel
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.server.stream import Served
 

@@ -33,7 +33,7 @@ from spec_bench.engine.forest_pass import Forest
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.tree_pass import prefill
-from spec_bench.records import Lossless, Request, StepRecord
+from spec_bench.records.types import Lossless, Request, StepRecord
 
 
 @dataclass

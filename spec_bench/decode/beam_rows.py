@@ -15,7 +15,7 @@ import torch
 
 from spec_bench.decode.beam_moves import Moves
 from spec_bench.decode.rows import Answering
-from spec_bench.records import Finish, Request, StepRecord
+from spec_bench.records.types import Finish, Request, StepRecord
 
 
 @dataclass(frozen=True)

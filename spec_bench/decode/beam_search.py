@@ -19,7 +19,7 @@ from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_moves import Moves
 from spec_bench.decode.beam_rows import Beam, BeamRow
 from spec_bench.decode.rows import check_lawful
-from spec_bench.records import StepRecord
+from spec_bench.records.types import StepRecord
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from spec_bench.fields import read, shown
-from spec_bench.registry import Registry
-from spec_bench.spec import parse
+from spec_bench.settings.fields import read, shown
+from spec_bench.settings.registry import Registry
 from spec_bench.tree.base import Policy, policy
+from spec_bench.vocabulary.spec import parse
 
 
 def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:

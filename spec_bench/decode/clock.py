@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spec_bench.records import Finish
+from spec_bench.records.types import Finish
 
 
 class Timed(Protocol):

@@ -25,7 +25,7 @@ from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
-from spec_bench.fields import shown
+from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
 from spec_bench.verify.elsewhere import Served, Transformers

@@ -25,7 +25,7 @@ from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
-from spec_bench.records import Lossless, Request
+from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import Walk
 from spec_bench.verify.walk import WalkResult

@@ -11,7 +11,7 @@ from spec_bench.draft.lookup import Lookup
 from spec_bench.engine.generate import Aid
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.fields import shown
+from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy
 from spec_bench.verify.elsewhere import Transformers
 

@@ -17,7 +17,7 @@ from spec_bench.decode.rows import Answering
 from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LanguageModel
-from spec_bench.records import Generation, Lossless, Request, StepRecord
+from spec_bench.records.types import Generation, Lossless, Request, StepRecord
 
 
 @dataclass

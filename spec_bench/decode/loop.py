@@ -17,7 +17,7 @@ import torch
 from spec_bench.decode.clock import BatchClock
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.records import Finish, Generation, Lossless, Request
+from spec_bench.records.types import Finish, Generation, Lossless, Request
 
 Progress = Callable[[int, int], None]
 

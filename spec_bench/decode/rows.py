@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spec_bench.records import Finish, Generation, Request, StepRecord
+from spec_bench.records.types import Finish, Generation, Request, StepRecord
 
 
 def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:

@@ -19,7 +19,7 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.network import Heads
 from spec_bench.draft.ngrams import Guess
 from spec_bench.engine.model import LAST, LanguageModel, Layers
-from spec_bench.registry import Registry
+from spec_bench.settings.registry import Registry
 
 
 class Drafting:

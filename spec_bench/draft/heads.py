@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from spec_bench import files
 from spec_bench.draft.base import head_kinds, heads_class
 from spec_bench.draft.network import Heads
+from spec_bench.system import files
 
 AnyHeads = TypeVar("AnyHeads", bound=Heads)
 

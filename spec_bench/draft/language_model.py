@@ -15,7 +15,7 @@ from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import commit_paths
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
-from spec_bench.fields import Range
+from spec_bench.settings.fields import Range
 
 
 class _Pending(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.ngrams import Bounds, FirstIndex, Guess, NgramIndex
-from spec_bench.fields import Count, Range, Share
+from spec_bench.settings.fields import Count, Range, Share
 
 
 class LookupDrafting(Drafting):

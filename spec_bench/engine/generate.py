@@ -23,7 +23,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 LIBRARY = "transformers"
 _log = logging.getLogger(LIBRARY)

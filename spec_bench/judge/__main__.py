@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec_bench import signals
+from spec_bench.system import signals
 
 
 def load() -> Callable[[], int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files
+from spec_bench.system import files
 
 
 class Judgements:

@@ -14,16 +14,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spec_bench import cell_files, files, packed, seals
 from spec_bench.judge.cache import Judgements
 from spec_bench.judge.conversation import Conversation, read_conversations
 from spec_bench.judge.endpoint import endpoint_of
 from spec_bench.judge.grade import Grader
 from spec_bench.judge.scores import SCORE, Columns, score_columns, score_parts
 from spec_bench.judge.settings import JudgeSettings
-from spec_bench.packed_lines import Scores
-from spec_bench.reasons import Reason, parse_reasons, written_reasons
-from spec_bench.records import CellResult
+from spec_bench.records import cell_folder, parquet, seals
+from spec_bench.records.lines import Scores
+from spec_bench.records.reasons import Reason, parse_reasons, written_reasons
+from spec_bench.records.types import CellResult
+from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ def _judge(folder: Path, grader: Grader, settings: JudgeSettings) -> Judged:
 
 def _first_prompts(folder: Path, conversations: Sequence[Conversation]) -> list[str]:
     """The id of each question's first prompt among the cell's records."""
-    asked = {each.prompt_id for each in cell_files.read_lines(folder / files.GENERATIONS)}
+    asked = {each.prompt_id for each in cell_folder.read_lines(folder / files.GENERATIONS)}
     several = (f"{each.question_id}/0" for each in conversations)
     return [
         first if first in asked else each.question_id
@@ -135,8 +136,8 @@ def _write(folder: Path, judged: Judged) -> Judged:
     Raises:
         ValueError: the cell's other scores were altered.
     """
-    scores = cell_files.own_scores(folder)
+    scores = cell_folder.own_scores(folder)
     files.write_json(folder / files.JUDGED, seals.sealed(asdict(judged)))
-    if (own := cell_files.pack_run(folder, scores)) is not None:
-        packed.write(folder / files.RECORDS, own)
+    if (own := cell_folder.pack_run(folder, scores)) is not None:
+        parquet.write(folder / files.RECORDS, own)
     return judged

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench import files, packed
-from spec_bench.arguments import Parser
 from spec_bench.judge.cells import judge_folders
 from spec_bench.judge.conversation import ANSWERS
 from spec_bench.judge.settings import JudgeSettings, judge_settings
+from spec_bench.records import parquet
+from spec_bench.settings.arguments import Parser
 from spec_bench.sinks.csv import read_rows, write_csv
+from spec_bench.system import files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +68,7 @@ def judge_file(path: Path, settings: JudgeSettings) -> int:
     if not folders:
         raise ValueError(f"no cell of {str(path)!r} has {ANSWERS} below {str(results)!r}")
     if os.path.lexists(files.records_file(path)):
-        packed.check(files.records_file(path))
+        parquet.check(files.records_file(path))
     judged = dict(
         zip(
             (folder.name for folder in folders),
@@ -91,11 +92,11 @@ def _renew_records(table: Path, folders: Sequence[Path]) -> None:
     """Puts the judged cells' records into those beside the table, if it has any."""
     path = files.records_file(table)
     if path.is_file():
-        before = packed.read(path)
+        before = parquet.read(path)
         kept = [folder for folder in folders if (folder / files.RECORDS).is_file()]
-        own = {folder.name: packed.read(folder / files.RECORDS) for folder in kept}
+        own = {folder.name: parquet.read(folder / files.RECORDS) for folder in kept}
         parts = (own.get(run_id, before).cell(run_id) for run_id in before.run_ids)
-        packed.write(path, packed.joined(parts))
+        parquet.write(path, parquet.joined(parts))
 
 
 def _parser() -> argparse.ArgumentParser:

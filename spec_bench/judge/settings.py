@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from spec_bench.validation import Ge, Gt, Number, Real, Text, Whole, check, settings
+from spec_bench.settings.validation import Ge, Gt, Number, Real, Text, Whole, check, settings
 
 
 @settings

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_bench.measure.pass_cost import ModelCost, Pass, bytes_moved
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 
 def moved_bytes(

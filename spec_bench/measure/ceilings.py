@@ -25,7 +25,7 @@ from spec_bench.measure.pass_cost import (
     mean_pending,
     target_pass,
 )
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
 

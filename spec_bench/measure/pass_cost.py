@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 
 @dataclass(frozen=True)

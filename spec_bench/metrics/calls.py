@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from spec_bench.metrics.metric import CellRecords, Sums, metric
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 
 @metric("target_calls")

@@ -13,7 +13,7 @@ from math import exp
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, Sums, metric, pooled
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 
 @metric("prompts")

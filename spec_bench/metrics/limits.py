@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spec_bench.columns import COLUMNS
 from spec_bench.metrics.interval import WIDEST, Interval
+from spec_bench.vocabulary.columns import COLUMNS
 
 
 def limited(name: str, found: Interval, most: float | None = None) -> Interval:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench import columns
-from spec_bench.columns import Column
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
-from spec_bench.records import Generation
-from spec_bench.registry import Registry
+from spec_bench.records.types import Generation
+from spec_bench.settings.registry import Registry
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import Column
 
 
 @dataclass(frozen=True)

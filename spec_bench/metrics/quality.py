@@ -27,7 +27,7 @@ from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
 from spec_bench.metrics.score import MeanScore, OneColumn, References, Score, check_given
 from spec_bench.metrics.squad import ExactMatch, TokenF1
-from spec_bench.registry import Registry
+from spec_bench.settings.registry import Registry
 
 
 def _declare(name: str, kind: type[Score], **facts: Any) -> type[Score]:

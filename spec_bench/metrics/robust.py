@@ -14,7 +14,7 @@ from spec_bench.metrics.efficiency import paired_repeats, speedup
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval, rate_ratio_interval
 from spec_bench.metrics.metric import CellRecords, metric
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 STALL = 5.0
 """A window is stalled when its seconds per target call exceed so many times the cell's median."""

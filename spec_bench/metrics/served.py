@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from spec_bench.metrics.metric import CellRecords, Sums, metric
-from spec_bench.records import Delivery, Generation
+from spec_bench.records.types import Delivery, Generation
 
 _PERCENTS = (50, 90, 99)
 

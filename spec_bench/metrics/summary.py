@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spec_bench import columns
 from spec_bench.metrics import calls as calls  # registers the metrics
 from spec_bench.metrics import efficiency as efficiency  # likewise
 from spec_bench.metrics import robust as robust  # likewise
@@ -18,6 +17,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.limits import limited
 from spec_bench.metrics.metric import CellRecords, Intervals, Number, Sums, metric
 from spec_bench.metrics.quality import SCORES, quality_columns
+from spec_bench.vocabulary import columns
 
 T = TypeVar("T")
 Row = dict[str, float | str | None]

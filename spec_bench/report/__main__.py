@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spec_bench import signals
+from spec_bench.system import signals
 
 
 def load() -> Callable[[], int]:
     """Imports the command."""
-    from spec_bench.report.command_line import main
+    from spec_bench.report.cli.command_line import main
 
     return main
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench import files
-from spec_bench.columns import columns_in, header
-from spec_bench.packed_fields import FIELDS, SERVED, STEP
-from spec_bench.records import Generation
-from spec_bench.report.records import repeats_of, scores_of
-from spec_bench.report.rows import Row, read_results, rows_of
+from spec_bench.records.fields import FIELDS, SERVED, STEP
+from spec_bench.records.types import Generation
+from spec_bench.report.data.records import repeats_of, scores_of
+from spec_bench.report.data.rows import Row, read_results, rows_of
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import columns_in, header
 
 _OF_A_CELL = ("identity", "setting", "state")
 _COUNTS = {

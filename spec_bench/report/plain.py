@@ -11,16 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench import columns
-from spec_bench.columns import ENDS, Column
-from spec_bench.files import write_text
-from spec_bench.names import MARKS, MEANINGS
-from spec_bench.report.categories import TABLES, by_category, kinds_of, overall_columns
 from spec_bench.report.claims import Check, check_generally
 from spec_bench.report.claims.summary import summary_of
-from spec_bench.report.counts import Records
-from spec_bench.report.records import check_records, origin_of
-from spec_bench.report.rows import (
+from spec_bench.report.data.categories import TABLES, by_category, kinds_of, overall_columns
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.records import check_records, origin_of
+from spec_bench.report.data.rows import (
     Group,
     failure_of,
     groups_of,
@@ -28,9 +24,13 @@ from spec_bench.report.rows import (
     read_results,
     stall_of,
 )
-from spec_bench.report.seeds import POOLED, SEEDS, pooled, said_seeds
+from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, said_seeds
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
+from spec_bench.system.files import write_text
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import ENDS, Column
+from spec_bench.vocabulary.names import MARKS, MEANINGS
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
 

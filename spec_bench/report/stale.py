@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from spec_bench.report.paper import paper_names
+from spec_bench.report.papers.paper import paper_names
 
 FOLDERS = {"tables": (".md", ".csv", ".tex"), "figures": (".png", ".pdf")}
 """Where an experiment's tables and figures lie, and the endings of their files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_bench.records import Delivery, Finish, Generation, Request
+from spec_bench.records.types import Delivery, Finish, Generation, Request
 from spec_bench.server.counts import Counts, steps_of
 from spec_bench.server.endpoint import ServerError
 from spec_bench.server.shares import Span

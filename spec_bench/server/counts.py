@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_bench.records import Counted, StepRecord
+from spec_bench.records.types import Counted, StepRecord
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Protocol
 
-from spec_bench import files
-from spec_bench.records import Generation, Lossless, Request
+from spec_bench.records.types import Generation, Lossless, Request
 from spec_bench.server.answer import Answer, held
 from spec_bench.server.counters import Counters, counts_between, generated, parse
 from spec_bench.server.counts import Counts, counts_of_request
 from spec_bench.server.endpoint import Server, ServerError
 from spec_bench.server.shares import shares
 from spec_bench.server.texts import in_tokens
+from spec_bench.system import files
 
 Progress = Callable[[int, int], None]
 _SEEDS = 2**31

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from spec_bench.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
+from spec_bench.settings.validation import Ge, Gt, Number, Pattern, Says, Text, Whole, settings
 
 Address = Annotated[
     Text,

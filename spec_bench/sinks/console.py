@@ -13,9 +13,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from tqdm import tqdm
 
-from spec_bench import columns
-from spec_bench.records import CellResult, Generation
+from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
+from spec_bench.vocabulary import columns
 
 _LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 

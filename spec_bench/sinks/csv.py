@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_bench import columns, files
-from spec_bench.records import CellResult
+from spec_bench.records.types import CellResult
 from spec_bench.sinks.past import superseded
 from spec_bench.sinks.rows import row_of
+from spec_bench.system import files
+from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
 _ROUNDED = (
@@ -35,7 +36,7 @@ def merge_csv(
     """Rewrites a results file from the union of its rows and ``results``.
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``run.experiment``). Rows of a
+    no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows of a
     past state go to the archive beside the file, and come back with their state. What a search
     screened goes to a file of its own, which is no evidence and has no intervals.
 

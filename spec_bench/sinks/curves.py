@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from spec_bench import columns
-from spec_bench.spec import parse
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.spec import parse
 
 # What the papers' figures show; accuracy is the task's first score.
 METRICS = (

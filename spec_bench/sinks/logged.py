@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from spec_bench import files
+from spec_bench.system import files
 
 FILE = "wandb.json"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from spec_bench import columns
+from spec_bench.vocabulary import columns
 
 Row = Mapping[str, Any]
 STATE = (

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from spec_bench import columns
-from spec_bench.reasons import parse_reasons
-from spec_bench.records import CellFacts, CellResult
+from spec_bench.records.reasons import parse_reasons
+from spec_bench.records.types import CellFacts, CellResult
+from spec_bench.vocabulary import columns
 
 Row = dict[str, Any]
 

@@ -7,8 +7,8 @@ from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_bench.settings.validation import Flag, Text, check, settings
 from spec_bench.sinks.sink import Sink, sink
-from spec_bench.validation import Flag, Text, check, settings
 
 
 @settings

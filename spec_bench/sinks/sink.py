@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from spec_bench.records import CellResult, Generation
-from spec_bench.registry import Registry
+from spec_bench.records.types import CellResult, Generation
+from spec_bench.settings.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_bench import files
 from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.wandb import Wandb, build_wandb, failures, open_run
+from spec_bench.system import files
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spec_bench import columns
-from spec_bench.files import digest
+from spec_bench.settings.validation import check
 from spec_bench.sinks.curves import AXES, METRICS, better_of, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.sink import LoggedCell, sink
 from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
-from spec_bench.validation import check
+from spec_bench.system.files import digest
+from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
 _TAG_LENGTH = 64  # W&B's limit

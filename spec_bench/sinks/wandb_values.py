@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_bench import columns
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
+from spec_bench.vocabulary import columns
 
 
 def prompt_lines(generations: Sequence[Generation]) -> list[dict[str, Any]]:

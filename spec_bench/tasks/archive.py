@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from spec_bench.settings.validation import Text, settings
 from spec_bench.tasks.source import UnreadDataError
-from spec_bench.validation import Text, settings
 
 
 @settings

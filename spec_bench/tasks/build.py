@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spec_bench.settings.validation import check
 from spec_bench.tasks.random_prompts import RandomPrompts
 from spec_bench.tasks.task import Task
-from spec_bench.validation import check
 
 
 def with_metrics(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from spec_bench.validation import Ge, Gt, Le, Number, Real, Says, Whole, settings
+from spec_bench.settings.validation import Ge, Gt, Le, Number, Real, Says, Whole, settings
 
 LEAST_TEMPERATURE = 1e-6  # above 0; logits over less could overflow float32
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from spec_bench.settings.validation import Ge, Text, Whole, settings
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
-from spec_bench.validation import Ge, Text, Whole, settings
 
 
 @settings

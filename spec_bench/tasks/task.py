@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
 from spec_bench.tasks.archive import Archive, fetched
 from spec_bench.tasks.conversation import history_before, read_answers, turns_asked
 from spec_bench.tasks.example import Example
@@ -23,7 +24,6 @@ from spec_bench.tasks.row_reader import RowReader
 from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
 from spec_bench.tasks.stops import cut_at, stops_of
 from spec_bench.tasks.template import fill, named
-from spec_bench.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database

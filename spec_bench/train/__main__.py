@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from spec_bench.signals import orderly
+from spec_bench.system.signals import orderly
 
 
 def main() -> None:
     """Help at once, else the application, which imports torch."""
     with orderly("interrupted; the same command goes on"):
-        from spec_bench.run.help import help_text, wants_help
+        from spec_bench.jobs.config.help import help_text, wants_help
 
         if wants_help(sys.argv[1:]):
             print(help_text("train"), end="")

@@ -16,10 +16,10 @@ from pydantic import BeforeValidator
 from torch import Tensor
 from tqdm import tqdm
 
-from spec_bench.disk import naming
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.files import write_text
-from spec_bench.validation import Ge, MinLen, Number, Says, Whole, settings
+from spec_bench.settings.validation import Ge, MinLen, Number, Says, Whole, settings
+from spec_bench.system.disk import naming
+from spec_bench.system.files import write_text
 
 Ids = Sequence[int]
 Temperatures = Annotated[

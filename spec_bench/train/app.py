@@ -18,15 +18,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench import disk, signals
-from spec_bench.configs import conf_dir
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.files import digest
-from spec_bench.run.compose import CHATTY, register, shown_resolved
-from spec_bench.run.models import tokenizer_of
+from spec_bench.jobs.config.compose import CHATTY, register, shown_resolved
+from spec_bench.jobs.work.models import tokenizer_of
+from spec_bench.settings.configs import conf_dir
 from spec_bench.sinks.training import build_training_sink, log_training
+from spec_bench.system import disk, signals
+from spec_bench.system.files import digest
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, positions, split
 from spec_bench.train.dialogues import digest as digest_of

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from spec_bench.disk import naming
-from spec_bench.files import digest, replacing, set_aside, write_csv
+from spec_bench.system.disk import naming
+from spec_bench.system.files import digest, replacing, set_aside, write_csv
 
 log = logging.getLogger(__name__)
 # What reading a file that is none, or half of one, raises.

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spec_bench import signals
-from spec_bench.files import write_csv
+from spec_bench.system import signals
+from spec_bench.system.files import write_csv
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.files import digest
+from spec_bench.system.files import digest
 from spec_bench.tasks import Task
 from spec_bench.train.answers import answer_prompts
 from spec_bench.train.chats import chat_prompts, encode_chat, read_chats

@@ -11,8 +11,8 @@ from typing import Any
 
 from spec_bench.draft.heads import save_heads
 from spec_bench.engine.loading import DTYPES
-from spec_bench.files import write_text
 from spec_bench.measure.provenance import provenance
+from spec_bench.system.files import write_text
 from spec_bench.train.accuracy import Accuracy, measure
 from spec_bench.train.checkpoint import Progress
 from spec_bench.train.data import Batches

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from spec_bench.disk import naming
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.files import write_json
+from spec_bench.system.disk import naming
+from spec_bench.system.files import write_json
 from spec_bench.train.dialogues import Dialogue, positions
 
 log = logging.getLogger(__name__)

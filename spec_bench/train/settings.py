@@ -9,13 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from spec_bench.run.config import check_folder
-from spec_bench.run.engine_settings import EngineSettings
-from spec_bench.run.pair import Pair, PairSettings, build_pair
-from spec_bench.sinks.settings import SinkSettings
-from spec_bench.tasks import RandomPrompts, Task, build_task
-from spec_bench.train.answers import AnswerSettings
-from spec_bench.validation import (
+from spec_bench.jobs.config.config import check_folder
+from spec_bench.jobs.config.engine_settings import EngineSettings
+from spec_bench.jobs.config.pair import Pair, PairSettings, build_pair
+from spec_bench.settings.validation import (
     Flag,
     Ge,
     Le,
@@ -26,6 +23,9 @@ from spec_bench.validation import (
     check,
     settings,
 )
+from spec_bench.sinks.settings import SinkSettings
+from spec_bench.tasks import RandomPrompts, Task, build_task
+from spec_bench.train.answers import AnswerSettings
 
 Count = Annotated[Whole, Ge(1)]
 Share = Annotated[Number, Ge(0), Le(1)]

@@ -19,9 +19,9 @@ from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import MOST_NODES, shown
-from spec_bench.registry import Registry
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import MOST_NODES, shown
+from spec_bench.settings.registry import Registry
+from spec_bench.vocabulary.spec import Spec
 
 
 class Policy(ABC):

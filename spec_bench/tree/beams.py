@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec_bench.fields import Count, Share
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count, Share
 from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 
 @policy("beam_root")

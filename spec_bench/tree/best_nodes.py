@@ -11,7 +11,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Share
+from spec_bench.settings.fields import Share
 from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.dynamic import Candidates, DynamicTree, kept
 

@@ -16,9 +16,9 @@ from spec_bench.core.transfer import Committed, places
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
-from spec_bench.spec import Spec
 from spec_bench.tree.base import AuditTree, distinct, policy, scores_below, within_bounds
 from spec_bench.tree.dynamic import Candidates, DynamicTree, best_of
+from spec_bench.vocabulary.spec import Spec
 
 _NODES = re.compile("@([0-9]{1,9})")
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import AuditTree, GrownTree, policy
 from spec_bench.tree.widths import grow_iid
+from spec_bench.vocabulary.spec import Spec
 
 
 @policy("root")

@@ -24,9 +24,9 @@ from spec_bench.core.transfer import Committed, constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import GrownTree, scores_below, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 
 class Candidates(NamedTuple):

@@ -11,7 +11,7 @@ from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
-from spec_bench.fields import Share
+from spec_bench.settings.fields import Share
 from spec_bench.tree.base import AuditTree, logits_below, policy
 from spec_bench.tree.chain import Chain
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from spec_bench.core.tree import TreeShape
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.node_list import RankPath
 from spec_bench.tree.sampled_list import SampledList
+from spec_bench.vocabulary.spec import Spec
 
 _NODES = re.compile("@([0-9]{1,9})")
 

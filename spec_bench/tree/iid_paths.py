@@ -11,9 +11,9 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 
 @policy("iid_paths")

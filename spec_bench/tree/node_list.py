@@ -19,9 +19,9 @@ from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import constant
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import MOST_NODES, Range, shown
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import MOST_NODES, Range, shown
 from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 Rank = Annotated[int, Range(0, MOST_NODES)]
 RankPath = tuple[Rank, ...]

@@ -8,9 +8,9 @@ from itertools import accumulate
 from operator import mul
 
 from spec_bench.core.tree import TreeShape
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import GrownTree, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 
 @dataclass(frozen=True)

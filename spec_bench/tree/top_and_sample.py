@@ -10,7 +10,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.sizes import Branching
 

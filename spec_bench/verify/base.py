@@ -18,9 +18,9 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import read
-from spec_bench.records import Lossless
-from spec_bench.registry import Registry
+from spec_bench.records.types import Lossless
+from spec_bench.settings.fields import read
+from spec_bench.settings.registry import Registry
 from spec_bench.verify.at_once import walk as walk_nodes
 from spec_bench.verify.verdict import NodeRule, OneByOne, Steps
 from spec_bench.verify.walk import WalkResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec_bench.records import Lossless
+from spec_bench.records.types import Lossless
 from spec_bench.verify.base import BeamVerifier, rule
 
 

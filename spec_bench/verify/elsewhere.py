@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spec_bench.fields import Share
+from spec_bench.settings.fields import Share
 from spec_bench.verify.base import Verifier, rule
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from spec_bench.core.tree import Siblings, TreeShape
-from spec_bench.fields import Share
+from spec_bench.settings.fields import Share
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, read_verifier, rule
 from spec_bench.verify.verdict import NodeRule, Verdict
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spec_bench.fields import Count
+from spec_bench.settings.fields import Count
 from spec_bench.verify.base import rule
 from spec_bench.verify.optimal import optimal
 from spec_bench.verify.rules import normalised, ranked_list, recursive_rejection

@@ -14,7 +14,7 @@ from torch import Tensor
 from spec_bench.core.draws import Draws
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, log_probs
-from spec_bench.fields import Share
+from spec_bench.settings.fields import Share
 from spec_bench.verify.base import TreeVerifier, rule
 from spec_bench.verify.walk import WalkResult
 

@@ -20,7 +20,7 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.config import DecoderConfig, read_decoder
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 WARM = SamplingSettings(probability_dtype="float64")
 

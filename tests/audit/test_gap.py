@@ -14,7 +14,7 @@ from spec_bench.core.tree import Siblings
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.decode.gap import Law, Visit, bounds_of, gaps, law_of, watch, why_no_bound
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.verify.rules import k_seq, normalised
 from tests.families import decoder_settings
 from tests.tree.laws import grown

@@ -12,7 +12,7 @@ from spec_bench.audit.history import HistoryModel, random_history
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 
 WARM = SamplingSettings(probability_dtype="float64")
 LM = {"kind": "language_model"}

@@ -24,9 +24,9 @@ from spec_bench.audit.served_command import _PLAIN, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.server.endpoint import Server
-from tests.run.tiny import make_family
+from tests.jobs.tiny import make_family
 from tests.server.completions import Completions, Steps, serving
 
 VOCAB = 12

@@ -7,7 +7,7 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.records import Generation, Request
+from spec_bench.records.types import Generation, Request
 from tests.decode.test_eagle import decoder_of as eagle_decoder
 from tests.decode.test_heads import decoder_of
 from tests.families import BEYOND, DYNAMIC, decoder_settings, random_requests, tiny_pair

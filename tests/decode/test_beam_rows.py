@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from spec_bench.decode.beam_rows import Beam, BeamRow
-from spec_bench.records import Request, StepRecord
+from spec_bench.records.types import Request, StepRecord
 
 STOP = 9
 

@@ -9,7 +9,7 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
-from spec_bench.records import Generation, Request
+from spec_bench.records.types import Generation, Request
 from tests.families import ARCHITECTURES, decoder_settings, random_requests, tiny_pair
 
 REQUESTS = random_requests(8, 16)

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from tests.families import DECODERS, VOCAB, decoder_settings, random_requests, tiny_pair
 
 REQUESTS = random_requests(7, 16)

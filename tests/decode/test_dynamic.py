@@ -12,7 +12,7 @@ from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.tree.dynamic_chain import worth_drafting
 from tests.families import DYNAMIC, decoder_settings
 from tests.tree.test_dynamic import eagle, paths

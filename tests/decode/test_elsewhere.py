@@ -13,7 +13,7 @@ from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.generate import GenerateDecoder, steps_of
 from spec_bench.engine.generate import Aid, Call, prompts_own_s
 from spec_bench.metrics.calls import emitted_per_call
-from spec_bench.records import Generation, Request, StepRecord
+from spec_bench.records.types import Generation, Request, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 

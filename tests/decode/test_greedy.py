@@ -11,7 +11,7 @@ from spec_bench.audit.greedy import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from tests.families import (
     ARCHITECTURES,
     BEYOND,

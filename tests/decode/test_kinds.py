@@ -10,7 +10,7 @@ import torch
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 from tests.families import decoder_settings
 from tests.kinds import CORE, KINDS, generated, long_requests, tiny_module, tiny_pair_of
 

@@ -9,7 +9,7 @@ from spec_bench.core.draws import SeededDraws
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.records import Generation, Request
+from spec_bench.records.types import Generation, Request
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 

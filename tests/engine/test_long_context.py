@@ -15,7 +15,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import pack_shared_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.tree_pass import PREFILL_CHUNK
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from tests.families import decoder_settings
 from tests.simcuda import DEVICE, SimCuda
 

@@ -1,7 +1,7 @@
 """Run ids of composed jobs, and the tokens of every decoder.
 
 Run ids are read where they are made, in a plan of each command line: whatever
-``spec_bench.run.identity.digest`` is given as a mapping is a cell's settings.
+``spec_bench.jobs.config.identity.digest`` is given as a mapping is a cell's settings.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ _RATES = (
 
 def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
     """The run ids of each command's cells, in order, each once."""
-    identity = import_module("spec_bench.run.identity")  # where a run id is made
-    pairs = import_module("spec_bench.run.pair")
-    engine = import_module("spec_bench.run.engine_settings")
+    identity = import_module("spec_bench.jobs.config.identity")  # where a run id is made
+    pairs = import_module("spec_bench.jobs.config.pair")
+    engine = import_module("spec_bench.jobs.config.engine_settings")
     digest = identity.digest
     found: dict[str, list[str]] = {}
     for command in commands:

@@ -19,7 +19,12 @@ from uuid import uuid4
 from tests.warm import run_here
 
 IMPORTED = (  # what commands would else import in each process; an optional one may be missing
-    *("spec_bench.run.app", "spec_bench.run.job", "spec_bench.run.plan", "spec_bench.train.app"),
+    *(
+        "spec_bench.jobs.app",
+        "spec_bench.jobs.job.job",
+        "spec_bench.jobs.sweep.plan",
+        "spec_bench.train.app",
+    ),
     *("transformers.models.llama.modeling_llama", "transformers.models.opt.modeling_opt"),
     *("transformers.models.llama.tokenization_llama", "transformers.convert_slow_tokenizer"),
     *("sentencepiece.sentencepiece_model_pb2", "accelerate", "datasets", "aiohttp", "email.policy"),

@@ -27,7 +27,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from spec_bench.configs import conf_dir
+from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
 from tests.hub.eagle import write_eagle
 from tests.hub.repository import TOKEN

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spec_bench.files import read_csv, results_file
-from spec_bench.report.paper import load_paper
-from spec_bench.report.recipes import read_recipe, recipe_name
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.report.papers.recipes import read_recipe, recipe_name
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import progress_of
+from spec_bench.system.files import read_csv, results_file
 from spec_bench.tasks.source import EMBEDDED
 from tests.hub.commands import Command, sweeps
 from tests.hub.data import write_questions

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hub.commands import ROOT
 from tests.hub.server import serving
-from tests.run.tiny import make_family
+from tests.jobs.tiny import make_family
 from tests.said import naming
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.judge.endpoint import VARIABLES
-from spec_bench.reasons import Reason
+from spec_bench.records.reasons import Reason
 from spec_bench.sinks.csv import merge_csv
 from tests.cells import result
 from tests.judge.endpoint import KEY, Judge, serving

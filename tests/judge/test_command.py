@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench import files, packed
-from spec_bench.files import read_csv
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.judge import cells
 from spec_bench.judge.command_line import main
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records import parquet
+from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.counts import Records
-from spec_bench.run.store import CellStore
+from spec_bench.report.data.counts import Records
+from spec_bench.system import files
+from spec_bench.system.files import read_csv
 from tests.judge.endpoint import KEY, Judge
 
 
@@ -152,11 +153,13 @@ def test_what_each_question_was_rated_is_in_the_records_so_that_cells_are_paired
     )
     store.keep_scores({"f1": {"81/0": 1.0}})
     table = files.records_file(results)
-    packed.write(table, packed.joined([packed.pack("other", [*store.load().values()], None)]))
-    packed.write(table, packed.joined([packed.read(table), store.records() or packed.joined([])]))
+    parquet.write(table, parquet.joined([parquet.pack("other", [*store.load().values()], None)]))
+    parquet.write(
+        table, parquet.joined([parquet.read(table), store.records() or parquet.joined([])])
+    )
     judge.reply = later_better
     assert run(results) == 0
-    kept = packed.read(table)
+    kept = parquet.read(table)
     assert kept.run_ids == ["other", "abc"]
     assert kept.scores("abc") == {
         "f1": {"81/0": 1.0},
@@ -171,7 +174,7 @@ def test_what_each_question_was_rated_is_in_the_records_so_that_cells_are_paired
     assert gap and gap.tested and str(gap) == "+0.0% (no interval: fewer than 5 prompts)"
     judge.reply = lambda body: "no number"
     assert run(results, "--model", "other") == 1
-    assert packed.read(table).scores("abc") == {"f1": {"81/0": 1.0}}
+    assert parquet.read(table).scores("abc") == {"f1": {"81/0": 1.0}}
 
 
 def test_a_file_without_answers_is_refused_in_one_line(

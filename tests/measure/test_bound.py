@@ -10,10 +10,10 @@ import pytest
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.jobs.rows.bounds import bound_columns
 from spec_bench.measure.bound import bound_over_measured, moved_bytes
 from spec_bench.measure.pass_cost import ModelCost
-from spec_bench.records import Generation, StepRecord
-from spec_bench.run.bounds import bound_columns
+from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
 TARGET = ModelCost(

@@ -24,7 +24,7 @@ from spec_bench.measure.pass_cost import (
     model_cost,
     target_pass,
 )
-from spec_bench.records import Generation, Request, StepRecord
+from spec_bench.records.types import Generation, Request, StepRecord
 
 CPU = torch.device("cpu")
 # Two layers of width 64, 512 tokens, float32. Llama: 128 wide gated feed-forward, four heads.

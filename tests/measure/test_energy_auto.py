@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spec_bench.configs import experiments_dir
+from spec_bench.jobs.work.metering import Metering
 from spec_bench.measure.energy import auto, build_meter, energy_settings
-from spec_bench.run.metering import Metering
+from spec_bench.settings.configs import experiments_dir
 from tests.measure.conftest import PlayPower
 from tests.measure.energy_curves import Curve
 

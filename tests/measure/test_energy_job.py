@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from spec_bench.decode.decoder import Decoder
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.work.metering import shared
 from spec_bench.measure.energy import EnergyReading, phase_delay_s
-from spec_bench.records import Generation
-from spec_bench.run.metering import shared
-from spec_bench.run.store import CellStore
+from spec_bench.records.types import Generation
+from tests.jobs.conftest import family, run_job
+from tests.jobs.tiny import RunJob, rows_of
 from tests.measure.conftest import PlayPower, kill_meter
 from tests.measure.energy_curves import Curve
-from tests.run.conftest import family, run_job
-from tests.run.tiny import RunJob, rows_of
 from tests.said import naming
 
 __all__ = ["family", "run_job"]
@@ -63,7 +63,7 @@ def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
             kill_meter(alive.pop())
         return phase_delay_s(window, spread_s)
 
-    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", dying)
+    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", dying)
     results = run_job("cells=[]", "spec=2x2", *QUICK)
     assert [result.status for result in results] == ["complete", "complete"]
     for row in rows_of(tmp_path / "results"):
@@ -98,7 +98,7 @@ def test_windows_of_a_cell_start_at_spread_phases(
         delays.append(phase_delay_s(window, spread_s))
         return delays[-1]
 
-    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", noting)
+    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", noting)
     run_job("cells=[]", "spec=2x2", *QUICK, "energy.idle_s=0", "prompts=4", "warmup=0")
     assert sorted(delays) == pytest.approx([0.0, 0.0, 0.025, 0.025, 0.05, 0.05, 0.075, 0.075])
 
@@ -106,7 +106,7 @@ def test_windows_of_a_cell_start_at_spread_phases(
 def test_without_a_meter_nothing_waits_and_nothing_is_handed_to_the_decoder(
     run_job: RunJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("spec_bench.run.metering.phase_delay_s", lambda *_: 1 / 0)
+    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", lambda *_: 1 / 0)
     (result, _) = run_job("cells=[sd:2]", "prompts=1")
     stored = CellStore(tmp_path / "results", result.run_id).load()
     assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]

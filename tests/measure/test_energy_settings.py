@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from spec_bench.configs import conf_dir
 from spec_bench.measure.energy import EnergySettings, build_meter, energy_settings, meter
 from spec_bench.measure.energy.reading import NoMeter
+from spec_bench.settings.configs import conf_dir
 
 CONFIGS = sorted((conf_dir() / "energy").glob("*.yaml"))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from spec_bench.metrics import CellRecords, calls, efficiency, metric
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
 from tests.said import naming
 
 

@@ -9,10 +9,10 @@ import pytest
 import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
 
-from spec_bench import columns
 from spec_bench.metrics import CellRecords, check_score, module_metric, summarise
 from spec_bench.metrics.quality import quality_columns
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
+from spec_bench.vocabulary import columns
 from tests.said import naming
 
 OWN = str(Path(__file__).with_name("length_ratio.py"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.metrics.calls import mbsu
-from spec_bench.published import FILE, read_published, side_by_side
+from spec_bench.vocabulary.published import FILE, read_published, side_by_side
 
 RSD = Path(__file__).parents[2] / "experiments" / "rsd"
 CELLS = side_by_side(read_published(RSD / FILE))

@@ -11,7 +11,7 @@ from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import median_interval
 from spec_bench.metrics.robust import stall_note, stalled
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
 
 PROMPTS = 12
 

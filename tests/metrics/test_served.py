@@ -6,7 +6,7 @@ import pytest
 
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.metrics.summary import summarise
-from spec_bench.records import Delivery, Generation, StepRecord
+from spec_bench.records.types import Delivery, Generation, StepRecord
 
 
 def answer(

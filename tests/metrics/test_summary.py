@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from spec_bench import columns
 from spec_bench.metrics import SCORES, CellRecords, metric, summarise, summary_of
 from spec_bench.metrics.quality import score_of_sums
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
+from spec_bench.vocabulary import columns
 
 
 def generation(prompt_id, accepted, decode_s, energy_j=None):

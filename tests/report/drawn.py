@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.report.data.rows import read_rows
 from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet
 from spec_bench.report.page.pictures import drawings
-from spec_bench.report.paper import find_figure, load_paper, recipes_by_name
-from spec_bench.report.rows import read_rows
+from spec_bench.report.papers.paper import find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.records import ENGINE, Generation, StepRecord
+from spec_bench.records.types import ENGINE, Generation, StepRecord
 
 DEFAULTS: dict[str, Any] = {
     "pair": "llama2_7b",

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spec_bench import files
-from spec_bench.records import Generation, StepRecord
-from spec_bench.report.answers.rates import rates
-from spec_bench.report.answers.read import read_answers
-from spec_bench.report.categories import MT_BENCH, by_category, kinds_of
-from spec_bench.report.command_line import main
+from spec_bench.exchange.rates import rates
+from spec_bench.exchange.read import read_answers
+from spec_bench.exchange.write import main as write_ours
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.records.types import Generation, StepRecord
+from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison.build import compare
-from spec_bench.report.counts import Records
+from spec_bench.report.data.categories import MT_BENCH, by_category, kinds_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.plain import categories_markdown
-from spec_bench.report.rows import groups_of, read_results
-from spec_bench.run.answers import main as write_ours
-from spec_bench.run.store import CellStore
+from spec_bench.system import files
 from tests.report.rows import EMBEDDED, row, write
 from tests.said import naming
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.apart import slugs, split
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.apart import slugs, split
+from spec_bench.report.data.rows import together
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
-from spec_bench.report.paper import find_figure, find_table
-from spec_bench.report.rows import together
+from spec_bench.report.papers.paper import find_figure, find_table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
 from tests.report.rows import MT_BENCH, around, frame, row, write

@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.categories import OTHERS, UNKNOWN, by_category, kinds_of
 from spec_bench.report.claims import check_generally
-from spec_bench.report.command_line import main
-from spec_bench.report.counts import Records
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.categories import OTHERS, UNKNOWN, by_category, kinds_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import groups_of
+from spec_bench.report.data.seeds import pooled
 from spec_bench.report.plain import categories_markdown
-from spec_bench.report.rows import groups_of
-from spec_bench.report.seeds import pooled
 from tests.report.rows import MT_BENCH, frame, record, row, write
 
 KINDS = ["qa", "math"] * 8

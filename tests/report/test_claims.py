@@ -10,9 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from spec_bench import files
-from spec_bench.files import package_folder
-from spec_bench.report.claim import read_claim
 from spec_bench.report.claims import check_claims, check_generally
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.engine import checks_of
@@ -21,10 +18,13 @@ from spec_bench.report.claims.select import Scope, of_experiment
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import Check
 from spec_bench.report.claims.verdict import judged as judged_together
-from spec_bench.report.command_line import main
-from spec_bench.report.counts import Records
-from spec_bench.report.paper import load_paper, paper_names
-from spec_bench.report.rows import Group, rows_of
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Group, rows_of
+from spec_bench.report.papers.claim import read_claim
+from spec_bench.report.papers.paper import load_paper, paper_names
+from spec_bench.system import files
+from spec_bench.system.files import package_folder
 from tests.report import rows as cells_of
 from tests.report.rows import EMBEDDED, frame, record, recorded, write
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.command_line import COMMANDS, main
+from spec_bench.report.cli.command_line import COMMANDS, main
 from tests.report.rows import row, write
 
 
@@ -75,7 +75,7 @@ def test_every_command_runs_without_loading_torch(tmp_path: Path) -> None:
     write(tmp_path, "rsd-exp1", *(row(decoder, spec, **rates) for decoder, spec in trees))
     code = f"""
 import sys
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
 for command in (["list"], ["table", "rsd/1"], ["checks", "rsd"], ["all"]):
     assert main([*command, "--results", {str(tmp_path)!r}]) == 0, command
 loaded = {{"torch", "transformers", "hydra"}} & set(sys.modules)

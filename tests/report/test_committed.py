@@ -7,13 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench import files, packed
-from spec_bench.columns import ENDS, apart_in, columns_in
 from spec_bench.metrics.interval import FEWEST, WIDEST
+from spec_bench.records import parquet
 from spec_bench.report.claims.select import Scope, measured
-from spec_bench.report.counts import Records
-from spec_bench.report.paper import load_paper, paper_names
-from spec_bench.report.rows import most_of, read_rows, rows_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import most_of, read_rows, rows_of
+from spec_bench.report.papers.paper import load_paper, paper_names
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
 
 ROOT = files.package_folder("results")
 TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("quickstart/results.csv")])
@@ -63,7 +64,7 @@ def test_what_a_search_screened_has_no_intervals_and_no_records(path: Path) -> N
     screened, table = read(path), path.with_name("results.csv")
     assert set(screened.stage) == {"screen"}
     assert not [name for name in screened if name.endswith(ENDS)]
-    kept = set(packed.read(files.records_file(table)).run_ids)
+    kept = set(parquet.read(files.records_file(table)).run_ids)
     assert kept
     assert not kept & set(screened.run_id)
     rest = read(table)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spec_bench import files, packed
 from spec_bench.__main__ import main as program
 from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.metrics.many import holm, p_value
-from spec_bench.records import ENGINE, Generation, StepRecord
+from spec_bench.records import parquet
+from spec_bench.records.types import ENGINE, Generation, StepRecord
 from spec_bench.report.comparison.build import Comparison, compare
 from spec_bench.report.comparison.command import main
+from spec_bench.system import files
 from tests.report.rows import EMBEDDED, row, write
 from tests.said import naming
 
@@ -60,13 +61,13 @@ def run(
             for place, (length, seconds) in enumerate(zip(lengths, each, strict=True))
         ]
         scores = {"rouge2": {each.prompt_id: len(each.tokens) / 12 for each in done}}
-        parts.append(packed.pack(decoder, done, None, scores if scored else None))
+        parts.append(parquet.pack(decoder, done, None, scores if scored else None))
         measured = {"speedup": speed, "block_efficiency": float(own)}
         measured |= {"rouge2": 0.5} if scored else {}
         cell = {**EMBEDDED, "run_id": decoder, **measured, **facts}
         rows.append(row(decoder, "-" if own == 1 else "3", **cell))
     write(folder, "mine", *rows)
-    packed.write(files.records_file(folder / "mine" / files.RESULTS), packed.joined(parts))
+    parquet.write(files.records_file(folder / "mine" / files.RESULTS), parquet.joined(parts))
     return folder
 
 

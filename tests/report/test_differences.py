@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from spec_bench.files import package_folder
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.paper import load_paper
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.system.files import package_folder
 from tests.report.rows import EMBEDDED, MT_BENCH, row, write
 from tests.report.test_measured_tables import MCSD, measured_table
 

@@ -10,7 +10,7 @@ import pytest
 from spec_bench.report.figures.drawing import Drawing, drawing_of
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.paper import find_figure
+from spec_bench.report.papers.paper import find_figure
 from tests.report.drawn import points, sheet_from
 from tests.report.rows import frame, row
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench import files
-from spec_bench.records import Generation, StepRecord
-from spec_bench.report.claim import Claim
+from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_claims
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
-from spec_bench.report.counts import Records
-from spec_bench.report.paper import load_paper
-from spec_bench.report.rows import Group, rows_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Group, rows_of
+from spec_bench.report.papers.claim import Claim
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.system import files
 from tests.report import rows as made
 from tests.report.rows import SQUAD, around, frame, recorded
 from tests.report.rows import dsbd_fronts as fronts

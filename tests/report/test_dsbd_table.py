@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench.report.paper import find_table
+from spec_bench.report.papers.paper import find_table
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured

@@ -7,10 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench import files, packed
-from spec_bench.records import Generation, StepRecord
-from spec_bench.report.command_line import main
+from spec_bench.records import parquet
+from spec_bench.records.types import Generation, StepRecord
+from spec_bench.report.cli.command_line import main
 from spec_bench.report.export import export
+from spec_bench.system import files
 from tests.report.rows import row, write
 
 STEPS = (StepRecord(3, 3, 2, 3), StepRecord(3, 3, 0, 1), StepRecord(2, 2, 2, 2))
@@ -28,7 +29,7 @@ def table(tmp_path: Path) -> Path:
     write(tmp_path, "own", row("sd", "3", run_id="cell"), row("rsd_s", "2x2", run_id="bare"))
     own = [done("=a"), done("b", steps=STEPS[:1]), done("=a", 1), done("b", 1)]
     scores = {"rouge2": {"=a": 0.5, "b": 0.25}, "bleu": {"=a": (1.0, 2.0), "b": (0.0, 2.0)}}
-    packed.write(files.records_file(file), packed.pack("cell", own, None, scores))
+    parquet.write(files.records_file(file), parquet.pack("cell", own, None, scores))
     return file
 
 

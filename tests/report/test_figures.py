@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
 from spec_bench.report.figures.choose import own_pairs_first, pairs_of, usable
 from spec_bench.report.figures.heat_maps import square
@@ -14,8 +15,7 @@ from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import axes_of, printed_cells
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
-from spec_bench.report.paper import find_item, load_paper
-from spec_bench.report.statistics import error_bars
+from spec_bench.report.papers.paper import find_item, load_paper
 from tests.report.drawn import points, series_of, sheet_of
 from tests.report.rows import EMBEDDED, frame
 from tests.report.rows import row as any_row

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from spec_bench import columns
-from spec_bench.columns import Column
-from spec_bench.report.rows import groups_of
+from spec_bench.report.data.rows import groups_of
+from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.columns import Column
 from tests.report.rows import EMBEDDED, frame, row
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spec_bench.report.data.rows import Group, groups_of
 from spec_bench.report.page.headline import Headline, headline
-from spec_bench.report.rows import Group, groups_of
 from tests.report.rows import EMBEDDED, around, frame, row
 
 

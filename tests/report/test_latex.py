@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.paper import Column, find_table, load_paper, paper_names
-from spec_bench.report.rows import read_rows
+from spec_bench.report.data.rows import read_rows
+from spec_bench.report.papers.paper import Column, find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Cell, Grid, Line
 from spec_bench.report.tables.measured import Measured

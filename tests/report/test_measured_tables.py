@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.command_line import main
-from spec_bench.report.paper import find_table
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.papers.paper import find_table
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured

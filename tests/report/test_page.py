@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench import names
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
+from spec_bench.vocabulary import names
 from tests.report.rows import EMBEDDED, row, write
 
 FAILURE = "RuntimeError: went wrong"

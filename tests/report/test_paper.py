@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.files import package_folder
-from spec_bench.published import COLUMNS, FILE
-from spec_bench.report.paper import find_table, load_paper, paper_names
+from spec_bench.report.papers.paper import find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.layout import printed_grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown
+from spec_bench.system.files import package_folder
+from spec_bench.vocabulary.published import COLUMNS, FILE
 from tests.report.rows import row, write
 from tests.said import naming
 

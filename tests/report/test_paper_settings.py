@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spec_bench.report.paper import find_table, load_paper
+from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.report.statistics import front
+from spec_bench.report.data.statistics import front
 
 # Speed to the right, score upwards: 0 is slow and good, 3 fast and bad, 2 beaten by 1.
 POINTS = [(1.0, 9.0), (3.0, 7.0), (2.0, 6.0), (5.0, 1.0)]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench import columns
-from spec_bench.reasons import parse_reasons
-from spec_bench.records import ENGINE
-from spec_bench.report.command_line import main
-from spec_bench.report.rows import archived, read_results, without_past_times
+from spec_bench.records.reasons import parse_reasons
+from spec_bench.records.types import ENGINE
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.rows import archived, read_results, without_past_times
+from spec_bench.vocabulary import columns
 from tests.report.rows import EMBEDDED, frame, row, write
 
 TIMED = {"token_rate": (80.0, 75.0, 85.0), "speedup": (1.8, 1.7, 1.9)}

@@ -7,19 +7,19 @@ import io
 
 import pytest
 
-from spec_bench.published import side_by_side
-from spec_bench.report.paper import (
+from spec_bench.report.data.rows import read_rows
+from spec_bench.report.papers.paper import (
     find_table,
     load_paper,
     paper_names,
     read_recipe,
     recipe_cells,
 )
-from spec_bench.report.rows import read_rows
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, markdown
+from spec_bench.vocabulary.published import side_by_side
 
 NOTHING = Measured(read_rows([]))
 

@@ -10,7 +10,7 @@ import pytest
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.figures.published import published_sheets, shows_other_pairs
-from spec_bench.report.paper import find_figure, load_paper
+from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, series_of
 from tests.report.rows import EMBEDDED, frame, row
 

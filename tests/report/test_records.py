@@ -11,15 +11,16 @@ import pytest
 import sacrebleu
 
 import spec_bench.report
-from spec_bench import files, packed
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.metrics.quality import Bleu
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records import parquet
+from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
 from spec_bench.report.comparison.command import main as compare
-from spec_bench.report.counts import Records
-from spec_bench.report.records import origin_of, repeats_of, scores_of
-from spec_bench.run.store import CellStore
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.records import origin_of, repeats_of, scores_of
+from spec_bench.system import files
 from tests.cells import result
 from tests.report.rows import row, write
 from tests.said import naming
@@ -53,7 +54,7 @@ def results(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         store.append(DONE)
         store.keep_scores(SCORES)
     else:
-        packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN, SCORES))
+        parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN, SCORES))
     return table
 
 
@@ -76,9 +77,9 @@ def test_a_difference_of_scores_is_paired_by_prompt(tmp_path: Path) -> None:
     done = [window(prompt, 0, 1.0) for prompt in prompts]
     better = {prompt: 0.3 + 0.05 * number for number, prompt in enumerate(prompts)}
     scored = {"good": better, "fair": {prompt: value - 0.1 for prompt, value in better.items()}}
-    parts = [packed.pack(name, done, None, {"rouge2": own}) for name, own in scored.items()]
+    parts = [parquet.pack(name, done, None, {"rouge2": own}) for name, own in scored.items()]
     table = files.results_file(tmp_path, "mine")
-    packed.write(files.records_file(table), packed.joined(parts))
+    parquet.write(files.records_file(table), parquet.joined(parts))
     good, fair = (row("dsbd", "2", run_id=name, seed=0) for name in scored)
     found = difference([[Contrast((good,), (fair,))]], "rouge2", Records(table))
     assert found and found.ends and found.value == pytest.approx(0.1)
@@ -96,9 +97,9 @@ def scored_in(tmp_path: Path, texts: dict[str, list[str]], golds: list[str]) -> 
         counts = Bleu().score(answers, [[gold] for gold in golds]).parts
         done = [window(f"{number}", 0, 1.0) for number in range(len(answers))]
         own = {f"{number}": each for number, each in enumerate(counts)}
-        parts.append(packed.pack(name, done, None, {"bleu": own}))
+        parts.append(parquet.pack(name, done, None, {"bleu": own}))
     table = files.results_file(tmp_path, "mine")
-    packed.write(files.records_file(table), packed.joined(parts))
+    parquet.write(files.records_file(table), parquet.joined(parts))
     return table
 
 
@@ -139,7 +140,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(
     parts = []
     for name, done in cells.items():
         again = later if name == "base" else []
-        parts.append(packed.pack(name, done, ORIGIN, None, again))
+        parts.append(parquet.pack(name, done, ORIGIN, None, again))
         if source == "runs":
             store = CellStore(tmp_path, name)
             store.describe({}, ORIGIN)
@@ -147,7 +148,7 @@ def test_a_cell_added_later_is_paired_with_the_baselines_timing_of_its_sitting(
             for each in again[:1]:
                 store.append_retimed(again, each.sitting)
     if source == "records":
-        packed.write(files.records_file(table), packed.joined(parts))
+        parquet.write(files.records_file(table), parquet.joined(parts))
     base, added = (row("ar", run_id="base", seed=0), row("sd", "2", run_id="added", seed=0))
     found = difference([[Contrast((added,), (base,))]], "token_rate", Records(table))
     assert found and found.ends and (found.value, *found.ends) == pytest.approx((1.0, 1.0, 1.0))
@@ -169,7 +170,7 @@ def test_records_that_are_written_again_are_read_again(tmp_path: Path) -> None:
     table = files.results_file(tmp_path, "mine")
     for seconds in (1.0, 2.0):
         one = replace(DONE[0], decode_s=seconds)
-        packed.write(files.records_file(table), packed.pack("cell", [one], None))
+        parquet.write(files.records_file(table), parquet.pack("cell", [one], None))
         assert repeats_of(table, "cell")[0]["a"].decode_s == seconds
 
 
@@ -215,8 +216,8 @@ def test_records_that_cannot_be_read_are_one_line_and_status_2(
     table = files.results_file(tmp_path, "mine")
     cells = [row("ar", run_id="base"), row("sd", "2", run_id="cell", rouge2=0.25)]
     write(tmp_path, "mine", *cells)
-    parts = [packed.pack(name, DONE, ORIGIN, SCORES) for name in ("base", "cell")]
-    packed.write(files.records_file(table), packed.joined(parts))
+    parts = [parquet.pack(name, DONE, ORIGIN, SCORES) for name in ("base", "cell")]
+    parquet.write(files.records_file(table), parquet.joined(parts))
     DAMAGES[damage](files.records_file(table))
     assert READERS[reader](table) == 2
     said = capsys.readouterr().err
@@ -228,13 +229,13 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
 ) -> None:
     table = files.results_file(tmp_path, "mine")
     write(tmp_path, "mine", row("sd", "2", run_id="cell"))
-    packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
-    lines = packed.read(files.records_file(table)).lines
+    parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
+    lines = parquet.read(files.records_file(table)).lines
     DAMAGES["no digest"](files.records_file(table))
     assert main(["export", str(table)]) == 2
     named = re.search(r"python -m spec_bench\.report (.*)", capsys.readouterr().err)
     assert named and main(named[1].split()) == 0
-    assert packed.read(files.records_file(table)).lines.equals(lines)
+    assert parquet.read(files.records_file(table)).lines.equals(lines)
     assert main(["export", str(table)]) == 0
 
 
@@ -262,7 +263,7 @@ def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(
     write(tmp_path, "mine", row("sd", "2", run_id="cell"), row("sd", "3", run_id="lost"))
     write(tmp_path, "other", row("sd", "2"))
     table = files.results_file(tmp_path, "mine")
-    packed.write(files.records_file(table), packed.pack("cell", DONE, ORIGIN))
+    parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
     assert main(["records", "--results", str(tmp_path)]) == 0
     mine, other = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"mine: 5 lines of 1 cells, \d+ KiB; none of lost", mine)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from spec_bench.report.data.heads import best_heads, grid_of, heads_of, shown_heads
+from spec_bench.report.data.own_rows import figure_rows
+from spec_bench.report.data.rows import groups_of
+from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
 from spec_bench.report.figures.choose import usable
-from spec_bench.report.heads import best_heads, grid_of, heads_of, shown_heads
-from spec_bench.report.own_rows import figure_rows
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
-from spec_bench.report.paper import find_figure, find_item, load_paper
-from spec_bench.report.rows import groups_of
-from spec_bench.report.statistics import correlation, half_width
+from spec_bench.report.papers.paper import find_figure, find_item, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, sheet_of
 from tests.report.rows import (

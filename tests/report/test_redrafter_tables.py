@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spec_bench.report.pairs import drafter_size, pair_of, written
-from spec_bench.report.paper import find_table, recipe_cells
+from spec_bench.report.papers.pairs import drafter_size, pair_of, written
+from spec_bench.report.papers.paper import find_table, recipe_cells
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured

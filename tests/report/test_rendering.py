@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.files import escaped
-from spec_bench.report.paper import Column, find_table
+from spec_bench.report.cli.subcommands import FORMATS
+from spec_bench.report.data.rows import groups_of, read_results
+from spec_bench.report.papers.paper import Column, find_table
 from spec_bench.report.plain import markdown as plain
-from spec_bench.report.rows import groups_of, read_results
-from spec_bench.report.subcommands import FORMATS
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, html, latex, markdown
+from spec_bench.system.files import escaped
 from tests.report.rows import row, write
 
 TAG = "<script>alert('|')</script>"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.counts import Records
+from spec_bench.report.data.counts import Records
 from tests.report.rows import record, row, write
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.results_table import results_table
 from spec_bench.report.plain import markdown
-from spec_bench.report.rows import groups_of, read_results
 from tests.report.rows import row, write
 
 

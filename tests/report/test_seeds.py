@@ -10,11 +10,11 @@ import pytest
 
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.report.claims import check_claims
-from spec_bench.report.counts import Records
-from spec_bench.report.paper import find_table
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import read_results
+from spec_bench.report.data.seeds import mean_of_seeds, pooled
+from spec_bench.report.papers.paper import find_table
 from spec_bench.report.plain import write_report
-from spec_bench.report.rows import read_results
-from spec_bench.report.seeds import mean_of_seeds, pooled
 from spec_bench.report.tables.build import build_table
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.heads import grid_of
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.sheet import PanelData, Sheet
-from spec_bench.report.heads import grid_of
 from tests.report.drawn import committed_sheets
 from tests.report.rows import frame, head, row, write
 from tests.said import naming

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.report.command_line import main
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.rows import read_rows
 from spec_bench.report.page.tables import shown_tables, stems
-from spec_bench.report.paper import load_paper, recipes_by_name
-from spec_bench.report.rows import read_rows
+from spec_bench.report.papers.paper import load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import committed_sheets
 from tests.report.rows import row, write

@@ -13,13 +13,13 @@ import pytest
 from plotly import graph_objects
 from plotly.offline import get_plotlyjs
 
-from spec_bench import files
-from spec_bench.report.command_line import main
-from spec_bench.report.counts import Records
-from spec_bench.report.rows import read_rows
+from spec_bench.report.cli.command_line import main
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import read_rows
 from spec_bench.report.sweep.build import build_page
 from spec_bench.report.sweep.choose import Part, parts_of
 from spec_bench.report.sweep.figures import FIGURES, drawn
+from spec_bench.system import files
 from tests.report.rows import MT_BENCH, record, row, write
 
 KINDS = ["qa", "math"] * 8

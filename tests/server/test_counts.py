@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from spec_bench.records import StepRecord
+from spec_bench.records.types import StepRecord
 from spec_bench.server.counters import counts_between, parse
 from spec_bench.server.counts import Counts, counts_of_request, of_histogram, steps_of
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
 from spec_bench.server.endpoint import Server
 from tests.server.completions import Completions, serving

@@ -12,7 +12,7 @@ import torch
 
 from spec_bench.decode import beam_decoder
 from spec_bench.decode.beam_decoder import BeamDecoder
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from tests.simcuda.mode import SimCuda
 
 PHASES = ("draft", "sampling", "target", "verify", "rest")

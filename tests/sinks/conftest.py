@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.conftest import family, run_job
+from tests.jobs.conftest import family, run_job
 
 __all__ = ["family", "run_job"]
 

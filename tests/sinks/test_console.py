@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from rich.console import Console
 
-from spec_bench.records import Generation, StepRecord
+from spec_bench.records.types import Generation, StepRecord
 from spec_bench.sinks.console import Progress, print_table
 from tests.cells import result
 

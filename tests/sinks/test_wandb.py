@@ -11,9 +11,9 @@ import pytest
 import wandb
 
 from spec_bench.decode.decoder import Decoder
-from spec_bench.run.store import CellStore
+from spec_bench.jobs.store.store import CellStore
 from spec_bench.sinks.wandb import table_id
-from tests.run.tiny import RunJob, make_task, rows_of
+from tests.jobs.tiny import RunJob, make_task, rows_of
 from tests.sinks.offline_run import OfflineRun, offline_runs, read_run
 
 ON = ("sink=wandb", "sink.progress=false", "sink.table=false")

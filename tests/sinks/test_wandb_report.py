@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from spec_bench import files
-from spec_bench.published import FILE, read_published
-from spec_bench.report.paper import load_paper, paper_names
+from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.sinks.curves import AXES, METRICS
 from spec_bench.sinks.wandb import Wandb, log_table
+from spec_bench.system import files
+from spec_bench.vocabulary.published import FILE, read_published
 from tests.report.rows import MT_BENCH, record, row, write
 from tests.sinks.offline_run import offline_runs
 

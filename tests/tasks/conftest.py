@@ -7,7 +7,7 @@ import datasets
 import pytest
 import yaml
 
-from spec_bench.run.compose import data_of, questions_of
+from spec_bench.jobs.config.compose import data_of, questions_of
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"

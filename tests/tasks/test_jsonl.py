@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from spec_bench.report.categories import MT_BENCH, SUBTASKS, subtask
+from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.tasks import build_task
 from tests.said import naming
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spec_bench.engine.loading import load_tokenizer
-from spec_bench.run.model_files import model_path
+from spec_bench.jobs.config.model_files import model_path
 from spec_bench.train.chats import chat_prompts, encode_chat, read_chats
 from tests.said import naming
 

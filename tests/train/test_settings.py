@@ -9,8 +9,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from spec_bench.configs import conf_dir
-from spec_bench.run.compose import register
+from spec_bench.jobs.config.compose import register
+from spec_bench.settings.configs import conf_dir
 from spec_bench.train.settings import TrainSettings, build_train_settings
 
 

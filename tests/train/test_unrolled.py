@@ -17,7 +17,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import Drafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.hidden import Computed, everywhere

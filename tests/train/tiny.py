@@ -14,7 +14,7 @@ from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec
-from spec_bench.run.pair import Pair
+from spec_bench.jobs.config.pair import Pair
 from spec_bench.sinks.settings import SinkSettings
 from spec_bench.train.answers import AnswerSettings
 from spec_bench.train.data import Batches

@@ -24,7 +24,7 @@ from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.kinds import goes_with
 from spec_bench.draft.base import Drafting, Equipment, drafter
 from spec_bench.draft.redrafter import RecurrentHead
-from spec_bench.records import Request
+from spec_bench.records.types import Request
 from spec_bench.tree.base import AuditTree, GrownTree
 from tests.tree.definitions import Definition
 from tests.tree.proposals import Draft, Forest, Path

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spec_bench.registry import Registry
+from spec_bench.settings.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from spec_bench.fields import Range, did_you_mean, read, shown
 from spec_bench.measure.energy.reading import meter
+from spec_bench.settings.fields import Range, did_you_mean, read, shown
 
 PowerField = Literal["auto", "power.draw.instant", "power.draw"]
 POWER_FIELDS = ("power.draw.instant", "power.draw")

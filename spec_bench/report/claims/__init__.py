@@ -15,13 +15,13 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from spec_bench.report.claim import read_claim
 from spec_bench.report.claims.engine import checks_of
 from spec_bench.report.claims.select import Scope, evident, measured
 from spec_bench.report.claims.verdict import Check, judged
-from spec_bench.report.counts import Records
-from spec_bench.report.paper import load_paper
-from spec_bench.report.seeds import pooled
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.seeds import pooled
+from spec_bench.report.papers.claim import read_claim
+from spec_bench.report.papers.paper import load_paper
 
 __all__ = ["Check", "check_claims", "check_generally"]
 

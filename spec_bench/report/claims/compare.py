@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.contrast import Contrast
 from spec_bench.report.claims.select import Scope, name_of
-from spec_bench.report.rows import Group, Row
-from spec_bench.spec import parse
+from spec_bench.report.data.rows import Group, Row
+from spec_bench.report.papers.claim import Claim, Side
+from spec_bench.vocabulary.spec import parse
 
 _BEYOND = 0.25  # so far outside the measured places the nearest one stands in
 

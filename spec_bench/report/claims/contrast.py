@@ -18,15 +18,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench import columns
 from spec_bench.metrics import metric as registered
 from spec_bench.metrics.bootstrap import Total, studentised_interval
 from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.picks import FEWEST_PICKED, picked_cells
-from spec_bench.report.counts import Counts, Records, value_of_sums
-from spec_bench.report.rows import Row
+from spec_bench.report.data.counts import Counts, Records, value_of_sums
+from spec_bench.report.data.rows import Row
+from spec_bench.vocabulary import columns
 
 NO_RECORDS = "no records by prompt to pair the cells"
 NOT_IN_TURN = "the cells were not timed in turn"

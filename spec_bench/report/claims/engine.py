@@ -8,8 +8,6 @@ from math import inf
 
 import pandas as pd
 
-from spec_bench.columns import apart_in, header
-from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.compare import Case, cases
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.difference import Difference
@@ -26,7 +24,9 @@ from spec_bench.report.claims.verdict import (
     odds_of_all,
     odds_of_most,
 )
-from spec_bench.report.rows import Group, said, together
+from spec_bench.report.data.rows import Group, said, together
+from spec_bench.report.papers.claim import Claim, Side
+from spec_bench.vocabulary.columns import apart_in, header
 
 Sides = tuple[Side, Side]
 

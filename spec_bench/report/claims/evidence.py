@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import COLUMNS
-from spec_bench.report.claim import Claim, Side
 from spec_bench.report.claims.contrast import Contrast, difference, picked
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, Odds, verdicts_of
-from spec_bench.report.rows import Group
+from spec_bench.report.data.rows import Group
+from spec_bench.report.papers.claim import Claim, Side
+from spec_bench.vocabulary.columns import COLUMNS
 
 _PICKED = "each tree picked on one half of the prompts and compared on the other"
 

@@ -7,10 +7,10 @@ from functools import cached_property
 from string import Formatter
 from typing import Any
 
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import RELATIVE
 from spec_bench.report.claims.evidence import Evidence, less_is_better
 from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds
+from spec_bench.report.papers.claim import Claim
 
 _COMPARED = ("{found}", ", mean of {many} comparisons fixed in advance", ", {best}", "; {picked}")
 

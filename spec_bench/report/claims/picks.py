@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.counts import value_of_sums
-from spec_bench.report.rows import Row
+from spec_bench.report.data.counts import value_of_sums
+from spec_bench.report.data.rows import Row
 
 FEWEST_PICKED = 8
 """Fewer prompts pick nothing: half of them would be fewer than four."""

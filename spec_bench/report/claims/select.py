@@ -9,12 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.report.claim import Claim, Range, Side
-from spec_bench.report.counts import Records, Rounds
-from spec_bench.report.heads import grid_of, heads_of
-from spec_bench.report.own_rows import of_recipes
-from spec_bench.report.paper import Axes
-from spec_bench.report.rows import (
+from spec_bench.report.data.counts import Records, Rounds
+from spec_bench.report.data.heads import grid_of, heads_of
+from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.rows import (
     Group,
     Row,
     cell_keys,
@@ -22,7 +20,9 @@ from spec_bench.report.rows import (
     score_column,
     tree_attention,
 )
-from spec_bench.spec import parse
+from spec_bench.report.papers.claim import Claim, Range, Side
+from spec_bench.report.papers.paper import Axes
+from spec_bench.vocabulary.spec import parse
 
 UNAUDITED = "unaudited"  # of another engine
 _PARTS = ("depth", "width", "nodes", "threshold")

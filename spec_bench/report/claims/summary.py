@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spec_bench.report.claims.verdict import VERDICTS, Check
-from spec_bench.report.paper import Paper
+from spec_bench.report.papers.paper import Paper
 
 NOT_MEASURED = "not measured"
 _SAID = {

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench import files
-from spec_bench.columns import columns_in
-from spec_bench.report.counts import Records
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Row, groups_of, read_rows, rows_of
+from spec_bench.report.data.seeds import SEEDS, pooled
 from spec_bench.report.page.gather import origins_of
-from spec_bench.report.rows import Row, groups_of, read_rows, rows_of
-from spec_bench.report.seeds import SEEDS, pooled
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import columns_in
 
 _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")

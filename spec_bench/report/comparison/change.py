@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from spec_bench.columns import Column, column, columns_in
 from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, Interval
 from spec_bench.metrics.many import p_value
 from spec_bench.report.comparison.cells import Cell, Match, Side
-from spec_bench.report.counts import Counts, Records, value_of_sums
+from spec_bench.report.data.counts import Counts, Records, value_of_sums
+from spec_bench.vocabulary.columns import Column, column, columns_in
 
 Array = NDArray[np.float64]
 Runs = Mapping[str, Counts]

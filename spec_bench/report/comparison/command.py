@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.arguments import Parser
-from spec_bench.files import write_text
 from spec_bench.report.comparison.build import ALPHA, MARGIN, compare
 from spec_bench.report.comparison.written import markdown, page
+from spec_bench.settings.arguments import Parser
+from spec_bench.system.files import write_text
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spec_bench.columns import Column
 from spec_bench.report.comparison.build import ORDER, Comparison, Judged
 from spec_bench.report.page.templating import render
 from spec_bench.report.tables.render import escape_markdown, markdown_table
+from spec_bench.vocabulary.columns import Column
 
 HEADS = ("cell", "number", "before", "after", "change", "95% interval", "p", "verdict")
 _LABELS = 2

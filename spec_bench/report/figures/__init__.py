@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from spec_bench.report.apart import slugs
+from spec_bench.report.data.apart import slugs
 from spec_bench.report.figures import heat_maps
 from spec_bench.report.figures.choose import (
     NothingMeasuredError,
@@ -28,7 +28,7 @@ from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import Sheet
 from spec_bench.report.figures.sources import SOURCES
 from spec_bench.report.figures.style import FORMATS, save, settings
-from spec_bench.report.paper import Figure, find_figure, load_paper, paper_names
+from spec_bench.report.papers.paper import Figure, find_figure, load_paper, paper_names
 
 DRAWERS: dict[str, Callable[[Figure, pd.DataFrame, Path, Sequence[str]], list[Path]]] = {
     "heat_maps": heat_maps.draw

@@ -7,14 +7,14 @@ from itertools import product
 
 import pandas as pd
 
-from spec_bench.columns import apart_in
-from spec_bench.report.apart import split
+from spec_bench.report.data.apart import split
+from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.rows import cell_keys, tree_attention
 from spec_bench.report.figures.derived import GROUP
 from spec_bench.report.figures.drawing import Drawing
-from spec_bench.report.own_rows import of_recipes
-from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Figure, load_paper
-from spec_bench.report.rows import cell_keys, tree_attention
+from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.papers.paper import Figure, load_paper
+from spec_bench.vocabulary.columns import apart_in
 
 
 class NothingMeasuredError(ValueError):

@@ -19,10 +19,10 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import ENDS, columns_in
-from spec_bench.names import task as task_title
-from spec_bench.report.rows import groups_of, score_column, tree_attention
-from spec_bench.spec import parse
+from spec_bench.report.data.rows import groups_of, score_column, tree_attention
+from spec_bench.vocabulary.columns import ENDS, columns_in
+from spec_bench.vocabulary.names import task as task_title
+from spec_bench.vocabulary.spec import parse
 
 GROUP, SCORE, SCORE_NAME = "cell.group", "cell.score", "cell.score_name"
 TREE_ATTENTION, BEAMS_AS_ROWS = "tree attention", "beams as rows"

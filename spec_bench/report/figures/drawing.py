@@ -17,8 +17,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from spec_bench.columns import COLUMNS
-from spec_bench.report.paper import Figure
+from spec_bench.report.papers.paper import Figure
+from spec_bench.vocabulary.columns import COLUMNS
 
 Names = tuple[str, ...]
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from spec_bench.report.figures.choose import nothing_measured
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, pyplot, save, settings
-from spec_bench.report.paper import Figure
+from spec_bench.report.papers.paper import Figure
 
 RULES = {
     "multi_round": "multi-round",

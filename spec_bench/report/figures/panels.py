@@ -11,15 +11,15 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.names import MARKERS
+from spec_bench.report.data.rows import prompts_of, reason_of
+from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures.drawing import Axis, Drawing, by_columns
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet
 from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs
 from spec_bench.report.figures.writing import write_texts
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import prompts_of, reason_of
-from spec_bench.report.statistics import error_bars
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.vocabulary.names import MARKERS
 
 _NARROW = 0.4  # width of a column of panels where nothing was measured
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from spec_bench.columns import COLUMNS
-from spec_bench.published import side_by_side
 from spec_bench.report.figures.derived import derive, with_columns
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.paper import load_paper
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.papers.paper import load_paper
+from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.vocabulary.published import side_by_side
 
 _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
 

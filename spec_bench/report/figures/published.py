@@ -15,7 +15,7 @@ from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.printed import printed_cells
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import Sheet
-from spec_bench.report.paper import Figure, load_paper
+from spec_bench.report.papers.paper import Figure, load_paper
 
 SETTING = "paper's numbers alone"
 """What tells these files from those of measured cells; in the heading, too."""

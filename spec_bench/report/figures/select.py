@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import ENDS
+from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
 from spec_bench.report.figures.derived import grouped
 from spec_bench.report.figures.drawing import Drawing, Layer, Panel
 from spec_bench.report.figures.sheet import PanelData, Series, Sheet, first_of
 from spec_bench.report.figures.style import looks_of, shapes_of
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.statistics import best_rows, correlation, front, relative_to
+from spec_bench.vocabulary.columns import ENDS
 
 _ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # printed and measured alike
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.columns import ENDS, apart_in
 from spec_bench.report.figures.derived import SCORE, SCORE_NAME
 from spec_bench.report.figures.drawing import Drawing, Layer, Panel
 from spec_bench.report.figures.style import Look
 from spec_bench.report.figures.texts import fill
+from spec_bench.vocabulary.columns import ENDS, apart_in
 
 _OF_A_LINE = ("draft",)  # and what tells runs apart: cells that differ are of two lines
 

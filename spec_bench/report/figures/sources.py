@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
+from spec_bench.report.data.heads import GUESSES, grid_of, heads_of, shown_heads
+from spec_bench.report.data.statistics import half_width
 from spec_bench.report.figures.choose import shown_cells
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.printed import with_axes
-from spec_bench.report.heads import GUESSES, grid_of, heads_of, shown_heads
-from spec_bench.report.pairs import written
-from spec_bench.report.paper import Figure
-from spec_bench.report.statistics import half_width
+from spec_bench.report.papers.pairs import written
+from spec_bench.report.papers.paper import Figure
 
 _SIDES = {"train": "training", "validation": "validation"}
 

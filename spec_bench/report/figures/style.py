@@ -13,8 +13,8 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench import names
 from spec_bench.report.figures.drawing import Layer
+from spec_bench.vocabulary import names
 
 FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns

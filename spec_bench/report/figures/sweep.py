@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.report.data.rows import Group
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.drawing import Drawing
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, save, settings
-from spec_bench.report.rows import Group
 
 _PANELS = (
     {"y": "block_efficiency", "title": "block efficiency (tokens per target call)"},

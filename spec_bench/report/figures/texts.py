@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.names import MARKS, title
+from spec_bench.vocabulary.names import MARKS, title
 
 
 def fill(

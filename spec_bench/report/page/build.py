@@ -8,20 +8,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from spec_bench import names
 from spec_bench.report.claims import Check
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import VERDICTS
-from spec_bench.report.counts import Records
-from spec_bench.report.differences import differences
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.differences import differences
+from spec_bench.report.data.rows import Group, archived, of_past_engine, read_from, rows_of
+from spec_bench.report.data.seeds import said_seeds
 from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import Group, archived, of_past_engine, read_from, rows_of
-from spec_bench.report.seeds import said_seeds
 from spec_bench.report.tables.render import html_fragment
+from spec_bench.vocabulary import names
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
 _OTHER_VERDICT = "none"

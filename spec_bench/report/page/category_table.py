@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from spec_bench import names
 from spec_bench.metrics.interval import Interval
-from spec_bench.report.categories import (
+from spec_bench.report.data.categories import (
     TABLES,
     CellByCategory,
     Kind,
@@ -14,10 +13,11 @@ from spec_bench.report.categories import (
     kinds_of,
     overall_columns,
 )
-from spec_bench.report.counts import Records
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Group
 from spec_bench.report.page.results_table import Cell, Line, ResultsTable
 from spec_bench.report.page.tree_title import tree_titles
-from spec_bench.report.rows import Group
+from spec_bench.vocabulary import names
 
 
 def category_tables(group: Group, records: Records) -> Iterator[tuple[str, ResultsTable]]:

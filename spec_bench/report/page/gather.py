@@ -13,17 +13,17 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench import files
 from spec_bench.report.claims import Check, check_claims, check_generally
+from spec_bench.report.data.records import origin_of
+from spec_bench.report.data.rows import Group, groups_of, read_rows
 from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
-from spec_bench.report.paper import Item, Paper, load_paper, recipes_by_name
-from spec_bench.report.records import origin_of
-from spec_bench.report.rows import Group, groups_of, read_rows
+from spec_bench.report.papers.paper import Item, Paper, load_paper, recipes_by_name
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
+from spec_bench.system import files
 
 _ORIGINS = 400  # cells of one experiment share a few machines; reading all tells no more
 

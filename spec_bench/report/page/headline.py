@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench import names
-from spec_bench.columns import ENDS, column
 from spec_bench.metrics.many import at_once
+from spec_bench.report.data.rows import Group, prompts_of
 from spec_bench.report.page.tree_title import tree_titles
-from spec_bench.report.rows import Group, prompts_of
+from spec_bench.vocabulary import names
+from spec_bench.vocabulary.columns import ENDS, column
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 _MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"

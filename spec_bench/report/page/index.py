@@ -12,12 +12,13 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image
 
-from spec_bench import files, names
+from spec_bench.report.data.rows import read_rows
 from spec_bench.report.page.build import measured_on
 from spec_bench.report.page.gather import origins_of
 from spec_bench.report.page.templating import render
-from spec_bench.report.paper import load_paper, paper_names, recipes_by_name
-from spec_bench.report.rows import read_rows
+from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
+from spec_bench.system import files
+from spec_bench.vocabulary import names
 
 _WIDTH = 480  # of a thumbnail, in pixels
 _SHOWN = 1  # thumbnails of an experiment; its other figures are links alone

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from spec_bench.report.paper import Figure, Item, Paper
-from spec_bench.report.rows import Group, prompts_of
+from spec_bench.report.data.rows import Group, prompts_of
+from spec_bench.report.papers.paper import Figure, Item, Paper
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import wanted_of
 

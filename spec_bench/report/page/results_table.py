@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench import columns, names
-from spec_bench.columns import Column
+from spec_bench.report.data.rows import Group, Row, failure_of, rows_of, stall_of
 from spec_bench.report.page.tree_title import tree_titles
-from spec_bench.report.rows import Group, Row, failure_of, rows_of, stall_of
+from spec_bench.vocabulary import columns, names
+from spec_bench.vocabulary.columns import Column
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spec_bench.report.apart import slugs
-from spec_bench.report.paper import Item, Table
+from spec_bench.report.data.apart import slugs
+from spec_bench.report.papers.paper import Item, Table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.grid import Grid, Wanted
 from spec_bench.report.tables.measured import Measured

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from spec_bench import names
+from spec_bench.vocabulary import names
 
 _DOT = re.compile(r'class="dot ([\w-]+)"')
 

@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from spec_bench.report.counts import Records
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import prompts_of, read_from, read_rows
+from spec_bench.report.data.seeds import pooled
 from spec_bench.report.page.build import measured_on
 from spec_bench.report.page.gather import origins_of
 from spec_bench.report.page.templating import render
-from spec_bench.report.rows import prompts_of, read_from, read_rows
-from spec_bench.report.seeds import pooled
 from spec_bench.report.sweep.choose import DETAILED, SHOWN, Part, parts_of
 from spec_bench.report.sweep.figures import FIGURES, drawn
 from spec_bench.report.sweep.traces import Figure

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from spec_bench import names
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once
-from spec_bench.report.categories import CellByCategory, by_category, kinds_of
-from spec_bench.report.counts import Records
+from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Group, Row, groups_of, prompts_of, rows_of
 from spec_bench.report.page.headline import headline, title_of
-from spec_bench.report.rows import Group, Row, groups_of, prompts_of, rows_of
+from spec_bench.vocabulary import names
 
 SHOWN, DETAILED = 6, 120
 _BY = ("speedup", "block_efficiency")

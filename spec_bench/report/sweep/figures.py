@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spec_bench.report.counts import Records
+from spec_bench.report.data.counts import Records
 from spec_bench.report.sweep import traces
 from spec_bench.report.sweep.choose import Part
 from spec_bench.report.sweep.roofline import no_roofline, roofline

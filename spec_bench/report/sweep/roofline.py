@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spec_bench import names
-from spec_bench.report.counts import Records
-from spec_bench.report.rows import SERVER, Row, rows_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import SERVER, Row, rows_of
 from spec_bench.report.sweep.choose import Part, numbers
 from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short
+from spec_bench.vocabulary import names
 
 
 def roofline(part: Part, records: Records) -> Figure | None:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from spec_bench import names
-from spec_bench.columns import column, of_kind, scores_in
-from spec_bench.report.counts import Records
-from spec_bench.report.records import repeats_of
-from spec_bench.report.rows import Row, rows_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.records import repeats_of
+from spec_bench.report.data.rows import Row, rows_of
 from spec_bench.report.sweep.choose import Part, decoder_of, numbers
+from spec_bench.vocabulary import names
+from spec_bench.vocabulary.columns import column, of_kind, scores_in
 
 Figure = dict[str, Any]
 _SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"} | {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.paper import Item, Table, load_paper
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.papers.paper import Item, Table, load_paper
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.fill import fill, missing_of
 from spec_bench.report.tables.grid import Grid

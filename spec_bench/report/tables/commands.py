@@ -9,11 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from spec_bench.files import ON_GPU, package_folder, training_command, training_of
-from spec_bench.report.pairs import is_embedded, pair_configs
-from spec_bench.report.paper import read_recipe, recipe_cells
+from spec_bench.report.papers.pairs import is_embedded, pair_configs
+from spec_bench.report.papers.paper import read_recipe, recipe_cells
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
+from spec_bench.system.files import ON_GPU, package_folder, training_command, training_of
 
 _TEMPERATURE = "generation.temperature"
 _NO_GPU = ("cpu", "server")

@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.counts import Records
-from spec_bench.report.pairs import drafter_size
-from spec_bench.report.paper import Column
-from spec_bench.report.rows import Row, failure_of, reason_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import Row, failure_of, reason_of
+from spec_bench.report.papers.pairs import drafter_size
+from spec_bench.report.papers.paper import Column
 from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted, falls, tree_text
 from spec_bench.report.tables.measured import Measured
 

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spec_bench.columns import columns_in
-from spec_bench.report.items import Column, Pick
-from spec_bench.spec import parse
+from spec_bench.report.papers.items import Column, Pick
+from spec_bench.vocabulary.columns import columns_in
+from spec_bench.vocabulary.spec import parse
 
 
 @dataclass(frozen=True)

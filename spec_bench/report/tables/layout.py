@@ -11,10 +11,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spec_bench import columns, names
-from spec_bench.published import FILE, KEYS, Row, printed_tree
-from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Column, Table, find_table, load_paper, recipe_cells
+from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.papers.paper import Column, Table, find_table, load_paper, recipe_cells
 from spec_bench.report.tables.grid import (
     Cell,
     Grid,
@@ -25,6 +23,8 @@ from spec_bench.report.tables.grid import (
     tree_text,
 )
 from spec_bench.report.tables.table_lines import TableLine, table_lines, values_of
+from spec_bench.vocabulary import columns, names
+from spec_bench.vocabulary.published import FILE, KEYS, Row, printed_tree
 
 UNNAMED = "paper's"  # a target that the table does not name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from spec_bench.report.paper import Figure, Item, Paper
+from spec_bench.report.papers.paper import Figure, Item, Paper
 from spec_bench.report.tables.commands import commands_for
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.layout import printed_grid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spec_bench import columns, names
-from spec_bench.published import Row as Number
+from spec_bench.vocabulary import columns, names
+from spec_bench.vocabulary.published import Row as Number
 
 
 def lost_notes(numbers: Iterable[Number]) -> list[str]:

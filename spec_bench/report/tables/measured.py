@@ -13,15 +13,15 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench import files
-from spec_bench.report.apart import split
-from spec_bench.report.counts import Records
-from spec_bench.report.own_rows import of_recipes
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.rows import Row, load_rows, rows_of
-from spec_bench.report.seeds import pooled
+from spec_bench.report.data.apart import split
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.rows import Row, load_rows, rows_of
+from spec_bench.report.data.seeds import pooled
+from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.report.tables.grid import Wanted
-from spec_bench.spec import parse
+from spec_bench.system import files
+from spec_bench.vocabulary.spec import parse
 
 _TOLD = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pandas as pd
 
-from spec_bench import names
-from spec_bench.names import MEANINGS
-from spec_bench.report.differences import differences
-from spec_bench.report.pairs import pair_configs
-from spec_bench.report.paper import Paper, Table
-from spec_bench.report.rows import Row
-from spec_bench.report.seeds import POOLED, SEEDS
+from spec_bench.report.data.differences import differences
+from spec_bench.report.data.rows import Row
+from spec_bench.report.data.seeds import POOLED, SEEDS
+from spec_bench.report.papers.pairs import pair_configs
+from spec_bench.report.papers.paper import Paper, Table
 from spec_bench.report.tables.grid import Grid, tree_text
 from spec_bench.report.tables.measured import Measured
-from spec_bench.spec import parse
+from spec_bench.vocabulary import names
+from spec_bench.vocabulary.names import MEANINGS
+from spec_bench.vocabulary.spec import parse
 
 BEST = (
     "Bold: the paper's best of each block and column; ours only where its interval lies above all "

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from spec_bench.report.pairs import pair_of
-from spec_bench.report.paper import Figure, Item, Paper, find_table, recipe_cells
+from spec_bench.report.papers.pairs import pair_of
+from spec_bench.report.papers.paper import Figure, Item, Paper, find_table, recipe_cells
 from spec_bench.report.tables.fill import missing_of
 from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.layout import printed_grid

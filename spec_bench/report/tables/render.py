@@ -16,9 +16,9 @@ from typing import Any
 
 import jinja2
 
-from spec_bench.files import escaped
 from spec_bench.report.tables.grid import Cell, Grid
 from spec_bench.report.tables.sheet import LOST, Head, Sheet, SheetLine, Text, sheet_of
+from spec_bench.system.files import escaped
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from spec_bench.names import MARKS
-from spec_bench.report.paper import Column
+from spec_bench.report.papers.paper import Column
 from spec_bench.report.tables.grid import Cell, Grid, Line
+from spec_bench.vocabulary.names import MARKS
 
 LOST = "lost"
 

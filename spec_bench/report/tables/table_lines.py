@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from spec_bench.published import Row
-from spec_bench.report.paper import Lines, Table
+from spec_bench.report.papers.paper import Lines, Table
+from spec_bench.vocabulary.published import Row
 
 _OF_PAIR = ("target", "draft", "task")
 _OWN = Lines()

@@ -11,9 +11,9 @@ from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.fields import Count
-from spec_bench.spec import Spec
+from spec_bench.settings.fields import Count
 from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_bounds
+from spec_bench.vocabulary.spec import Spec
 
 
 @policy("comb")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spec_bench.metrics import Sums, metric
-from spec_bench.records import Generation
+from spec_bench.records.types import Generation
 
 
 @metric(

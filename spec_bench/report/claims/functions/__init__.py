@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spec_bench.registry import Registry
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.papers.claim import Claim
+from spec_bench.settings.registry import Registry
 
 Function = Callable[[Claim, Scope], Iterator[Check]]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spec_bench.report.categories import kinds_of
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.functions.scores import fastest_of
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
+from spec_bench.report.data.categories import kinds_of
+from spec_bench.report.papers.claim import Claim
 
 
 @claim_function("fastest_by_category")

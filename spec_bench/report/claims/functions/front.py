@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import RELATIVE, Contrast, Table, counts_of, of_table
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.evidence import less_is_better
@@ -21,7 +20,8 @@ from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.picks import FEWEST_PICKED, composed, values_of
 from spec_bench.report.claims.select import Scope, scores_of
 from spec_bench.report.claims.verdict import NOT_DECIDED, Check, Odds, odds_of_all
-from spec_bench.report.rows import Group, Row
+from spec_bench.report.data.rows import Group, Row
+from spec_bench.report.papers.claim import Claim
 
 # "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
 _FACTOR = 1.5

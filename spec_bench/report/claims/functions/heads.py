@@ -18,13 +18,13 @@ from scipy.special import ndtr
 from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.metrics.many import p_above, p_below
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, Odds
-from spec_bench.report.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of
-from spec_bench.report.pairs import written
-from spec_bench.report.statistics import correlation
+from spec_bench.report.data.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_heads, heads_of
+from spec_bench.report.data.statistics import correlation
+from spec_bench.report.papers.claim import Claim
+from spec_bench.report.papers.pairs import written
 
 _MEDUSA, _REDRAFTER, _ = KINDS
 _SAME = ("blocks", "learning_rate", "steps")

@@ -7,16 +7,16 @@ from functools import partial
 
 import pandas as pd
 
-from spec_bench.columns import ENDS, columns_in
 from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
-from spec_bench.report.claim import Claim
 from spec_bench.report.claims.contrast import Contrast, counts_of, difference
 from spec_bench.report.claims.difference import Difference
 from spec_bench.report.claims.functions import claim_function
 from spec_bench.report.claims.select import Scope, name_of, of_our_engine
 from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, Odds
-from spec_bench.report.counts import Records, value_of_sums
-from spec_bench.report.rows import Group, Row, prompts_of, rows_of, score_column
+from spec_bench.report.data.counts import Records, value_of_sums
+from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
+from spec_bench.report.papers.claim import Claim
+from spec_bench.vocabulary.columns import ENDS, columns_in
 
 SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""

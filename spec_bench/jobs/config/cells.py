@@ -1,0 +1,242 @@
+"""From what the user wrote to the list of decoders of a job, the baseline first.
+
+Knows decoder configs as dictionaries and their files; nothing about models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.settings.fields import MOST_NODES, shown
+from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
+from spec_bench.vocabulary.names import combined
+
+Count = Annotated[Whole, Ge(1)]
+Counts = Annotated[tuple[Count, ...], MinLen(1), Says("a list of whole numbers >= 1")]
+
+
+@settings
+class Grid:
+    """``{grid: {...}}`` in a list of cells; see ``configurations``."""
+
+    decoder: Text
+    factors: Counts
+    most: Count
+    depths: Counts
+    order: Literal["any", "non_increasing"]
+
+
+def configurations(
+    factors: Sequence[int], most: int, depths: Sequence[int], order: str
+) -> list[tuple[int, ...]]:
+    """All trees of the grid, shallow ones first.
+
+    Args:
+        factors: children a level may have.
+        most: the largest number of leaf paths.
+        depths: numbers of levels.
+        order: ``any``, or ``non_increasing``: no level branches more than the one above, MCSD's
+            monotone rule (arXiv 2401.06706, section 4), which prunes the grid.
+    """
+    return [
+        widths
+        for depth in depths
+        for widths in product(sorted(set(factors)), repeat=depth)
+        if prod(widths) <= most and (order == "any" or all(a >= b for a, b in pairwise(widths)))
+    ]
+
+
+def expand_grid(item: Any) -> list[Any]:
+    """``{grid: {...}}`` as its cells; any other cell as it is.
+
+    Raises:
+        ValueError: an unknown or missing key, or a value that cannot be right, naming it.
+    """
+    if not isinstance(item, Mapping) or "grid" not in item:
+        return [item]
+    if len(item) > 1:
+        raise ValueError(f"a grid of cells stands alone, got {', '.join(map(str, item))}")
+    grid = check(Grid, item["grid"], "grid")
+    if max(grid.depths) > MOST_NODES:
+        raise ValueError(f"grid.depths must be at most {MOST_NODES}, got {max(grid.depths)}")
+    count = sum(len(set(grid.factors)) ** min(depth, _DEEP) for depth in grid.depths)
+    if count > _MOST_TREES:
+        raise ValueError(f"grid has {shown(count)} trees to look at, at most {_MOST_TREES} can be")
+    trees = configurations(grid.factors, grid.most, grid.depths, grid.order)
+    return [f"{grid.decoder}:{'-'.join(map(str, widths))}" for widths in trees]
+
+
+BASELINE = "ar"
+_MOST_TREES = 1_000_000
+_DEEP = 64  # two factors make more trees of this depth than can ever be run
+
+
+@settings
+class AskedCell:
+    """A cell as a mapping: a decoder, its tree in shorthand, and overrides of its parts."""
+
+    decoder: Text
+    spec: Annotated[Whole | Text | None, Says("a tree in shorthand such as 3, 4x3, 2-2-1")] = None
+    drafter: Annotated[
+        dict[str, Any] | Text | None, Says("a drafter's settings, or the name of another drafter")
+    ] = None
+    tree: dict[str, Any] | None = None
+    verifier: Annotated[
+        dict[str, Any] | Text | None, Says("a verifier's settings, or the name of another rule")
+    ] = None
+    tree_attention: Flag | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One decoder of a job.
+
+    Attributes:
+        decoder: its resolved config.
+        spec: the papers' shorthand of its tree.
+        drafts: how many of the pair's drafts it uses; 0 for the baseline.
+        heads: which kind of the pair's draft heads it uses, if any.
+        library: whose code decodes; "": ours.
+        revision: of its tree policy.
+    """
+
+    decoder: Mapping[str, Any]
+    spec: str
+    drafts: int
+    heads: str | None = None
+    library: str = ""
+    revision: int = 0
+
+    @property
+    def name(self) -> str:
+        """The decoder's name."""
+        return str(self.decoder["name"])
+
+    @property
+    def title(self) -> str:
+        """Name and spec, for people."""
+        return f"{self.name} {self.spec}"
+
+
+DecoderLoader = Callable[[str], dict[str, Any]]
+
+
+def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
+    """Reads ``decoder/NAME.yaml`` from the first config folder that has it.
+
+    Raises:
+        ValueError: no folder has it; the message lists the known ones.
+    """
+    for folder in folders:
+        path = folder / "decoder" / f"{name}.yaml"
+        if path.is_file():
+            decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if not isinstance(decoder, dict):
+                raise ValueError(f"decoder config {path} is no mapping")
+            return decoder
+    known = sorted({file.stem for folder in folders for file in folder.glob("decoder/*.yaml")})
+    raise ValueError(f"unknown decoder {name!r}; known: {', '.join(known)}")
+
+
+def build_cells(
+    chosen: Mapping[str, Any],
+    spec: Any,
+    wanted: Sequence[Any],
+    load: DecoderLoader,
+    sampling: SamplingSettings,
+) -> tuple[Cell, ...]:
+    """The cells of a job: the baseline, then those asked for, each once.
+
+    Args:
+        chosen: the composed ``decoder`` config, used if ``wanted`` is empty.
+        spec: its shorthand or None.
+        wanted: list of strings ``decoder:spec``, mappings, or grids of trees (``Grid``).
+        load: gives a decoder's config by name.
+        sampling: the job's; some rules do not fit some of them.
+
+    Raises:
+        ValueError: a decoder, spec or combination that does not exist, naming it.
+    """
+    listed = [cell for item in wanted for cell in expand_grid(item)]
+    asked = [_parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
+    cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
+    unique: dict[str, Cell] = {}
+    for cell in cells:
+        unique.setdefault(repr(_ordered(cell.decoder)), cell)
+    return tuple(unique.values())
+
+
+def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
+    """One cell, as written in a list of cells.
+
+    Args:
+        item: ``decoder:spec``, or a mapping.
+        load: gives a decoder's config by name.
+        sampling: some rules do not fit some of them.
+
+    Raises:
+        ValueError: a decoder, spec or combination that does not exist, naming it.
+    """
+    return _make_cell(*_parse_cell(item, load), sampling)
+
+
+def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
+    """A cell from a decoder's config, the shorthand applied and the whole checked.
+
+    A drafter or verifier given by name replaces the decoder's, with settings of its own, and the
+    decoder is named after all of them.
+    """
+    # What a decoder may contain is known only where decoders are, which needs torch.
+    from spec_bench.decode.blocks import resolve_spec
+    from spec_bench.decode.config import read_decoder
+
+    drafter, rule = decoder.get("drafter"), decoder.get("verifier")
+    if isinstance(drafter, str) or isinstance(rule, str):
+        decoder = {**decoder, "name": combined(str(decoder.get("name")), drafter, rule)}
+    if isinstance(drafter, str):
+        decoder["drafter"] = {"kind": drafter}
+    if isinstance(rule, str):
+        decoder["verifier"] = {"rule": rule}
+    decoder = resolve_spec(decoder, None if spec is None else str(spec))
+    config = read_decoder(decoder, sampling)
+    revision = config.tree.revision
+    return Cell(decoder, config.spec, config.drafts, config.heads, config.library, revision)
+
+
+def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
+    """``decoder:spec``, ``decoder``, or a mapping with overrides of the decoder's parts."""
+    if isinstance(item, str):
+        name, _, spec = item.partition(":")
+        return load(name.strip()), spec.strip() or None
+    if len(item) == 1 and "decoder" not in item:
+        # YAML reads `sd: 3` as a mapping of one entry.
+        ((name, spec),) = item.items()
+        return load(str(name)), spec
+    if "decoder" not in item:
+        raise ValueError(f"a cell is decoder:spec or a mapping with a decoder, got {item!r}")
+    asked = check(AskedCell, item, "cells")
+    decoder = load(asked.decoder)
+    for part in ("drafter", "tree", "verifier"):
+        changes = getattr(asked, part)
+        if isinstance(changes, str):
+            decoder[part] = changes
+        elif changes:
+            decoder[part] = {**decoder.get(part, {}), **changes}
+    if asked.tree_attention is not None:
+        decoder["tree_attention"] = asked.tree_attention
+    return decoder, asked.spec
+
+
+def _ordered(value: Any) -> Any:
+    """A value whose repr does not depend on the order of mapping keys."""
+    if isinstance(value, Mapping):
+        return sorted((key, _ordered(entry)) for key, entry in value.items())
+    return value

@@ -1,0 +1,220 @@
+"""Hydra around our configs: where it finds them, and its errors in one line of our words.
+
+``rsd=exp1`` is ``experiments/rsd/exp1.yaml``. Another package registers an entry point,
+
+    [project.entry-points."spec_bench.configs"]
+    mine = "my_package"
+
+and lays its folder out like ours: ``my_package/conf/decoder/coin.yaml`` is then ``decoder=coin``
+(and ``cells=[coin:4x3]``), ``conf/task`` and ``conf/pair`` likewise, and
+``my_package/experiments/mypaper/exp1.yaml`` is ``mypaper=exp1``. If two files have the same name,
+ours is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from traceback import walk_tb
+from typing import Any
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.errors import OverrideParseException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.jobs.config.budgets import with_quoted_numbers
+from spec_bench.jobs.config.model_files import EMBEDDED
+from spec_bench.settings.configs import conf_dirs, experiments_dir, experiments_dirs
+from spec_bench.settings.validation import did_you_mean
+from spec_bench.vocabulary.published import FILE, printed_tree, read_published, spellings
+
+_SINGLE = ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment")
+# Libraries that log requests and uploads; only their warnings matter to us.
+CHATTY = ("absl", "httpx", "httpx2", "huggingface_hub", "wandb")
+
+
+class MoreConfigs(SearchPathPlugin):
+    """Makes each paper's folder below ``experiments`` a config group, and adds others' groups."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in (*experiments_dirs(), *conf_dirs()[1:]):
+            search_path.append(folder.parent.name, f"file://{folder}")
+
+
+def recipe_arguments(arguments: Sequence[str]) -> list[str]:
+    """The command line as Hydra understands it.
+
+    Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
+    quoted.
+
+    Raises:
+        ValueError: an unknown budget or length, or several choices of a group that takes one.
+    """
+    _check_single(arguments)
+    papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
+    named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
+    return with_quoted_numbers(named)
+
+
+def _check_single(arguments: Sequence[str]) -> None:
+    """Refuses a list where a group takes one choice: Hydra would lay them over each other.
+
+    Raises:
+        ValueError: naming the group and the value.
+    """
+    for group, _, value in (each.lstrip("+").partition("=") for each in arguments):
+        if group in _SINGLE and value.startswith("["):
+            inside = value.strip("[]")
+            hint = f"cells=[{inside}] for one job, " if group == "decoder" else ""
+            raise ValueError(f"{group} takes one choice, got {value}: {hint}-m {group}={inside}")
+
+
+def shown_resolved(arguments: Sequence[str]) -> list[str]:
+    """The command line with which ``--cfg job`` shows a job, of a sweep the first one, resolved.
+
+    Hydra would refuse ``-m`` beside it, and several values without ``-m``.
+    """
+    asked = " ".join(arguments).replace("=", " ")
+    if not any(f"{flag} job" in asked for flag in ("--cfg", "-c")):
+        return list(arguments)
+    shown = [_first_choice(each) for each in arguments if each not in ("-m", "--multirun")]
+    return [*shown, *(["--resolve"] if "--resolve" not in arguments else [])]
+
+
+def _first_choice(argument: str) -> str:
+    """A setting with the first of its values; any other argument as it is."""
+    if argument.startswith("-") or "=" not in argument:
+        return argument
+    try:
+        (override,) = OverridesParser.create().parse_overrides([argument])
+    except OverrideParseException:
+        return argument  # Hydra reads it again and says what is wrong
+    if not override.is_sweep_override():
+        return argument
+    return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+
+
+def register() -> None:
+    """Tells Hydra; doing it twice changes nothing."""
+    Plugins.instance().register(MoreConfigs)
+
+
+def data_of(target: object) -> str:
+    """Where a pair's prompts come from unless told, ``${data_of:${pair.target}}`` in a task.
+
+    The small models shipped here use the small samples shipped here, and so do random weights; any
+    other pair, published or a user's own, uses the public data set. A target that is not text is
+    refused where the pair is checked.
+    """
+    return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
+
+
+def questions_of(target: object, path: str | None) -> str:
+    """Where the questions come from for a task whose file users fetch themselves.
+
+    ``${questions_of:${pair.target},${.path}}``: a named file is read. Without one the shipped
+    models, and random weights, use the shipped sample of the same format; any other pair has none,
+    and says so.
+    """
+    return "local" if path is not None or data_of(target) != "embedded" else "embedded"
+
+
+def file_of(target: object, path: str) -> str | None:
+    """The file that a recipe reads, ``${file_of:${pair.target},question.jsonl}``.
+
+    None for pairs that use the sample.
+    """
+    return None if data_of(target) == "embedded" else path
+
+
+def tree_of(
+    paper: str, decoder: str, task: str, temperature: float | None, pair: Any, otherwise: str
+) -> str:
+    """The tree that a paper's tables have for a pair at a task and temperature, else another.
+
+    In a recipe: ``${tree_of:mcsd,mcsd_wor,${task.name},1.0,${pair.paper},'4-2-1'}``.
+
+    Args:
+        paper: its folder below ``experiments``.
+        decoder: whose tree.
+        task: name of the task.
+        temperature: of the sampling; null: 1.
+        pair: what the papers call it, ``paper:`` of its config.
+        otherwise: the tree of any pair that the paper lacks there.
+    """
+    names = OmegaConf.to_container(pair) if OmegaConf.is_config(pair) else pair
+    numbers = read_published(experiments_dir() / paper / FILE)
+    warm = 1.0 if temperature is None else float(temperature)
+    return printed_tree(numbers, spellings(names), task, warm, decoder) or otherwise
+
+
+# Not in ``register``: a launcher's worker resolves configs too, and imports this module alone.
+OmegaConf.register_new_resolver("data_of", data_of, replace=True)
+OmegaConf.register_new_resolver("file_of", file_of, replace=True)
+OmegaConf.register_new_resolver("questions_of", questions_of, replace=True)
+OmegaConf.register_new_resolver("tree_of", tree_of, replace=True)
+
+
+_NO_CHOICE = re.compile(
+    r"Could not find '([^']+)/([^'/]*)'\s+Available options in '.*?':(.*)", re.S
+)
+_NO_GROUP = re.compile(r"Could not override '(.*?)'\.\s+No match in the defaults list")
+_NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|See https\S+", re.S)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message in one line that names the key, the value and the choices.
+
+    Args:
+        error: Hydra's, OmegaConf's, or one of ours, whose message is one line already.
+    """
+    text = str(error)
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}: a setting is KEY=VALUE, its value as YAML has it"
+    if found := _NO_CHOICE.search(text):
+        group, choice, known = found[1], found[2], found[3].split("Config search path")[0].split()
+        near = did_you_mean(choice, known, f"{group}=")
+        return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
+    if found := _NO_GROUP.match(text):
+        return f"there is no config group {found[1]!r} to choose from; --help lists those there are"
+    for cause in _causes(error):
+        if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+            return _of_key(cause)
+    return _plain(text)
+
+
+def comes_from_hydra(error: BaseException) -> bool:
+    """Whether an error arose in Hydra or OmegaConf, so no config can be made."""
+    last = deque(walk_tb(error.__traceback__), maxlen=1)
+    module = last[0][0].f_globals.get("__name__", "") if last else ""
+    return module.partition(".")[0] in {"hydra", "omegaconf", "antlr4"}
+
+
+def _of_key(error: OmegaConfBaseException) -> str:
+    """OmegaConf's errors know where they happened."""
+    key, word = str(error.full_key), str(error.key)
+    if "not in struct" not in str(error):
+        return f"{key}: {_plain(str(error))}"
+    parent = error.parent_node
+    known = sorted(str(each) for each in parent) if isinstance(parent, Mapping) else []
+    known = [each for each in known if each != "hydra"]
+    prefix = key.removesuffix(word)
+    near = did_you_mean(word, known, prefix) or ";"
+    return f"unknown setting {key}{near} {prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _plain(text: str) -> str:
+    """A message without its unhelpful lines."""
+    return " ".join(_NOISE.sub(" ", text).split())

@@ -1,0 +1,71 @@
+"""The config group ``engine``: where and how models run; knows nothing about which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from spec_bench.engine.model_spec import AUTO, DEVICE, sees_cuda
+from spec_bench.jobs.config.model_files import EMBEDDED
+from spec_bench.settings.validation import Flag, Ge, Gt, Le, Pattern, Real, Says, Whole, settings
+
+MOST_THREADS = 1024  # a system without room for more ends the process without a word
+
+
+@settings
+class EngineSettings:
+    """The config group ``engine``; meanings stand in ``conf/engine/default.yaml``."""
+
+    device: Annotated[
+        str, Says("auto, cpu, cuda or cuda:0, or alike"), Pattern(f"({AUTO}|{DEVICE})")
+    ]
+    dtype: Literal["float32", "float64", "bfloat16", "float16"]
+    batch_size: Annotated[Whole, Ge(1)] = 1
+    batching: Literal["static", "continuous"] = "static"
+    compile: Literal["none", "static", "dynamo", "inductor"] = "none"
+    threads: Annotated[Whole, Ge(1), Le(MOST_THREADS)] | None = None
+    gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
+    tensor_parallel: Flag = False
+    kind: Literal["here", "server"] = "here"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server decodes."""
+        return self.kind == "server"
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether jobs need GPUs."""
+        return self.device.startswith("cuda")
+
+
+def placed(engine: EngineSettings, target: str) -> EngineSettings:
+    """The engine's settings with the device that ``auto`` comes to.
+
+    The small models that ship are at home on a CPU. Any other target takes the GPU where torch sees
+    one.
+
+    Args:
+        engine: as asked for.
+        target: as the pair names it.
+    """
+    if engine.device != AUTO:
+        return engine
+    small = target.startswith(EMBEDDED)
+    return replace(engine, device="cpu" if small or not sees_cuda() else "cuda")
+
+
+def check_there(device: str) -> None:
+    """Refuses an accelerator that torch does not see; CUDA is asked for with each model.
+
+    Raises:
+        ValueError: naming the device.
+    """
+    kind = device.partition(":")[0]
+    if kind in ("cpu", "cuda"):
+        return
+    import torch
+
+    there = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
+    if not there.is_available():
+        raise ValueError(f"engine.device {device!r} was asked for but torch sees no such device")

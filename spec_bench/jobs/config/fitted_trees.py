@@ -1,0 +1,168 @@
+"""The trees of ``fitted_list`` that were fitted to a pair, and the cells that take them.
+
+A fit is a file that says what the target accepted of the draft's first, second, ... child, on which
+models, task and sampling; a tree of any number of nodes follows from it. ``recommend.fit_tree`` writes
+them to ``results/trees``; those of the embedded pair ship with it. A fit is for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import yaml
+
+import spec_bench
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.jobs.config.cells import Cell
+from spec_bench.jobs.config.pair import Pair
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.validation import Text, check, settings
+from spec_bench.system import files
+
+FOLDER = "trees"
+POLICY = "fitted_list"
+_OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
+
+
+@settings
+class Fit:
+    """A file of ``results/trees``.
+
+    Attributes:
+        pair: its label, for people.
+        target: as the pair names it.
+        draft: likewise.
+        revisions: of both, the target's first; "" where unknown.
+        task: name of the task.
+        temperature: of the sampling, as are the next three.
+        top_k: most probable tokens kept.
+        top_p: probability mass kept.
+        draft_temperature: the draft's own; null: the target's.
+        prompts: decoded.
+        iterations: target calls that were counted.
+        accepted: share of them whose accepted child had rank 0, 1, ...
+    """
+
+    pair: Text
+    target: Text
+    draft: Text
+    revisions: tuple[str, str]
+    task: Text
+    temperature: float
+    top_k: int
+    top_p: float
+    draft_temperature: float | None
+    prompts: int
+    iterations: int
+    accepted: tuple[float, ...]
+
+    def write(self, folder: Path) -> Path:
+        """Writes it, in place of one of the same models, task and sampling; where to."""
+        told = [self.target, self.draft, self.top_k, self.top_p, self.draft_temperature]
+        name = f"{self.pair}-{self.task}-t{self.temperature:g}-{files.digest(told, 6)}.yaml"
+        path = folder / name.replace("/", "_")
+        files.write_text(path, yaml.safe_dump(_plain(asdict(self)), sort_keys=False, width=100))
+        return path
+
+
+@dataclass(frozen=True)
+class FittedTrees:
+    """The fits there are, as one job may use them.
+
+    Attributes:
+        pair: the job's.
+        task: the task's name; None: of no task, any fits.
+        sampling: the job's.
+        results: the results folder.
+        told: what else the command that fits must be told.
+    """
+
+    pair: Pair
+    task: str | None
+    sampling: SamplingSettings
+    results: Path = Path("results")
+    told: tuple[str, ...] = ()
+
+    def filled(self, cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+        """The cells, their trees filled in, and why each of the others is left out."""
+        fit, why = [], []
+        for cell in cells:
+            try:
+                fit.append(self.given(cell))
+            except ValueError as error:
+                why.append(str(error))
+        return tuple(fit), tuple(why)
+
+    def given(self, cell: Cell) -> Cell:
+        """The cell, its tree filled in if it takes one that is fitted.
+
+        Raises:
+            ValueError: none was fitted to the pair; naming the command that does.
+        """
+        tree = cell.decoder["tree"]
+        if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
+            return cell
+        found = next((fit for fit in self._known if self._is_ours(fit)), None)
+        if found is None:
+            raise ValueError(f"{cell.title}: {self._why()}")
+        from spec_bench.tree.best_list import best_list
+
+        nodes = [list(node) for node in best_list(found.accepted, int(tree["total"]))]
+        return replace(cell, decoder={**cell.decoder, "tree": {**tree, "nodes": nodes}})
+
+    @cached_property
+    def _known(self) -> list[Fit]:
+        """All fits, a user's before ours."""
+        folders = dict.fromkeys((self.results / FOLDER, Path("results", FOLDER), _OURS))
+        paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+        return [read_fit(path) for path in paths]
+
+    def _is_ours(self, fit: Fit) -> bool:
+        """Whether it was made with these models, task and sampling."""
+        known = zip(fit.revisions, self.pair.revisions, strict=False)
+        return (
+            (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
+            and all(not one or not other or one == other for one, other in known)
+            and self.task in (None, fit.task)
+            and sampling_of_fit(fit) == replace(self.sampling, probability_dtype="float32")
+        )
+
+    def _why(self) -> str:
+        """What was not fitted, and what does it."""
+        file = Path("pair", f"{self.pair.name}.yaml")
+        named = any((folder / file).is_file() for folder in conf_dirs())
+        models = [f"pair.target={self.pair.target}", f"pair.draft={self.pair.drafts[0]}"]
+        words = [f"pair={self.pair.name}"] if named else models
+        words += [] if self.task is None else [f"task={self.task}"]
+        where = "" if self.task is None else f" on {self.task}"
+        return (
+            f"no tree was fitted to {self.pair.name}{where} at temperature "
+            f"{self.sampling.temperature:g} and this top-k and top-p; first: "
+            f"python -m spec_bench fit_tree {' '.join([*words, *self.told])}"
+        )
+
+
+def sampling_of_fit(fit: Fit) -> SamplingSettings:
+    """How a fit's tokens were sampled."""
+    return SamplingSettings(fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
+
+
+def read_fit(path: Path) -> Fit:
+    """A file of ``results/trees``.
+
+    Raises:
+        ValueError: it cannot be right, naming it and the key.
+    """
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    return check(Fit, given, str(path))
+
+
+def _plain(values: dict[str, object]) -> dict[str, object]:
+    """Lists in place of tuples, which YAML does not know."""
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}

@@ -1,0 +1,117 @@
+"""``--help``, for people: the choices, with a line for each, and examples.
+
+Made from the comments of the config files themselves, ours and those of other packages.
+Knows files only; imports neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
+
+_WIDTH = 100
+_PAPER = "paper.yaml"
+_SETTING = re.compile(r"(\w+): (.*?)(?:\s+# (.*))?")
+_RUN = """\
+python -m spec_bench: decodes a task's prompts with speculative decoders and with plain decoding,
+and writes what it measured to results/NAME/results.csv. The same command resumes what was stopped.
+
+usage: python -m spec_bench [-m] [KEY=VALUE ...]
+       python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
+       python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
+       python -m spec_bench compare FOLDER FOLDER                what changed between two results
+       python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
+
+  python -m spec_bench                                       rsd_s on xsum with the embedded models
+  python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task
+  python -m spec_bench 'cells=[sd:3,rsd_c:2-2-1,rsd_s:4x3]'  several decoders, interleaved
+  python -m spec_bench pair.target=lmsys/vicuna-7b-v1.3 pair.draft=double7/vicuna-68m engine=cuda
+  python -m spec_bench budget=14                             every decoder's trees of 14 nodes
+  python -m spec_bench -m task=xsum,dolly seed=0,1           a sweep: every combination is a job
+  python -m spec_bench -m rsd=exp1 plan=true                 a paper's recipe: cells, hours, memory
+  python -m spec_bench decoder=medusa --cfg job              the whole config, nothing is run
+
+--config-dir DIR adds configs of your own, --hydra-help tells Hydra's own flags.
+"""
+_TRAIN = """\
+python -m spec_bench.train: trains draft heads on a target that stays as it is, and writes them to
+results/train/NAME/heads. The same command goes on from the last checkpoint.
+
+usage: python -m spec_bench.train [-m] [KEY=VALUE ...]
+
+  python -m spec_bench.train head=redrafter pair=vicuna_7b engine=cuda data.path=sharegpt.json
+  python -m spec_bench.train head=medusa data.kind=task task=xsum
+"""
+_GROUPS = {
+    "config": ("pair", "task", "decoder", "generation", "engine", "energy", "sink", "experiment"),
+    "train": ("head", "training", "pair", "task", "engine", "sink"),
+}
+_SETTINGS = {"config": ("generation", "engine"), "train": ("engine",)}
+_WANTED = {"--help", "-h"}
+
+
+def wants_help(arguments: list[str]) -> bool:
+    """Whether a command line asks for help."""
+    return bool(_WANTED & set(arguments))
+
+
+def help_text(config: str = "config") -> str:
+    """What ``--help`` prints.
+
+    Args:
+        config: ``config``, or ``train`` for the training of heads.
+    """
+    parts = [_RUN if config == "config" else _TRAIN, "Settings, with what they are untold:"]
+    parts += _lines(_settings(conf_dir() / f"{config}.yaml", ""))
+    for group in _SETTINGS[config]:
+        parts += _lines(_settings(conf_dir() / group / "default.yaml", f"{group}."))
+    for group in _GROUPS[config]:
+        files = [file for folder in conf_dirs() for file in sorted(folder.glob(f"{group}/*.yaml"))]
+        parts += ["", f"{group}=...", *_lines((file.stem, _about(file)) for file in files)]
+    if config == "config":
+        launchers = sorted((conf_dir() / "hydra" / "launcher").glob("*.yaml"))
+        parts += ["", "hydra/launcher=... with -m: where a sweep's jobs run"]
+        parts += _lines((file.stem, _about(file)) for file in launchers)
+        parts += ["", "Recipes of papers:"]
+        parts += _lines(_recipes())
+    return "\n".join(parts) + "\n"
+
+
+def _recipes() -> Iterator[tuple[str, str]]:
+    """Each paper's recipes, as they are asked for."""
+    for folder in experiments_dirs():
+        for file in sorted(folder.glob("*/*.yaml")):
+            if file.name != _PAPER:
+                yield f"{file.parent.name}={file.stem}", _about(file)
+
+
+def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
+    """The settings that a file has itself, not those nested below another."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if (found := _SETTING.fullmatch(line)) and found[1] != "defaults":
+            yield f"{prefix}{found[1]}={found[2]}".replace(": ", ":"), found[3] or ""
+
+
+def _about(file: Path) -> str:
+    """The first sentence of a file's comment, or what fits of it in a line."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comment: list[str] = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @"):
+            comment.append(line.removeprefix("#").strip())
+    # A sentence ends before a capital letter, but not after "et al." or the like.
+    return re.split(r"(?<!\bal)\.\s(?=[A-Z`])", " ".join(comment))[0].rstrip(".")
+
+
+def _lines(entries: Iterator[tuple[str, str]]) -> list[str]:
+    """Two columns; a name too long for the first pushes the second along."""
+    lines = (f"  {name:<26} {about}".rstrip() for name, about in entries)
+    return [
+        line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rpartition(' ')[0]} ..."
+        for line in lines
+    ]

@@ -1,0 +1,160 @@
+"""A pair's models as files: where they are, what identifies them, how large they are.
+
+Knows the file system and shapes; no weights are read, and a name that is not a folder is left to
+the hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import spec_bench
+from spec_bench.engine.architectures import ARCHITECTURES, architecture
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.settings.configs import conf_dir
+
+EMBEDDED = "embedded:"
+_HEADS = "heads/"  # embedded:heads/NAME
+_SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
+
+
+config_dir = conf_dir
+
+
+def model_path(name: str) -> str:
+    """``embedded:NAME`` as a folder of the package; any other name as it is.
+
+    Raises:
+        ValueError: the package embeds no model of that name, a path-like name is no folder, or
+            ``random:NAME`` no architecture.
+    """
+    if name.startswith(RANDOM):
+        architecture(name)
+        return name
+    if name.startswith(EMBEDDED):
+        root = Path(spec_bench.__file__).resolve().parent / "embedded"
+        inside = name.removeprefix(EMBEDDED)
+        folder = root / (inside if inside.startswith(_HEADS) else f"models/{inside}")
+        if not (folder / "config.json").is_file():
+            models = [found.parent.name for found in root.glob("models/*/config.json")]
+            heads = [_HEADS + found.parent.name for found in root.glob(f"{_HEADS}*/config.json")]
+            known = sorted(f"{EMBEDDED}{found}" for found in (*models, *heads))
+            raise ValueError(
+                f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
+            )
+        return str(folder)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ValueError(f"model folder {name!r} holds no config.json")
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ValueError(f"model folder {name!r} does not exist")
+    return name
+
+
+def fingerprint(name: str) -> str | None:
+    """A short hash of a local model's config and weights; None for a hub id.
+
+    Two models that were once in the same folder are two models: their results must not be mixed.
+    """
+    digest = hashlib.sha256()
+    if name.startswith(RANDOM):
+        digest.update(json.dumps(architecture(name), sort_keys=True).encode())
+        return digest.hexdigest()[:12]
+    folder = Path(model_path(name))
+    if not folder.is_dir():
+        return None
+    for file in sorted(folder.iterdir()):
+        if file.suffix not in {".json", ".safetensors", ".bin", ".model"}:
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(_SAMPLE_BYTES))
+            if size > 2 * _SAMPLE_BYTES:
+                stream.seek(-_SAMPLE_BYTES, 2)
+            digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:12]
+
+
+def hub_commit(name: str, revision: str | None = None, fetch: bool = True) -> str | None:
+    """The current commit of a hub id's revision by the hub, or by its cache if not reached.
+
+    None for a local model, and if neither knows it.
+
+    Args:
+        name: as a pair names a model.
+        revision: a branch, tag or commit; None: the main branch.
+        fetch: whether the hub is asked, and the repository's ``config.json`` fetched.
+    """
+    if name.startswith(RANDOM) or Path(model_path(name)).is_dir():
+        return None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        file = hf_hub_download(name, "config.json", revision=revision, local_files_only=not fetch)
+    except Exception:  # whatever it is, loading the model hits it again and says so
+        return None
+    snapshot = Path(file).parent
+    return snapshot.name if snapshot.parent.name == "snapshots" else None
+
+
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What memory depends on.
+
+    Attributes:
+        parameters: exact count; None if unknown.
+        cached_numbers: keys and values of one token over all layers; None if unknown.
+        positions: longest sequence; None if unknown or unlimited.
+    """
+
+    parameters: int | None
+    cached_numbers: int | None = None
+    positions: int | None = None
+
+
+def model_size(name: str, stated: int | None = None) -> ModelSize:
+    """The size of a model as a pair names it.
+
+    Args:
+        name: hub id, folder, ``embedded:NAME`` or ``random:NAME``.
+        stated: exact parameter count that the pair's file gives, used if there is no config here.
+            If it is that of a published architecture, that one's shape is taken.
+    """
+    path = model_path(name)
+    if path.startswith(RANDOM):
+        return _size(path)
+    if Path(path).is_dir():
+        return _size(f"{RANDOM}{path}")
+    for shape in ARCHITECTURES if stated else ():
+        size = _size(f"{RANDOM}{shape}")
+        if size.parameters == stated:
+            return size
+    return ModelSize(stated)
+
+
+@cache
+def _size(path: str) -> ModelSize:
+    """The size of ``random:NAME`` or ``random:FOLDER``, from a model without storage."""
+    import torch
+
+    from spec_bench.engine.random_weights import random_config, random_module
+
+    config = random_config(path)
+    module = random_module(path, torch.float16, "meta", 0)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return ModelSize(
+        sum(parameter.numel() for parameter in module.parameters()),
+        2 * config.num_hidden_layers * heads * width,
+        getattr(config, "max_position_embeddings", None),
+    )

@@ -1,0 +1,103 @@
+"""The cells of a job that a server decodes, and what such a job cannot do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+from spec_bench.jobs.config.cells import BASELINE, Cell
+from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.pair import Pair
+from spec_bench.measure.energy.reading import meter
+from spec_bench.server.endpoint import KEY, Server
+from spec_bench.server.settings import ServerSettings
+
+SERVER = "server"
+"""In place of a device and of a library whose version is not known yet."""
+
+
+def check_served(asked: RunSettings) -> None:
+    """Checks that a job fits its server, or needs none.
+
+    Raises:
+        ValueError: in one line that names the key, its value and what is allowed.
+    """
+    if not asked.engine.served:
+        if asked.server.url is not None:
+            raise ValueError(f"server.url={asked.server.url} goes with engine=server")
+        return
+    for problem in _problems(asked):
+        raise ValueError(problem)
+    for cell in served_cells(asked):
+        client(asked.server, cell).close()
+
+
+def _problems(asked: RunSettings) -> Iterator[str]:
+    """What does not go with a server."""
+    server, told = asked.server, "a server decodes as it was started and cannot be told"
+    if server.url is None:
+        yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
+    if (asked.decoder.get("verifier") or {}).get("rule") != SERVER:
+        named = asked.decoder.get("name")
+        yield f"{told} decoder={named}; engine=server takes decoder=served, named by server.decoder"
+    for key, value in {
+        "cells": asked.cells,
+        "spec": asked.spec,
+        "simulate": asked.simulate,
+    }.items():
+        if value:
+            shown = list(value) if key == "cells" else value
+            yield f"{told} {key}={shown}; what it decodes by is named by server.decoder"
+    if asked.confirm is not None:
+        yield "confirm goes with several decoders; engine=server has one"
+    if asked.generation.draft_temperature is not None:
+        yield f"{told} generation.draft_temperature={asked.generation.draft_temperature:g}"
+    if server.has_baseline and server.decoder == BASELINE:
+        yield f"server.decoder must not be {BASELINE!r} beside a baseline's own row"
+    if asked.energy.devices is None and "devices" in meter[asked.energy.meter].settings:
+        yield (
+            f"energy={asked.energy.meter} of a server is that of its GPUs: name them, "
+            "energy.devices=[0]"
+        )
+
+
+def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
+    """The plain server's cell, if one is named, and the server's."""
+    server = asked.server
+    own = (server.decoder, server.url, server.model)
+    plain = (BASELINE, server.baseline_url or server.url, server.baseline_model or server.model)
+    named = [plain, own] if server.has_baseline else [own]
+    return tuple(_cell(asked, *each) for each in named)
+
+
+def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> Cell:
+    """A server's cell; the server's address is part of its run id."""
+    place = {"url": url, "model": model or asked.pair.target}
+    if asked.server.tokens != "ids":
+        place["tokens"] = asked.server.tokens
+    return Cell({**asked.decoder, "name": name, "server": place}, "-", drafts=0, library=SERVER)
+
+
+def client(settings: ServerSettings, cell: Cell) -> Server:
+    """A cell's server, with the key that the environment holds.
+
+    Raises:
+        ValueError: httpx is not installed, or the key cannot be sent.
+    """
+    return Server(
+        cell.decoder["server"]["url"],
+        cell.decoder["server"]["model"],
+        os.environ.get(KEY, "").strip(),
+        ids=settings.tokens == "ids",
+        timeout_s=settings.timeout_s,
+        answer_s=settings.answer_s,
+        attempts=settings.attempts,
+        wait_s=settings.wait_s,
+    )
+
+
+def alone(pair: Pair) -> Pair:
+    """The pair under its own name; a server has its target and nothing is loaded."""
+    own = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
+    return replace(own, drafts=(), heads={}, head_commits={})

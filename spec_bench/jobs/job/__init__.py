@@ -1,0 +1,1 @@
+"""One job from beginning to end, in this process or through a server."""

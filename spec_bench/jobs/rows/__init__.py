@@ -1,0 +1,1 @@
+"""Records into rows of the results table."""

@@ -1,0 +1,58 @@
+"""What a cell's calls must read, what the memory gives, and on a known GPU the share attained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec_bench.decode.config import AnyDecoder
+from spec_bench.engine import processes
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.measure.bandwidth import measured_bandwidth
+from spec_bench.measure.bound import bound_over_measured, moved_bytes
+from spec_bench.measure.expected import known_gpu
+from spec_bench.measure.pass_cost import ModelCost, model_cost
+from spec_bench.records.types import Generation
+
+
+def bound_columns(
+    decoder: AnyDecoder,
+    generations: list[Generation],
+    prompt_tokens: dict[str, int],
+    device_name: str,
+) -> dict[str, Any]:
+    """Columns of the roofline; none if what the models read is unknown.
+
+    Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
+    over processes is read by all of them at once. The bandwidth is measured after all decoding, so
+    it costs no cell any time.
+
+    Args:
+        decoder: the cell's.
+        generations: in any order.
+        prompt_tokens: of every prompt, by its id.
+        device_name: the driver's.
+    """
+    models = (decoder.target, *decoder.drafts)
+    calls = sum(len(each.steps) for each in generations)
+    known = [model for model in models if isinstance(model, HuggingFaceModel)]
+    if not calls or len(known) < len(models):
+        return {}
+    target, *drafts = map(_cost, known)
+    heads = getattr(decoder, "heads", None)
+    head_bytes = float(sum(part.nbytes for part in heads.parameters())) if heads else 0.0
+    moved = sum(
+        moved_bytes(each, prompt_tokens[each.prompt_id], target, drafts, head_bytes, decoder.rows)
+        for each in generations
+    )
+    at_once = max(1, processes.count())
+    found: dict[str, Any] = {"moved_bytes": round(moved / calls)}
+    if (measured := measured_bandwidth(known[0].module)) is not None:
+        found["bandwidth_bytes_per_s"] = round(measured * at_once)
+    if (gpu := known_gpu(device_name)) is not None:
+        nominal = gpu.bytes_per_s * at_once
+        found["bound_over_measured"] = bound_over_measured(moved, generations, nominal)
+    return found
+
+
+def _cost(model: HuggingFaceModel) -> ModelCost:
+    return model_cost(model.module, model.bytes_per_slot)

@@ -1,0 +1,282 @@
+"""From a job's records to its results: texts, scores and metrics against the baseline.
+
+Answers of a judged task are also written in FastChat's format, for its tools and for
+``spec_bench.judge``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from spec_bench.decode.config import AnyDecoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.jobs.config.cells import BASELINE
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.rows.bounds import bound_columns
+from spec_bench.jobs.rows.gaps import columns_of, rates_left_out, reasons_of
+from spec_bench.jobs.rows.served_columns import has_no_baseline, served_columns, served_reasons
+from spec_bench.jobs.work.cell_run import CellRun, job_of
+from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
+from spec_bench.jobs.work.pairing import Timings, paired
+from spec_bench.jobs.work.prompts import Prompts, prompt_ids
+from spec_bench.judge.conversation import ANSWERS, QUESTIONS
+from spec_bench.judge.scores import SCORE
+from spec_bench.metrics import CellRecords, summary_of
+from spec_bench.metrics.calls import levels_per_call
+from spec_bench.metrics.interval import FEWEST, TOO_FEW
+from spec_bench.metrics.robust import stall_note
+from spec_bench.records.reasons import Reason
+from spec_bench.records.types import CellFacts, CellResult, Generation
+from spec_bench.system import files
+from spec_bench.tasks import Example, Task
+from spec_bench.tasks.conversation import fixed_answers
+
+
+def collect(
+    settings: JobSettings,
+    runs: Sequence[CellRun],
+    fresh: Sequence[CellRun],
+    against: Timings,
+    prompts: Prompts,
+    metering: Metering,
+    ran: Mapping[str, Any],
+) -> None:
+    """Writes the result of every cell that this job worked on.
+
+    The packed records of an earlier baseline that was timed again get the new timings.
+
+    Args:
+        settings: the job's.
+        runs: all cells of the job, the baseline first where there is one.
+        fresh: those without a complete result.
+        against: every timing of the baseline.
+        prompts: what was decoded, for scoring.
+        metering: how energy was measured.
+        ran: the ``CellFacts`` known from the loaded models.
+    """
+    job, baseline = job_of(runs), runs[0] if runs[0].cell.name == BASELINE else None
+    assert baseline or settings.served
+    for run in fresh:
+        facts = replace(settings.facts(run.cell), **ran)
+        compared = None
+        if run.decoder is None:
+            result = _failed(facts, run)
+        else:
+            try:
+                reference = paired(_in_order(run, prompts), against) if baseline else None
+                result = _complete(settings, facts, run, run.decoder, reference, prompts, metering)
+                if reference is not None and baseline:
+                    sittings = sorted({each.sitting for one in reference for each in one})
+                    compared = {"run_id": baseline.run_id, "sittings": sittings}
+            except Exception as error:
+                run.fail(error)
+                result = _failed(facts, run)
+        run.store.finish(result, job, compared)
+    if baseline and baseline not in fresh and files.retimed_files(baseline.store.folder):
+        baseline.store.pack()
+
+
+def _failed(facts: CellFacts, run: CellRun) -> CellResult:
+    """A row without numbers."""
+    assert run.failure is not None
+    return CellResult(run.run_id, facts, "failed", reasons=(run.failure,))
+
+
+def _complete(
+    settings: JobSettings,
+    facts: CellFacts,
+    run: CellRun,
+    decoder: AnyDecoder,
+    baseline: list[list[Generation]] | None,
+    prompts: Prompts,
+    metering: Metering,
+) -> CellResult:
+    """A row with its numbers; if a column is empty the reason says why.
+
+    Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
+    the speedup.
+    """
+    generations, *again = _in_order(run, prompts)
+    reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
+    records = CellRecords(
+        generations,
+        baseline=reference,
+        again=again,
+        baseline_again=more,
+        texts=prompts.texts(generations),
+        references=prompts.references,
+        draft_calls=_draft_calls(decoder, generations),
+        parameter_ratio=decoder.speed_ratio,
+    )
+    found = summary_of(records, prompts.scores())
+    run.store.keep_scores(found.scores)
+    if _judged(settings):
+        model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
+        write_answers(run.store.folder, model, settings, prompts, generations)
+    untimed = reference is None and not has_no_baseline(settings)
+    return CellResult(
+        run.run_id,
+        facts,
+        "partial" if untimed else "complete",
+        decoder.lossless,
+        (*_reasons(settings, records, prompts, metering), *reasons_of(run, decoder)),
+        found.row
+        | rates_left_out(decoder)
+        | _beside(settings, run, decoder, prompts)
+        | _bound(facts, decoder, records, prompts)
+        | served_columns(records.windows)
+        | energy_columns(metering),
+        None if reference is None else "same job",
+    )
+
+
+def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
+    """L of MBSU: the decoder's own, or counted where its trees have no fixed depth."""
+    if not isinstance(decoder, Decoder) or not decoder.policy.as_deep_as_drafted:
+        return decoder.draft_calls
+    a_level = decoder.draft_calls == decoder.depth  # one call
+    return levels_per_call(generations) if a_level else decoder.draft_calls
+
+
+def _judged(settings: JobSettings) -> bool:
+    """Whether a model should rate the answers."""
+    return isinstance(settings.task, Task) and settings.task.judged
+
+
+def _beside(
+    settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
+) -> dict[str, Any]:
+    """Columns that are not metrics of the records."""
+    longest = [(len(each.prompt_ids), each.max_new_tokens) for each in prompts.requests]
+    values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
+    if not settings.served:
+        values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
+    if settings.pair.specs[0].compile == "static":
+        values |= run.passes.columns()
+    if isinstance(settings.task, Task) and settings.task.overlong != "fail":
+        values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
+    values |= columns_of(run.nodes)
+    return values | ({SCORE: None} if _judged(settings) else {})
+
+
+def _bound(
+    facts: CellFacts, decoder: AnyDecoder, records: CellRecords, prompts: Prompts
+) -> dict[str, Any]:
+    """How much of the time the memory alone explains, if known."""
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in prompts.requests}
+    return bound_columns(decoder, records.windows, lengths, facts.device)
+
+
+def _reasons(
+    settings: JobSettings, records: CellRecords, prompts: Prompts, metering: Metering
+) -> list[Reason]:
+    """Why columns are empty, and what to mind about others."""
+    none = "the baseline failed, none was timed in turn"
+    if has_no_baseline(settings):
+        none = "no server decodes plainly beside it, server.baseline_url names none"
+    left_out = f"{prompts.left_out} not asked, no fixed answer to continue"
+    said = [
+        ("speedup", none if records.baseline is None else ""),
+        ("later_turns", left_out if prompts.left_out else ""),
+        (SCORE, "not judged" if _judged(settings) else ""),
+        ("speedup", stall_note(records)),
+        ("repeats", _unlike_the_first(records)),
+        ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
+    ]
+    unmetered = bool(settings.served) and metering.meter.name == "none"
+    retold = settings.served is not None and settings.served.tokens == "text"
+    said += served_reasons(records.windows, unmetered, retold)
+    found = [Reason(column, text) for column, text in said if text]
+    return found if unmetered else [*found, *energy_reasons(metering, records.windows)]
+
+
+def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:
+    """The generations in the order of the requests, so that resamples pair between cells.
+
+    One list per repeat; one that another job was killed in is left out.
+    """
+    ids = [request.prompt_id for request in prompts.requests]
+    whole = takewhile(lambda repeat: set(ids) <= run.done[repeat].keys(), count())
+    return [[run.done[repeat][prompt_id] for prompt_id in ids] for repeat in whole]
+
+
+def _unlike_the_first(records: CellRecords) -> str:
+    """What to mind if a device does not decode the same every time; "" if it did."""
+    again = [each for repeat in records.again for each in repeat]
+    first = [*records.generations] * len(records.again)
+    other = sum(not each.repeats(once) for each, once in zip(again, first, strict=True))
+    return (
+        f"{other} of {len(again)} later windows delivered other tokens than the first, as this "
+        "device may; counts are of the first"
+        if other
+        else ""
+    )
+
+
+def write_answers(
+    folder: Path,
+    model_id: str,
+    settings: JobSettings,
+    prompts: Prompts,
+    generations: Sequence[Generation],
+) -> None:
+    """Writes questions and answers of a judged task; nothing for other tasks.
+
+    Args:
+        folder: the cell's.
+        model_id: names the cell among models.
+        settings: the job's, for its examples.
+        prompts: what was decoded.
+        generations: the cell's, all of them.
+    """
+    task = settings.task
+    if not isinstance(task, Task) or not task.judged:
+        return
+    texts, now = prompts.texts(generations), time.time()
+    questions, answers = [], []
+    for example in prompts.examples:
+        ids = prompt_ids(task, example)
+        choice: dict[str, Any] = {"index": 0, "turns": [texts[each] for each in ids]}
+        if len(ids) > 1 and task.later_turns == "fixed":
+            choice["continued"] = list(fixed_answers(example)[: len(ids) - 1])
+        questions.append(_question(example, len(ids)))
+        answers.append(
+            {
+                "question_id": _number(example.id),
+                "answer_id": files.digest([folder.name, example.id]),
+                "model_id": model_id,
+                "choices": [choice],
+                "tstamp": now,
+            }
+        )
+    for name, lines in ((QUESTIONS, questions), (ANSWERS, answers)):
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        files.write_text(folder / name, text)
+
+
+def model_name(*parts: str) -> str:
+    """A cell as a model's name, fit for a file's name."""
+    return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in parts if part.strip("-"))
+
+
+def _question(example: Example, turns: int) -> dict[str, Any]:
+    """The question with the turns that were asked."""
+    golds = [each[0] for each in takewhile(bool, example.references[:turns])]
+    return {
+        "question_id": _number(example.id),
+        "category": example.category,
+        "turns": list(example.turns[:turns]),
+        **({"reference": golds} if golds else {}),
+    }
+
+
+def _number(question_id: str) -> int | str:
+    """Question ids are whole numbers where they can be."""
+    return int(question_id) if question_id.isdecimal() else question_id

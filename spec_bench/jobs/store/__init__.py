@@ -1,0 +1,1 @@
+"""Where it is kept: a folder a cell, a table an experiment. Knows what was asked."""

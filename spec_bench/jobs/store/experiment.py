@@ -1,0 +1,230 @@
+"""The cells that share a name: their jobs' notes, and the CSV and the records made of them.
+
+Every job writes a note of its own, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
+nobody else writes that file. The CSV is rebuilt from all notes and the cells' own results, so jobs
+that end at the same moment on different machines need no lock on a shared file, and a process
+killed at any point leaves a CSV that the next job's end, or a rerun, completes. The file of records
+beside it is rebuilt likewise, from what each cell packed when it finished: a job's end reads no
+generations of other jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from spec_bench.jobs.config.identity import job_id
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.records import parquet
+from spec_bench.records.parquet import Packed
+from spec_bench.records.types import Stage
+from spec_bench.sinks.csv import merge_csv, read_rows
+from spec_bench.system import files
+
+log = logging.getLogger(__name__)
+_QUICK_S = 0.5  # a rebuild this short is always done
+_SHARE = 0.05  # of a sweep's time that longer ones may take
+
+
+@dataclass(frozen=True)
+class JobNote:
+    """What a job leaves about itself.
+
+    Attributes:
+        number: its place in the sweep, 0 if there is none.
+        place: labels that tell jobs of one number apart, so their order never depends on time.
+        cells: the run ids of its cells, in order.
+        stage: which stage of a search it is.
+        ended: when, in seconds; of a cell's states the one of the latest job counts.
+    """
+
+    number: int
+    place: str
+    cells: tuple[str, ...]
+    stage: Stage = ""
+    ended: float = 0.0
+
+
+def _stages(notes: Iterable[JobNote]) -> dict[str, Stage]:
+    """All run ids in the notes' order, each once, with their stages."""
+    stages: dict[str, Stage] = {}
+    for note in notes:
+        for name in note.cells:
+            stages[name] = note.stage or stages.get(name, "")
+    return stages
+
+
+def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
+    """Run id -> when the last of its jobs ended."""
+    ends: dict[str, float] = {}
+    for note in sorted(notes, key=lambda note: note.ended):
+        ends.update(dict.fromkeys(note.cells, note.ended))
+    return ends
+
+
+class Experiment:
+    """The cells that share a name, and so a CSV and a file of records.
+
+    Args:
+        results: the results folder.
+        name: the experiment's name.
+    """
+
+    def __init__(self, results: Path, name: str) -> None:
+        self.csv = files.results_file(results, name)
+        self.records = files.records_file(self.csv)
+        self._results = results
+        self._notes = files.jobs_folder(results, name)
+
+    def check_places(self) -> None:
+        """Checks that a job's final files can be written: better now than after decoding.
+
+        Raises:
+            ValueError: a folder takes no file, the table there takes no more rows, or the records
+                beside it are no good and those of some row are nowhere else.
+        """
+        for folder in (self.csv.parent, self._results / files.RUNS):
+            files.check_writable(folder)
+        rows = [*read_rows(files.screening_file(self.csv)), *read_rows(self.csv)]
+        if os.path.lexists(self.records):
+            try:
+                parquet.check(self.records)
+            except ValueError:
+                ids = (str(row["run_id"]) for row in rows if row.get("stage") != "screen")
+                if not all(files.run_folder(self._results, each).is_dir() for each in ids):
+                    raise
+
+    def note(self, note: JobNote) -> None:
+        """Notes a job that has ended, which the next rebuild sees."""
+        path = self._notes / f"{job_id(note.cells)}.json"
+        files.write_json(path, asdict(replace(note, ended=time.time())))
+
+    def add(self, note: JobNote) -> list[dict[str, Any]]:
+        """Notes a job that has ended and rebuilds the CSV; its rows."""
+        self.note(note)
+        return self.rebuild()
+
+    def rebuild(self) -> list[dict[str, Any]]:
+        """Rewrites CSV and records until no job has ended since its notes were read; the rows.
+
+        Whoever renames last has then seen every note: a later note brings its own rebuild. Rows of
+        the file that no note knows stay first, in their order.
+        """
+        state, rows = None, list[dict[str, Any]]()
+        while state != (state := self._state()):
+            notes = self._read_notes()
+            order, ended = _stages(notes), _ends(notes)
+            known = ((CellStore(self._results, each).result(), order[each]) for each in order)
+            found = [result.at_stage(stage) for result, stage in known if result is not None]
+            rows = merge_csv(self.csv, found, order, ended)
+            past = files.read_csv(files.archive_file(self.csv))
+            kept = [row for row in (*rows, *past) if row.get("stage") != "screen"]
+            self._write_records([str(row["run_id"]) for row in kept])
+        return rows
+
+    def _write_records(self, run_ids: Sequence[str]) -> None:
+        """Writes these cells' records; those of cells that are not here stay as they are."""
+        parts, before = [], None
+        for run_id in dict.fromkeys(run_ids):
+            part = CellStore(self._results, run_id).records()
+            if part is None:
+                before = self._records_before() if before is None else before
+                part = before.cell(run_id)
+            parts.append(part)
+        if self.records.is_dir():
+            log.warning("%s: a folder; it is now %s", self.records, files.set_aside(self.records))
+        parquet.write(self.records, parquet.joined(parts))
+
+    def _records_before(self) -> Packed:
+        """The file as it is; one that cannot be read is set aside."""
+        try:
+            there = os.path.lexists(self.records)
+            return parquet.read(self.records) if there else parquet.joined([])
+        except ValueError as error:
+            log.warning("%s; it is now %s", error, files.set_aside(self.records))
+            return parquet.joined([])
+
+    def _read_notes(self) -> list[JobNote]:
+        """All jobs' notes by their places in the sweep."""
+        notes = [note for path in self._paths() if (note := _note(path)) is not None]
+        return sorted(notes, key=lambda note: (note.number, note.place))
+
+    def _state(self) -> dict[str, tuple[int, int]]:
+        """What changes whenever a job writes its note, even the same note again."""
+        states = {path.name: path.stat() for path in self._paths()}
+        return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in states.items()}
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._notes.glob("*.json"))
+
+
+class Tables:
+    """The tables that the jobs of one process add to.
+
+    A rebuild reads and writes all of an experiment's cells: done after every short job of a sweep,
+    it would cost their number squared. A job that others follow in this process leaves it to them
+    if the last rebuild took long and was recent; ``finish`` makes up for it. What a killed process
+    left undone, the next job's end, or the rerun's, does.
+    """
+
+    def __init__(self) -> None:
+        self._behind: dict[Path, Experiment] = {}
+        self._last: dict[Path, tuple[float, float]] = {}  # when it ended and how long it took
+
+    def add(self, experiment: Experiment, note: JobNote, more: bool) -> list[dict[str, Any]]:
+        """Notes a job that has ended.
+
+        Args:
+            experiment: the job's.
+            note: of the job.
+            more: whether jobs may follow in this process, and ``finish`` will be called.
+
+        Returns:
+            The table's rows; none if it is left to a later job.
+        """
+        experiment.note(note)
+        ended, took = self._last.get(experiment.csv, (0.0, 0.0))
+        if more and took > _QUICK_S and monotonic() - ended < took / _SHARE:
+            self._behind[experiment.csv] = experiment
+            return []
+        return self._rebuild(experiment)
+
+    def finish(self) -> None:
+        """Rebuilds the tables that do not have all ended jobs yet."""
+        while self._behind:
+            _, experiment = self._behind.popitem()
+            self._rebuild(experiment)
+
+    def _rebuild(self, experiment: Experiment) -> list[dict[str, Any]]:
+        started = monotonic()
+        rows = experiment.rebuild()
+        self._behind.pop(experiment.csv, None)
+        self._last[experiment.csv] = monotonic(), monotonic() - started
+        return rows
+
+
+def _note(path: Path) -> JobNote | None:
+    """A job's note; an unusable one is set aside, and its cells' rows stay as they are."""
+    try:
+        note = JobNote(**json.loads(path.read_bytes()))
+        texts = (note.place, note.stage, *note.cells)
+        if type(note.number) is not int or not all(isinstance(each, str) for each in texts):
+            raise ValueError("it does not name a number, a place and cells")
+        if type(note.ended) not in (int, float):
+            raise ValueError(f"it ended at {note.ended!r}")
+        if job_id(note.cells) != path.stem:
+            raise ValueError("it is another job's")
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, RecursionError, OSError) as error:
+        said = " ".join(str(error).split())
+        log.warning("%s: %s; it is now %s", path, said, files.set_aside(path).name)
+        return None
+    return replace(note, cells=tuple(note.cells))

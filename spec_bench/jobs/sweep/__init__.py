@@ -1,0 +1,1 @@
+"""Many jobs: what they will take, where they run, and the search in two stages."""

@@ -1,0 +1,196 @@
+"""Where a sweep's jobs run: the GPUs they need, and what a job does in a launcher's process.
+
+The launchers' presets ask by OmegaConf resolvers: ``${gpus_of:null}`` is the number of GPUs that
+the largest job of a sweep needs, or the argument if jobs need none; ``${workers_here:}`` is how
+many jobs this machine runs at once. A process started by a launcher goes to the user's folder,
+claims GPUs that no other worker uses, and reports its failure to the user's process. None of this
+concerns the basic launcher, which runs jobs in the user's process. Like ``devices``, it imports no
+torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from spec_bench.jobs.config.engine_settings import EngineSettings, placed
+from spec_bench.jobs.config.model_files import BYTES
+from spec_bench.jobs.config.pair import PairSettings, pair_sizes, with_own_name
+from spec_bench.jobs.sweep.devices import OFFERED, VISIBLE, Claim, gpu_memory_gib, visible_devices
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.validation import check
+
+# The share of a GPU's memory for weights; the rest is for caches, the drafts and the passes.
+WEIGHTS_SHARE = 0.85
+_ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a job needs
+
+
+def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
+    """How many GPUs hold a pair's weights.
+
+    Args:
+        parameters: of all its models.
+        bytes_each: of one parameter.
+        gpu_memory_gib: of one GPU, in GiB.
+
+    Raises:
+        ValueError: no memory.
+    """
+    if gpu_memory_gib <= 0:
+        raise ValueError(f"engine.gpu_memory_gib must be above 0, got {gpu_memory_gib!r}")
+    return max(1, ceil(parameters * bytes_each / (WEIGHTS_SHARE * gpu_memory_gib * 2**30)))
+
+
+def register_resolvers() -> None:
+    """Tells OmegaConf; doing it twice changes nothing."""
+    OmegaConf.register_new_resolver("gpus_of", _gpus_of, replace=True)
+    OmegaConf.register_new_resolver("workers_here", _workers_here, replace=True)
+
+
+def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
+    """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
+
+    Args:
+        pair: which models.
+        engine: where they run.
+
+    Raises:
+        ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
+    """
+    engine = placed(engine, pair.target)
+    if not engine.on_cuda:
+        return 0
+    if pair.target_device_map is None:
+        return 1
+    memory_gib = engine.gpu_memory_gib or gpu_memory_gib()
+    if memory_gib is None:
+        raise ValueError("engine.gpu_memory_gib must say how large a GPU is: none is visible here")
+    parameters = [size.parameters for size in pair_sizes(pair)]
+    if parameters[0] is None:
+        raise ValueError(f"pair.target_parameters must say how large {pair.target!r} is")
+    known = sum(count for count in parameters if count is not None)
+    return gpus_needed(known, BYTES[pair.dtype or engine.dtype], memory_gib)
+
+
+def config_folders(hydra: Any) -> list[Path]:
+    """The folders Hydra composes from, a user's ``--config-dir`` included."""
+    sources = hydra.runtime.config_sources
+    return [Path(source.path) for source in sources if source.schema == "file"]
+
+
+def folders_here() -> list[Path]:
+    """The folders that configs are read from, in a job of Hydra's or outside of one."""
+    if not HydraConfig.initialized():
+        return conf_dirs()
+    return config_folders(HydraConfig.get())
+
+
+def _gpus_of(none: int | None, *, _root_: DictConfig) -> int | None:
+    """The most that any job of the sweep needs: a job array has one size."""
+    return max(_gpus_of_jobs(_root_), default=0) or none
+
+
+def _workers_here(*, _root_: DictConfig) -> int:
+    """One per GPU, or group of GPUs that a job needs; else one per ``engine.threads`` cores."""
+    needed = max(_gpus_of_jobs(_root_), default=0)
+    if needed:
+        return max(1, len(visible_devices()) // needed)
+    return max(1, (os.cpu_count() or 1) // (_root_.engine.threads or 1))
+
+
+def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
+    """The need of every job that Hydra's own sweeper makes of the command line."""
+    for config in _jobs(root):
+        # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
+        parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
+        pair = check(PairSettings, parts["pair"], "pair")
+        engine = check(EngineSettings, parts["engine"], "engine")
+        yield gpus_of_job(with_own_name(pair, config_folders(config.hydra)), engine)
+
+
+def _jobs(root: DictConfig) -> Iterator[DictConfig]:
+    """Each job's config, composed as a launcher composes it."""
+    loader = GlobalHydra.instance().config_loader()
+    swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
+        [*swept, *root.hydra.overrides.task]
+    )
+    for job in BasicSweeper.split_arguments(overrides, None)[0]:
+        yield loader.load_sweep_config(root, job)
+
+
+# Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps
+# its devices for the whole sweep: waiting for them would last until its end.
+_CLAIMS = {"JoblibLauncher": False, "LocalLauncher": True}
+_claim = Claim()
+
+
+class JobError(Exception):
+    """A job in a worker ended with a status that is not 0; it travels to the user's process.
+
+    Args:
+        status: the exit status.
+        message: one line.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
+
+
+def offer_devices() -> None:
+    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them."""
+    if VISIBLE in os.environ:
+        os.environ.setdefault(OFFERED, os.environ[VISIBLE])
+
+
+def place_in_sweep() -> int | None:
+    """The job's number in the sweep that Hydra runs it in; None if it is the only one."""
+    if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().job, "num"):
+        return None
+    return int(HydraConfig.get().job.num)
+
+
+def enter_folder() -> None:
+    """Changes to the folder that the user is in."""
+    os.chdir(HydraConfig.get().runtime.cwd)
+
+
+def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
+    """Takes GPUs that no other worker uses, if the launcher gives a job none.
+
+    Args:
+        pair: the job's, with what it states about its own models.
+        engine: where it runs.
+
+    Raises:
+        ValueError: there are no GPUs for it.
+    """
+    launcher = str(HydraConfig.get().launcher._target_).rpartition(".")[2]
+    if launcher not in _CLAIMS:
+        return
+    kind, _, index = placed(engine, pair.target).device.partition(":")
+    if kind == "cuda" and index:
+        # The one asked for; what is visible must stay, or its number would change.
+        named = visible_devices()[int(index) :][:1]
+        _claim.take(named, 1, _CLAIMS[launcher])
+    elif kind == "cuda":
+        count = gpus_of_job(pair, engine)
+        os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
+
+
+def lost_worker(error: Exception) -> bool:
+    """Whether a launcher's error says that a process died, and not that our code is wrong.
+
+    joblib, submitit and Ray each raise classes of their own, and none of them needs to be here.
+    """
+    return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}

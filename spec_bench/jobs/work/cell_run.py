@@ -1,0 +1,111 @@
+"""One cell while its job runs: what it has done, what it lacks, and why it was given up.
+
+``jobs.store`` handles what it leaves on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spec_bench.jobs.config.cells import Cell
+from spec_bench.jobs.config.identity import job_id
+from spec_bench.jobs.store.store import CellStore, Repeats
+from spec_bench.jobs.work.passes import PassTally
+from spec_bench.records.reasons import Reason
+from spec_bench.records.types import Request
+from spec_bench.system import disk, files
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import AnyDecoder
+    from spec_bench.measure.memory import PeakMemory
+
+log = logging.getLogger(__name__)
+_MESSAGE_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class VisitedNode:
+    """One node that a sampled iteration visited.
+
+    Attributes:
+        depth: of its children; 1 is the root's.
+        accepted: P(one of the children drawn is accepted), over the rule's own uniforms.
+        bound: the most this could be for any exact rule, in the mean over children drawn that way.
+    """
+
+    depth: int
+    accepted: float
+    bound: float
+
+
+@dataclass
+class CellRun:
+    """One cell while its job runs.
+
+    Attributes:
+        cell: which decoder.
+        store: where its records go.
+        memory: peak memory of its windows.
+        passes: how its windows' forward passes ran.
+        done: generations by repeat and prompt id, those of an earlier, killed job included.
+        unpaired: repeat and prompt id of records that no baseline was timed beside.
+        decoder: None until it is built, and for a cell that was complete before.
+        failure: why the cell was given up; None while it goes on.
+        nodes: of sampled iterations, for the bound of acceptance.
+        no_nodes: why there are none, if that is not obvious.
+    """
+
+    cell: Cell
+    store: CellStore
+    memory: PeakMemory
+    passes: PassTally = field(default_factory=PassTally)
+    done: Repeats = field(default_factory=lambda: defaultdict(dict))
+    unpaired: set[tuple[int, str]] = field(default_factory=set)
+    decoder: AnyDecoder | None = None
+    failure: Reason | None = None
+    nodes: tuple[VisitedNode, ...] = ()
+    no_nodes: str | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The hash of the settings that change its numbers."""
+        return self.store.folder.name
+
+    def missing(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """The requests it still has to decode in a repeat; none once it has failed."""
+        return [] if self.decoder is None else self.lacking(requests, repeat)
+
+    def lacking(self, requests: Sequence[Request], repeat: int = 0) -> list[Request]:
+        """As ``missing``, and for failed cells too: requests without a record timed beside AR."""
+        return [
+            each
+            for each in requests
+            if each.prompt_id not in self.done[repeat] or (repeat, each.prompt_id) in self.unpaired
+        ]
+
+    def fail(self, error: Exception) -> None:
+        """Gives the cell up; its trace is beside its records.
+
+        Raises:
+            OSError: the error itself, if its folder can take no more: not even a trace.
+        """
+        own = error.filename if isinstance(error, OSError) and disk.refused(error) else None
+        if own is not None and Path(own).is_relative_to(self.store.folder):
+            raise error
+        files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
+        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
+        trace = str(self.store.trace_path)
+        self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
+        self.decoder = None
+        log.error("%s failed: %s", self.cell.title, self.failure)
+
+
+def job_of(runs: Sequence[CellRun]) -> str:
+    """The id of the job that these cells make up."""
+    return job_id(run.run_id for run in runs)

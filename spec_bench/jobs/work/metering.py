@@ -1,0 +1,155 @@
+"""A job's energy meter around the decode windows of its cells.
+
+Knows how a window's joules get into the records and how a row says what was wrong with them;
+nothing about how joules are measured.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol
+
+from spec_bench.engine import processes
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
+from spec_bench.measure.energy.auto import AutoMeter
+from spec_bench.records.reasons import Reason
+from spec_bench.records.types import Generation, Request
+
+Progress = Callable[[int, int], None]
+log = logging.getLogger(__name__)
+_COLUMN = "energy_j_per_token"
+
+
+class Decodes(Protocol):
+    """What is metered."""
+
+    def generate(
+        self,
+        requests: Sequence[Request],
+        seed: int,
+        progress: Progress | None = None,
+        meter: Metering | None = None,
+        /,
+    ) -> list[Generation]:
+        """Decodes a batch, with the meter begun after its prefill."""
+        ...
+
+
+class Metering:
+    """The job's meter; as a context manager it is open inside.
+
+    Args:
+        settings: the job's.
+    """
+
+    def __init__(self, settings: JobSettings) -> None:
+        unseen = settings.energy.meter == "auto" and not settings.device.startswith("cuda")
+        asked = EnergySettings() if unseen else settings.energy
+        self.meter = build_meter(asked, ordinals(settings))
+        self._asked = asked.meter != "none"
+        self._spread_s = settings.energy.phase_shift_s
+        self._windows: Counter[int] = Counter()
+        self._reading = EnergyReading(None)
+
+    def __enter__(self) -> Metering:
+        """Opens the meter, before the models load: the idle power is the bare machine's."""
+        self.meter.open()
+        if isinstance(self.meter, AutoMeter):
+            self._spread_s = self.meter.phase_shift_s
+        if self._asked and self.meter.reason:
+            log.warning("no energy is measured: %s", self.meter.reason)
+        elif self.meter.idle_power_w is not None:
+            log.info("idle power by %s: %.1f W", self.meter.name, self.meter.idle_power_w)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the meter."""
+        self.meter.close()
+
+    def begin(self) -> None:
+        """Opens the decode window."""
+        self.meter.begin()
+
+    def end(self) -> None:
+        """Closes the decode window."""
+        self._reading = self.meter.end()
+
+    def generate(
+        self, decoder: Decodes, batch: Sequence[Request], seed: int, progress: Progress
+    ) -> list[Generation]:
+        """Decodes a batch inside a window; each row carries its equal share of the energy.
+
+        The windows of each decoder start at evenly spread phases of the sensor's cycle.
+        """
+        if self.meter.name == "none":
+            return decoder.generate(batch, seed, progress)
+        number = self._windows[id(decoder)]
+        self._windows[id(decoder)] += 1
+        time.sleep(phase_delay_s(number, self._spread_s))
+        generations = decoder.generate(batch, seed, progress, self)
+        return shared(generations, self._reading)
+
+
+def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Generation]:
+    """The batch's rows with an equal share each of its window's energy."""
+    rows = len(generations)
+    return [
+        replace(
+            generation,
+            energy_j=None if reading.energy_j is None else reading.energy_j / rows,
+            energy_check_j=None if reading.check_j is None else reading.check_j / rows,
+            energy_note=reading.reason or reading.flag,
+        )
+        for generation in generations
+    ]
+
+
+def energy_columns(metering: Metering) -> dict[str, float | str | None]:
+    """How the energy was measured, for the results table."""
+    meter = metering.meter
+    return {
+        "energy_method": None if meter.name == "none" else meter.name,
+        "energy_period_s": meter.period_s,
+        "idle_power_w": meter.idle_power_w,
+    }
+
+
+def energy_reasons(metering: Metering, generations: Sequence[Generation]) -> list[Reason]:
+    """Why the energy is missing, or what to mind about it, with the windows concerned."""
+    unsaid, every = metering.meter.reason, len(generations)
+    notes = Counter(
+        generation.energy_note or ("" if generation.energy_j is not None else unsaid)
+        for generation in generations
+    )
+    return [
+        Reason(_COLUMN, note + (f" ({count} of {every} prompts)" if count < every else ""))
+        for note, count in notes.items()
+        if note
+    ]
+
+
+def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
+    """The job's GPUs as torch numbers them; None: all that are visible, or the job is on none."""
+    kind, _, index = settings.device.partition(":")
+    if kind != "cuda":
+        return None
+    if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
+        return tuple(range(processes.count_here()))
+    own, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
+    named = [where for each in maps if isinstance(each, tuple) for _, where in each]
+    if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
+        return None
+    spread = {where for where in named if isinstance(where, int)}
+    # What no map places is on the job's own device.
+    return tuple(sorted(spread | ({own} if None in maps else set())))

@@ -1,0 +1,145 @@
+"""Models and tokenizers that this process has loaded, for the jobs of a sweep to share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import torch
+
+from spec_bench.draft.eagle_check import misreading
+from spec_bench.draft.eagle_network import Eagle3Head
+from spec_bench.draft.heads import load_heads
+from spec_bench.draft.network import Heads
+from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
+from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.random_weights import TokenIds
+from spec_bench.jobs.config.model_files import fingerprint, model_path
+from spec_bench.jobs.config.pair import Pair
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.measure.provenance import device_name, machine
+
+log = logging.getLogger(__name__)
+
+_models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
+_heads: dict[tuple[str, str | None, str], Heads] = {}
+_tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
+_tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
+
+
+def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
+    """The pair's models, the target first.
+
+    Args:
+        pair: which.
+        tokens: how many tokens the tokenizer has. Embedding rows beyond them are padding and are
+            cut; tokens that a model does not embed (say, an added padding token) do no harm unless
+            a prompt holds one, which is checked with the prompts.
+
+    Raises:
+        ValueError: a model cannot be loaded.
+    """
+    models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
+    count = min(tokens, *(model.embedded for model in models))
+    for model in models:
+        model.vocab_size = count
+    return models
+
+
+def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
+    """The pair's draft heads of that kind, on the target's device and in its dtype.
+
+    Args:
+        pair: which.
+        kind: ``medusa`` or ``redrafter``; None for none.
+        target: the one they read.
+
+    Raises:
+        ValueError: there are no heads where the pair says, or they do not fit their config.
+    """
+    if kind is None:
+        return None
+    path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)
+    key = (path, revision, str(target.device))
+    if key not in _heads:
+        log.info("loading %s", path)
+        dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
+        _heads[key] = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
+    return _heads[key]
+
+
+def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
+    """Warns if an EAGLE-3 head would draft better from other hidden states than it is given.
+
+    Args:
+        decoder: a built one, of any kind.
+        prompt: of any task.
+    """
+    heads = getattr(decoder, "heads", None)
+    if not isinstance(heads, Eagle3Head):
+        return
+    layers = decoder.drafter.layers(heads, decoder.target.blocks)
+    if (id(heads), layers) not in _tried:
+        _tried.add((id(heads), layers))
+        if said := misreading(heads, decoder.target, layers, prompt):
+            log.warning("%s", said)
+
+
+def tokenizer_of(pair: Pair) -> tuple[Any, int]:
+    """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
+
+    A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
+    with a chat template of its own gets a copy with that template.
+
+    Raises:
+        ValueError: naming the first token on which two vocabularies differ.
+    """
+    places = [
+        (s.path, s.revision, mark) for s, mark in zip(pair.specs, pair.revisions, strict=True)
+    ]
+    if pair.tokenizer is not None:
+        places = [(pair.tokenizer, None, fingerprint(pair.tokenizer))]
+    tokenizer, tokens = common_tokenizer([_tokenizer(*place) for place in places])
+    if pair.chat_template is not None and not isinstance(tokenizer, TokenIds):
+        tokenizer = copy(tokenizer)
+        tokenizer.chat_template = pair.chat_template
+    return tokenizer, tokens
+
+
+def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> dict[str, Any]:
+    """What a cell ran with, as known only after loading; fields of ``CellFacts``.
+
+    Args:
+        settings: the job's.
+        target: its loaded target.
+        tokenizer: of the pair.
+    """
+    module = getattr(target, "module", None)
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", "")
+    return {
+        "device": device_name(settings.device),
+        "dtype": str(getattr(target, "dtype", "")).removeprefix("torch."),
+        "attention": implementation or "",
+        "threads": torch.get_num_threads(),
+        "stop_rule": settings.task.stop_rule(tokenizer),
+        "machine": machine(settings.device),
+    }
+
+
+def _model(spec: ModelSpec, mark: str | None) -> LanguageModel:
+    """Loads a model once per process; ``mark`` tells apart models of one folder over time."""
+    if (spec, mark) in _models:
+        log.info("reusing %s", spec.path)
+    else:
+        log.info("loading %s (%s, %s)", spec.path, spec.dtype, spec.device)
+        _models[spec, mark] = load_model(spec)
+    return _models[spec, mark]
+
+
+def _tokenizer(path: str, revision: str | None, mark: str | None) -> Any:
+    key = (path, revision, mark)
+    if key not in _tokenizers:
+        _tokenizers[key] = load_tokenizer(path, revision)
+    return _tokenizers[key]

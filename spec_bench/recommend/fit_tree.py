@@ -1,0 +1,153 @@
+"""``python -m spec_bench fit_tree``: the acceptances that Sequoia's trees follow from.
+
+Decodes with W children below the root, drawn without replacement, and counts which of them the
+target accepted. That share by rank is taken for every depth (Sequoia, arXiv 2402.12374, section
+3.1), and written to ``results/trees``, where ``sequoia`` finds it: ``sequoia:@14`` is then the
+best tree of 14 nodes for this pair, task and sampling. The prompts are the task's last ones, so
+that the first, which a job takes, stay unseen. Settings are a job's; several values, separated by
+commas, are fitted one after the other. Beside them ``width=8``, the ranks looked at, and
+``nodes=14,30``, sizes for which the expected block efficiency is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from spec_bench.jobs.config.fitted_trees import FOLDER, Fit
+from spec_bench.jobs.config.settings import JobSettings
+
+_OWN = {"width": "8", "nodes": "6,10,14,30"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; 2 and one line if the request cannot be right."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
+
+    register()
+    told = [each for each in arguments if each.partition("=")[0] not in _OWN]
+    own = _OWN | dict(each.split("=", 1) for each in arguments if each not in told)
+    try:
+        width, sizes = _numbers("width", own["width"])[0], _numbers("nodes", own["nodes"])
+        for words in product(*map(_choices, recipe_arguments(told))):
+            _fit_one(words, width, sizes)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        print(f"spec_bench fit_tree: {one_line(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
+    """Fits, writes and prints one."""
+    from hydra import compose, initialize_config_dir
+
+    from spec_bench.jobs.app import settings_of
+    from spec_bench.settings.configs import conf_dirs
+
+    own = ["sink=quiet", f"cells=[rsd_c:{width}]"]
+    with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
+        config = compose("config", overrides=[*words, *own])
+    settings = settings_of(config)
+    fit = fitted(settings, width)
+    path = fit.write(settings.results / FOLDER)
+    shares = " ".join(f"{share:.3f}" for share in fit.accepted)
+    print(f"{fit.pair}, {fit.task}, temperature {fit.temperature:g}: {path}")
+    print(f"  accepted by rank, in {fit.iterations} iterations: {shares}")
+    for nodes in sizes:
+        print(f"  cells=[sequoia:@{nodes}]  {_expected(fit, nodes):.3f} tokens per target call")
+
+
+def _expected(fit: Fit, nodes: int) -> float:
+    from spec_bench.tree.best_list import best_list, expected_accepted, pooled
+
+    return 1 + expected_accepted(best_list(fit.accepted, nodes), pooled(fit.accepted))
+
+
+def fitted(settings: JobSettings, width: int) -> Fit:
+    """Decodes a task's last prompts and counts.
+
+    Args:
+        settings: a job of the baseline and of ``width`` children below the root.
+        width: W.
+
+    Raises:
+        ValueError: the models cannot be loaded, or a prompt does not fit.
+    """
+    from spec_bench.decode.config import read_decoder
+    from spec_bench.decode.decoder import Decoder
+    from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.jobs.work.prompts import Prompts
+
+    settings, cell = settings.pinned(), settings.cells[-1]
+    last = settings.task.examples()[-len(settings.examples) :]
+    tokenizer, tokens = tokenizer_of(settings.pair)
+    requests = Prompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
+    models, sampling = models_of(settings.pair, tokens), settings.sampling
+    config = read_decoder(cell.decoder, sampling)
+    decoder = config.build(models[0], models[1:2], sampling, settings.batch_size)
+    assert isinstance(decoder, Decoder)
+    counts = counted(decoder, requests, width, settings.seed)
+    pair, total = settings.pair, sum(counts)
+    return Fit(
+        pair=pair.name,
+        target=pair.target,
+        draft=pair.drafts[0],
+        revisions=(pair.revisions[0] or "", pair.revisions[1] or ""),
+        task=settings.task.name,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        draft_temperature=sampling.draft_temperature,
+        prompts=len(requests),
+        iterations=total,
+        accepted=tuple(round(count / total, 6) for count in counts[:-1]),
+    )
+
+
+def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
+    """Iterations whose accepted child had rank 0, 1, ..., and last those that accepted none.
+
+    Args:
+        decoder: of one level of ``width`` children.
+        requests: what to decode.
+        width: W.
+        seed: of the draws.
+    """
+    import torch
+
+    counts, walk = torch.zeros(width + 1, dtype=torch.long), decoder.walk
+
+    def counting(*arguments: Any, **more: Any) -> Any:
+        result = walk(*arguments, **more)
+        rank = torch.where(result.accepted > 0, result.path[:, 1] - 1, width)
+        counts.add_(torch.bincount(rank.cpu(), minlength=width + 1))
+        return result
+
+    decoder.walk = counting
+    decoder.generate(requests, seed)
+    return [int(count) for count in counts]
+
+
+def _choices(word: str) -> list[str]:
+    """``task=xsum,dolly`` as two settings; a list in brackets is one."""
+    key, _, value = word.partition("=")
+    whole = value.startswith(("[", "{", "'", '"'))
+    return [word] if whole else [f"{key}={each}" for each in value.split(",")]
+
+
+def _numbers(key: str, text: str) -> list[int]:
+    """``14,30`` or ``[14,30]``.
+
+    Raises:
+        ValueError: another thing, naming it.
+    """
+    found = text.strip("[]").split(",")
+    if not all(each.strip().isdecimal() and int(each) for each in found):
+        raise ValueError(f"{key} must be whole numbers >= 1 such as 14,30, got {text!r}")
+    return [int(each) for each in found]

@@ -1,0 +1,239 @@
+"""``python -m spec_bench recommend``: which decoder for this pair, task and machine.
+
+Plain decoding is run once and target and draft are run over its text; from that the block
+efficiency of every decoder that can be forecast follows without running it. Decoders that cannot
+are counted by running them on the same few prompts, and named with the reason. Iterations of those
+that may win are timed on this machine, decoders in turn. The best few are then measured, in turn
+with plain decoding, on prompts that nothing has seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spec_bench.jobs.config.cells import BASELINE
+from spec_bench.jobs.config.identity import run_id
+from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.metrics.many import at_once
+from spec_bench.recommend.screening import Candidate, Screening
+from spec_bench.recommend.timing import NEAR
+from spec_bench.records.types import CellResult
+from spec_bench.system import files
+
+_OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
+_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names its own
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer, and its evidence.
+
+    Attributes:
+        candidates: all, the best forecast first.
+        measured: rows of those that were measured on fresh prompts, plain decoding among them.
+        best: of them; plain decoding if nothing is surely faster.
+    """
+
+    candidates: tuple[Candidate, ...]
+    measured: tuple[CellResult, ...]
+    best: CellResult
+
+
+def recommend(settings: JobSettings) -> Recommendation:
+    """Looks for the fastest decoder.
+
+    Args:
+        settings: a job in two stages; its cells are the candidates.
+
+    Raises:
+        ValueError: the job does not have two stages, no decoder fits the pair, or plain decoding
+            failed.
+    """
+    from spec_bench.jobs.app import run_stage
+
+    confirm = settings.confirm
+    if confirm is None:
+        raise ValueError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
+    if len(settings.cells) < 2:
+        why = f": {settings.left_out[0]}" if settings.left_out else ""
+        raise ValueError(f"recommend has no decoder to choose among{why}")
+    settings = settings.pinned()
+    baseline = settings.cells[0]
+    (plain,) = run_stage(replace(settings, cells=(baseline,)), ())
+    if plain.status != "complete":
+        raise ValueError(f"plain decoding failed: {plain.reason}")
+    store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
+    candidates = Screening(settings, dict(store.load())).candidates()
+    known = [each for each in candidates if each.forecast and each.timed][: confirm.best]
+    least = NEAR * max((each.speedup.value for each in known), default=0.0)
+    tried = [e for e in candidates if e.why_counted and e.timed and e.speedup.value >= least][:2]
+    second = replace(
+        settings,
+        cells=(baseline, *(each.cell for each in (*known, *tried))),
+        examples=settings.fresh,
+        fresh=(),
+        confirm=None,
+        stage="confirm",
+    )
+    measured = run_stage(second, ())
+    return Recommendation(tuple(candidates), tuple(measured), best_of(measured))
+
+
+def best_of(measured: Sequence[CellResult]) -> CellResult:
+    """The fastest row; plain decoding if no row is surely faster, for all of them at once.
+
+    Args:
+        measured: complete and other rows, plain decoding among them.
+    """
+    (plain,) = (row for row in measured if row.facts.decoder == BASELINE)
+    faster = [
+        row
+        for row in measured
+        if row.status == "complete" and (_least_speedup(row, len(measured) - 1) or 0) > 1
+    ]
+    return max(faster, key=lambda row: float(row.metrics["speedup"] or 0), default=plain)
+
+
+def _least_speedup(row: CellResult, of: int) -> float | None:
+    """The lower end of the speed-up's interval if so many are to cover; None without one."""
+    ends = [each for each in _ends_of(row, "speedup") if isinstance(each, float)]
+    prompts = row.metrics.get("prompts")
+    if len(ends) < 3 or not isinstance(prompts, int | float):
+        return None
+    found = at_once((ends[0], ends[1], ends[2]), prompts, of)
+    return found[0] if found else None
+
+
+def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
+    """The command; prints all candidates and the answer in three lines.
+
+    Args:
+        overrides: as those of a job.
+
+    Returns:
+        The exit status, 2 for settings that cannot be right, and the file the page is made from.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from spec_bench.jobs.app import settings_of
+    from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
+    from spec_bench.settings.configs import conf_dirs
+
+    register()
+    try:
+        told = ["experiment=recommend", "sink=quiet", *recipe_arguments(list(overrides))]
+        with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
+            config = compose("config", overrides=told)
+        settings = settings_of(config)
+        answer = recommend(settings)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        print(f"spec_bench: {one_line(error)}", file=sys.stderr)
+        return 2, None
+    print("\n".join([*table_of(answer), *counted_of(answer), "", *answer_of(answer, overrides)]))
+    stem = f"recommend-{settings.pair.name}-{settings.task.name}.json"
+    kept = files.results_file(settings.results, settings.name).with_name(stem)
+    files.write_json(kept, stated(settings, answer, overrides))
+    return 0, kept
+
+
+def stated(
+    settings: JobSettings, answer: Recommendation, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """All candidates with what was forecast and measured, and the answer, as plain values."""
+    rows = {(row.facts.decoder, row.facts.spec): row for row in answer.measured}
+    lines = []
+    for each in answer.candidates:
+        row = rows.get((each.cell.name, each.cell.spec))
+        measured = None
+        if row is not None and row.status == "complete":
+            measured = {name: _ends_of(row, name) for name in ("block_efficiency", "speedup")}
+        known = {"block_efficiency": each.block_efficiency, "speedup": each.speedup}
+        ours = {name: [i.value, i.low, i.high] for name, i in known.items()}
+        line = {"decoder": each.cell.name, "spec": each.cell.spec, "forecast": each.forecast}
+        told = {"why_counted": each.why_counted, "timed": each.timed}
+        lines.append({**line, **told, **ours, "measured": measured})
+    return {
+        "pair": settings.pair.name,
+        "task": settings.task.name,
+        "temperature": settings.sampling.temperature,
+        "prompts": len(settings.examples),
+        "fresh": len(settings.fresh),
+        "answer": answer_of(answer, overrides),
+        "candidates": lines,
+    }
+
+
+def _ends_of(row: CellResult, name: str) -> list[Any]:
+    return [row.metrics.get(each) for each in (name, f"{name}_low", f"{name}_high")]
+
+
+def table_of(answer: Recommendation) -> list[str]:
+    """Every candidate with forecast and measurement."""
+    rows = {(row.facts.decoder, row.facts.spec): row for row in answer.measured}
+    lines = [f"{'decoder':<22}{'tokens a call':>28}{'speed-up':>20}  measured on fresh prompts"]
+    for each in answer.candidates:
+        cell, known, faster = each.cell, each.block_efficiency, each.speedup
+        efficiency = f"{known.value:.2f}{_ends(known.low, known.high)}"
+        efficiency += " forecast" if each.forecast else " counted"
+        speed = f"{faster.value:.2f}{_ends(faster.low, faster.high)}{'' if each.timed else '*'}"
+        row = rows.get((cell.name, cell.spec))
+        measured = (
+            "" if row is None else f"{_shown(row, 'block_efficiency')}; {_shown(row, 'speedup')}"
+        )
+        lines.append(f"{cell.title:<22}{efficiency:>28}{speed:>20}  {measured}".rstrip())
+    return lines
+
+
+def counted_of(answer: Recommendation) -> list[str]:
+    """Which decoders were run since they cannot be forecast, by reason; which were not timed."""
+    reasons: dict[str, list[str]] = {}
+    for each in answer.candidates:
+        if each.why_counted:
+            reasons.setdefault(each.why_counted, []).append(each.cell.title)
+    lines = [f"{', '.join(own)}: counted, not forecast: {why}" for why, own in reasons.items()]
+    if not all(each.timed for each in answer.candidates):
+        lines.append(
+            "* not timed itself: its seconds are what its size should take by those that were, "
+            "which is less sure; it was not among the likeliest when these were chosen"
+        )
+    return ["", *lines] if lines else []
+
+
+def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
+    """The answer in three lines: decoder and spec, speed-up with interval, the command."""
+    best, fresh = answer.best.facts, answer.best.metrics.get("prompts")
+    others_own = (*_OF_THE_SEARCH, *_OF_A_DECODER)
+    kept = [each for each in overrides if not each.lstrip("+").startswith(others_own)]
+    others, count = len(answer.measured) - 1, len(answer.candidates)
+    among = f"{others} measured on {fresh} fresh prompts, of {count} candidates"
+    if best.decoder == BASELINE:
+        first, second = "plain decoding", f"speed-up 1: nothing is surely faster, {among}"
+    else:
+        first = f"{best.decoder} {best.spec}"
+        second = f"speed-up {_shown(answer.best, 'speedup')} over plain decoding, best of {among}"
+    spec = "" if best.decoder == BASELINE else f" spec={best.spec}"
+    return [
+        first,
+        second,
+        " ".join(["python -m spec_bench", *kept, f"decoder={best.decoder}{spec}"]),
+    ]
+
+
+def _shown(row: CellResult, name: str) -> str:
+    """A number of a row with its interval."""
+    value = row.metrics.get(name)
+    if not isinstance(value, float | int):
+        return "-"
+    return f"{value:.2f}{_ends(row.metrics.get(f'{name}_low'), row.metrics.get(f'{name}_high'))}"
+
+
+def _ends(low: object, high: object) -> str:
+    known = isinstance(low, float) and isinstance(high, float)
+    return f" [{low:.2f}, {high:.2f}]" if known else ""

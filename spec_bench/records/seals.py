@@ -1,0 +1,91 @@
+"""How a file tells whether it still is what was written: a digest of all of it, within it.
+
+A JSON mapping has it under ``check``. A file of bytes has it where ``BLANK`` stood when its digest
+was taken, so that it is checked before anybody parses the bytes: a parser given damaged ones may
+crash, or take all memory. Knows nothing about what the files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spec_bench.system import files
+
+_MARK = b"sha256:"
+_DIGITS = 2 * hashlib.sha256().digest_size
+BLANK = _MARK + b"0" * _DIGITS
+
+
+class UnsealedError(ValueError):
+    """A file without a digest, as an earlier version wrote it."""
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping with a digest of it all, which ``opened`` verifies."""
+    return {**content, "check": files.digest(content)}
+
+
+def opened(path: Path) -> dict[str, Any]:
+    """The mapping of a JSON file, without its digest; one of an earlier version has none.
+
+    Raises:
+        ValueError: it is none, or was altered.
+        OSError: it cannot be read.
+    """
+    content = json.loads(bytes_of(path))
+    if not isinstance(content, dict):
+        raise ValueError("it is no mapping")
+    check = content.pop("check", None)
+    if check is not None and check != files.digest(content):
+        raise ValueError("its check does not fit: it was altered")
+    return content
+
+
+def bytes_of(path: Path) -> bytes:
+    """What a file holds.
+
+    Raises:
+        ValueError: a folder, a link to nothing, or a pipe, which would never end, has its name.
+        OSError: it cannot be read.
+    """
+    if os.path.lexists(path) and not path.is_file():
+        raise ValueError("it is no file")
+    return path.read_bytes()
+
+
+def seal(data: bytes) -> bytes:
+    """A file's bytes with their digest in the place of the last ``BLANK``.
+
+    Raises:
+        ValueError: there is none, or text that looks like a digest follows it.
+    """
+    at = data.rfind(_MARK)
+    if data[at : at + len(BLANK)] != BLANK:
+        raise ValueError("no place for a digest")
+    return _with(data, at, hashlib.sha256(data).hexdigest().encode())
+
+
+def check(data: bytes) -> None:
+    """Whether a file's bytes are those that ``seal`` gave.
+
+    Raises:
+        UnsealedError: they have no digest.
+        ValueError: they have another one.
+    """
+    at = data.rfind(_MARK)
+    if at < 0:
+        raise UnsealedError("it has no digest")
+    found = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
+    if data[at + len(_MARK) :][:_DIGITS] != found.encode():
+        raise ValueError("its digest does not fit: it was altered, or not copied whole")
+
+
+def _with(data: bytes, at: int, digits: bytes) -> bytes:
+    """The bytes with other digits after the mark that stands at ``at``."""
+    start = at + len(_MARK)
+    return data[:start] + digits + data[start + _DIGITS :]

@@ -1,0 +1,1 @@
+"""The report's command line: a subcommand a thing it makes."""

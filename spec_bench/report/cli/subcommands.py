@@ -1,0 +1,223 @@
+"""What each command of the report does: options in, files or text out.
+
+A request that cannot be right is a ``ValueError`` here and one line with status 2 in ``main``.
+Figures are imported where they are drawn: matplotlib is slow to load.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spec_bench.report.data.own_rows import figure_rows
+from spec_bench.report.data.rows import load_rows, read_rows
+from spec_bench.report.papers.paper import (
+    find_figure,
+    find_table,
+    load_paper,
+    paper_names,
+    recipes_by_name,
+)
+from spec_bench.report.tables import render
+from spec_bench.report.tables.build import build_tables, check_pair
+from spec_bench.report.tables.grid import Grid
+from spec_bench.report.tables.listing import list_paper
+from spec_bench.report.tables.measured import Measured
+from spec_bench.report.verdicts import print_checks
+from spec_bench.system.files import results_files, write_text
+
+_RESULTS = Path("results")
+_PICTURES = ("png", "pdf")
+_TABLES = {"md": render.markdown, "csv": render.comma, "tex": render.latex}
+
+
+def _html(grids: Sequence[Grid]) -> str:
+    from spec_bench.report.page.templating import style
+
+    return render.html(grids, style())
+
+
+FORMATS: dict[str, Callable[[Sequence[Grid]], str]] = {
+    "csv": render.comma_of_all,
+    "html": _html,
+    "latex": lambda grids: "\n".join(map(render.latex, grids)),
+    "markdown": lambda grids: "\n".join(map(render.markdown, grids)),
+}
+
+
+def run_plain(options: Namespace) -> None:
+    """A results file's table, figure and checks."""
+    from spec_bench.report.plain import write_report
+
+    write_report(options.file, options.output or options.file.parent)
+
+
+def run_table(options: Namespace) -> None:
+    """A paper's table, printed or written."""
+    item = find_table(options.name)
+    measured = Measured.below(options.results)
+    grids = build_tables(item, measured, options.pair, _elsewhere(options))
+    text = FORMATS[options.format](grids)
+    if options.output is None:
+        print(text, end="")
+    else:
+        write_text(options.output, text)
+        print(f"table: {options.output}")
+
+
+def run_list(options: Namespace) -> None:
+    """Tables and figures of one paper or of all."""
+    papers = [load_paper(name) for name in ([options.paper] if options.paper else paper_names())]
+    measured = Measured.below(options.results)
+    if options.pair and papers[0].items[0].recipes:
+        check_pair(papers[0].items[0], options.pair, measured)
+    where = _elsewhere(options)
+    print("\n".join(list_paper(paper, measured, options.pair, where) for paper in papers), end="")
+
+
+def run_figure(options: Namespace) -> None:
+    """A paper's figure from the measured rows."""
+    from spec_bench.report import figures
+
+    item = find_figure(options.name)
+    measured = Measured.below(options.results)
+    if options.pair and item.recipes:
+        check_pair(item, options.pair, measured)
+    folder = options.output or options.results / "figures"
+    rows = figure_rows(item, measured.rows, options.results)
+    asked = (item.paper, str(item.number), rows, folder, options.pair)
+    for path in figures.draw(*asked, alone=True):
+        print(f"figure: {path}")
+
+
+def run_checks(options: Namespace) -> None:
+    """A paper's claims on the measured rows."""
+    from spec_bench.report.claims import check_claims
+    from spec_bench.report.claims.summary import summary_of
+
+    paper = load_paper(options.paper)
+    rows = load_rows(options.results)
+    if rows.empty:
+        raise ValueError(f"no results below {str(options.results)!r}")
+    checks = check_claims(paper.name, rows, options.results)
+    print_checks(checks, summary_of(checks, paper))
+
+
+def run_page(options: Namespace) -> None:
+    """An experiment's page."""
+    from spec_bench.report.page.build import build_page
+    from spec_bench.report.page.gather import gather, results_file
+
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "page.html"
+    write_text(path, build_page(gather(file, _elsewhere(options), options.pair)))
+    print(f"page: {path}")
+
+
+def run_all(options: Namespace) -> None:
+    """Every page, table and figure that measured rows apply to, and an index of all experiments.
+
+    Written again from the same rows, the files are the same; tables and figures of earlier rows or
+    recipes that are not written any more are removed.
+    """
+    from spec_bench.report import stale
+    from spec_bench.report.page.gather import results_file
+    from spec_bench.report.page.index import build_index
+
+    results = options.results
+    own = [path for path in results_files(results) if path.parent.parent == results]
+    files = [results_file(name, results) for name in options.names] or own
+    if not files:
+        raise ValueError(f"no experiment below {str(results)!r}")
+    for file in files:
+        written = _write(file, _elsewhere(options))
+        print(*written, *stale.remove(file.parent, written), sep="\n")
+    write_text(results / "index.html", build_index(results))
+    print(results / "index.html")
+
+
+def run_records(options: Namespace) -> None:
+    """How much the committed records of each experiment hold, and which cells have none."""
+    from spec_bench.report.claims.select import evident
+    from spec_bench.report.data.records import kept_size, seal
+    from spec_bench.report.page.gather import results_file
+
+    results = options.results
+    files = [results_file(name, results) for name in options.names] or results_files(results)
+    if not files:
+        raise ValueError(f"no experiment below {str(results)!r}")
+    for file in files:
+        if options.seal:
+            seal(file)
+        rows = evident(read_rows([file]))
+        print(f"{file.parent.name}: {kept_size(file, rows.run_id)}")
+
+
+def run_sweep(options: Namespace) -> None:
+    """A results file's own page: what to use, then figures to look at."""
+    from spec_bench.report.page.gather import results_file
+    from spec_bench.report.sweep.build import build_page
+
+    file = results_file(options.name, options.results)
+    path = options.output or file.parent / "sweep.html"
+    write_text(path, build_page(file))
+    print(f"page: {path}")
+
+
+def run_export(options: Namespace) -> None:
+    """A results file in long format, with a dictionary of its columns."""
+    from spec_bench.report.export import export, with_texts, write
+    from spec_bench.report.page.gather import results_file
+
+    file = results_file(options.name, options.results)
+    found = export(file)
+    if options.texts is not None:
+        found = with_texts(found, options.texts)
+    for path in write(found, options.output or file.parent / "export"):
+        print(path)
+    if found.without:
+        print(f"no records of {', '.join(found.without)}")
+
+
+def run_answers(options: Namespace) -> None:
+    """Answer files of another harness as rows, and its numbers beside ours."""
+    from spec_bench.exchange.command import read_in
+
+    read_in(options)
+
+
+def _write(file: Path, shown: Path | None) -> Sequence[Path]:
+    """One experiment's files, each beside its results.
+
+    Args:
+        file: the results file.
+        shown: the results folder as commands name it; None where it is the default.
+    """
+    from spec_bench.report.page.build import build_page
+    from spec_bench.report.page.gather import gather
+    from spec_bench.report.page.pictures import draw, drawings
+    from spec_bench.report.page.tables import shown_tables, stems
+
+    folder, page = file.parent, file.parent / "page.html"
+    write_text(page, build_page(gather(file, shown, None)))
+    recipe = recipes_by_name().get(folder.name)
+    if recipe is None:
+        return [page]
+    paper = load_paper(recipe.partition("=")[0])
+    items = [item for item in paper.items if folder.name in item.experiments]
+    measured = Measured(read_rows([file]))
+    written = [page]
+    tables = list(shown_tables(items, measured, shown))
+    for table, stem in zip(tables, stems(tables), strict=True):
+        for suffix, rendered in _TABLES.items():
+            written.append(folder / "tables" / f"{stem}.{suffix}")
+            write_text(written[-1], rendered(table.grid))
+    for drawing in drawings(paper, items, measured):
+        written += draw(drawing, measured, folder / "figures", *_PICTURES)
+    return written
+
+
+def _elsewhere(options: Namespace) -> Path | None:
+    """The results folder where it is not the default."""
+    return None if options.results == _RESULTS else options.results

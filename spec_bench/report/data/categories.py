@@ -1,0 +1,171 @@
+"""A group's numbers by category of prompt: speed-up and tokens per target call.
+
+Made of the records by prompt. A category's speed-up is a ratio of sums like that of the whole task,
+over its own prompts, with the interval of those. Its tokens per target call are the block
+efficiency, which Spec-Bench (Xia et al., arXiv:2401.07851) calls mean accepted tokens: the accepted
+ones and the one that every call adds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_bench.metrics.interval import Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
+from spec_bench.metrics.limits import limited
+from spec_bench.report.data.counts import Counts, Records
+from spec_bench.report.data.rows import Group, Row, most_of, rows_of
+from spec_bench.vocabulary.columns import ENDS
+
+TABLES = {
+    "speedup": "speed-up over plain decoding of the same prompts",
+    "block_efficiency": "tokens per target call (mean accepted tokens)",
+}
+OTHERS, UNKNOWN = "others", "no category"
+_MOST = 24  # columns that a table has room for
+SPEC_BENCH = "spec_bench"
+"""The task whose categories are shown as Spec-Bench shows them: MT-bench's eight as one."""
+MT_BENCH = "multi-turn conversation"
+_OF_MT_BENCH = frozenset(
+    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
+)
+SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "rag")
+"""The columns of Spec-Bench's own table, in its order."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A category.
+
+    Attributes:
+        name: as the task's rows have it.
+        prompts: ids of its prompts.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellByCategory:
+    """One cell's numbers.
+
+    Attributes:
+        row: the cell's.
+        speedup: by category, over plain decoding of the same prompts, where it was timed in turn
+            with them.
+        tokens: by category, tokens per target call, where there are records.
+    """
+
+    row: Row
+    speedup: Mapping[str, Interval]
+    tokens: Mapping[str, Interval]
+
+    def of(self, column: str) -> Mapping[str, Interval]:
+        """The numbers of one of ``TABLES``."""
+        return self.speedup if column == "speedup" else self.tokens
+
+    def overall(self, column: str) -> Interval | None:
+        """The row's own number, of all prompts; None where it has none."""
+        ends = [self.row.get(f"{column}{end}") for end in ("", *ENDS)]
+        value, low, high = (None if end is None or isnan(end) else float(end) for end in ends)
+        return None if value is None else Interval(value, low, high)
+
+
+def kinds_of(group: Group, records: Records) -> list[Kind]:
+    """The categories of a group's prompts in the task's order; none where no prompt has one.
+
+    Of more than ``_MOST`` the largest, and the others as one.
+    """
+    found: Mapping[str, str] = {}
+    for row in rows_of(group.rows):  # the prompts of all cells are the same
+        if row["status"] != "failed" and (found := records.categories(row)):
+            break
+    if not any(found.values()):
+        return []
+    if str(group.rows.iloc[0].task) == SPEC_BENCH:
+        found = {prompt: subtask(name) for prompt, name in found.items()}
+    counts = Counter(found.values())
+    kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
+    names: dict[str, list[str]] = {}
+    for prompt, name in found.items():
+        names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
+    own = {name: place for place, name in enumerate(SUBTASKS) if name in names}
+    if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
+        return [Kind(name, tuple(names[name])) for name in own]
+    last = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
+    return [Kind(name, tuple(names[name])) for name in last]
+
+
+def subtask(category: str) -> str:
+    """The column of Spec-Bench's table that a category of its questions belongs to."""
+    return MT_BENCH if category in _OF_MT_BENCH else category
+
+
+def overall_columns(group: Group, column: str) -> dict[str, str]:
+    """Title -> column of the numbers of all prompts that stand behind those by category.
+
+    Spec-Bench's table of speed-ups has its mean accepted tokens there, too.
+    """
+    own = {"overall": column}
+    if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
+        return {"mean accepted tokens": "block_efficiency", **own}
+    return own
+
+
+def by_category(group: Group, kinds: Sequence[Kind], records: Records) -> list[CellByCategory]:
+    """The numbers of all cells that have any, the baseline first."""
+    rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
+    bases = [row for row in rows if row["decoder"] == "ar"]
+    found = []
+    for row in rows:
+        speedups = {kind.name: _speedup(row, bases, kind.prompts, records) for kind in kinds}
+        tokens = {kind.name: _tokens(row, kind.prompts, records) for kind in kinds}
+        found.append(CellByCategory(row, _known(speedups), _known(tokens)))
+    return found
+
+
+def _known(found: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
+    runs = records.by_seed(row, "block_efficiency")
+    if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
+        return None
+    found = ratio_interval(*_sums(runs, runs, prompts))
+    return found and limited("block_efficiency", found, most_of(row))
+
+
+def _speedup(
+    row: Row, bases: Sequence[Row], prompts: Sequence[str], records: Records
+) -> Interval | None:
+    """Over the first baseline that was timed in turn with some of the prompts."""
+    if row["decoder"] == "ar":
+        return None
+    for base in bases:
+        own, theirs = records.in_turn([row, base], "token_rate") or ({}, {})
+        seeds = list(own)
+        known = [prompt for prompt in prompts if all(prompt in own[seed] for seed in seeds)]
+        if seeds and known:
+            sums = *_sums(own, seeds, known), *_sums(theirs, seeds, known)
+            found = rate_ratio_interval(*sums)
+            return found and limited("speedup", found)
+    return None
+
+
+def _sums(
+    runs: Mapping[str, Counts], seeds: Collection[str], prompts: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[seeds, prompts] numerators and denominators."""
+    above, below = (
+        np.array([[runs[seed][prompt][end] for prompt in prompts] for seed in seeds], float)
+        for end in (0, 1)
+    )
+    return above, below

@@ -1,0 +1,264 @@
+"""Per-prompt counts behind a cell's numbers, as far as there are records.
+
+Seconds of two cells are compared where one sitting decoded both in turn. A baseline that later
+sittings timed again has several timings of a prompt: that of the other cell's sitting counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_bench.metrics import CellRecords, Sums, metric
+from spec_bench.metrics.metric import MEASURED_ANEW
+from spec_bench.metrics.quality import score_of_sums
+from spec_bench.records.types import Generation
+from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
+from spec_bench.report.data.rows import Row
+
+_FEWEST_ROUNDS = 2  # one tells nothing of what rounds differ by
+Counts = dict[str, tuple[float, ...]]
+"""Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
+Timings = dict[str, dict[str, tuple[float, ...]]]
+"""Prompt id -> sitting -> numerator and denominator."""
+
+
+@dataclass
+class _Cell:
+    """What is known of a cell.
+
+    Attributes:
+        repeats: counts by metric, of each repeat.
+        sittings: the sitting of each prompt, of each repeat.
+        again: counts by metric of what later sittings timed again, by repeat and sitting.
+        categories: of each prompt.
+    """
+
+    repeats: list[dict[str, Counts]]
+    sittings: list[dict[str, str]]
+    again: dict[tuple[int, str], dict[str, Counts]] = field(default_factory=dict)
+    categories: dict[str, str] = field(default_factory=dict)
+
+
+class Records:
+    """Numerators and denominators by prompt.
+
+    Args:
+        results: the results file of rows that do not name their own in a column ``file``.
+    """
+
+    def __init__(self, results: Path) -> None:
+        self._results = results
+        self._cells: dict[tuple[str, str], _Cell] = {}
+
+    def counts(self, row: Row, name: str) -> Counts | None:
+        """Prompt id -> what a metric is made of, mostly numerator and denominator.
+
+        Each is summed over a prompt's repeats.
+
+        None where there are no records.
+        """
+        return summed(self._by_repeat(row, name))
+
+    def _by_repeat(self, row: Row, name: str) -> list[Counts]:
+        """The counts of each repeat that measured the metric anew; none without records."""
+        return [cell[name] for cell in self._cell(row).repeats if name in cell]
+
+    def _cell(self, row: Row) -> _Cell:
+        """A row's records, read once."""
+        place = path, run_id = str(row.get("file", self._results)), str(row["run_id"])
+        if place not in self._cells:
+            self._cells[place] = _read(Path(path), run_id)
+        return self._cells[place]
+
+    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+        """The counts of seconds or joules that one sitting measured in turn for all rows.
+
+        Args:
+            rows: cells that are compared.
+            name: the metric.
+
+        Returns:
+            For each row, by seed as ``by_seed`` has it, of the seeds that all rows have; without
+            the prompts that no sitting decoded for all of them. None where some row has no records.
+        """
+        cells = [self._timings(row, name) for row in rows]
+        if not all(cells):
+            return None
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        found: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
+        for seed in seeds:
+            for prompt, first in cells[0][seed].items():
+                timed = [cell[seed].get(prompt, {}) for cell in cells]
+                if shared := [sat for sat in first if all(sat in each for each in timed)]:
+                    for own, each in zip(found, timed, strict=True):
+                        own[seed][prompt] = each[shared[0]]
+        return found
+
+    def _timings(self, row: Row, name: str) -> dict[str, Timings]:
+        """By seed the counts of each sitting, the cell's own first; {} where some run has none."""
+        found: dict[str, Timings] = {}
+        for seed, run in _runs(row):
+            cell = self._cell({**row, "run_id": run})
+            whole = [counts[name] for counts in cell.repeats if name in counts]
+            if not whole:
+                return {}
+            for number, (counts, sat) in enumerate(zip(whole, cell.sittings, strict=False)):
+                timed = {prompt: {sat[prompt]: own} for prompt, own in counts.items()}
+                for (repeat, sitting), again in cell.again.items():
+                    for prompt, own in again.get(name, {}).items() if repeat == number else ():
+                        timed.setdefault(prompt, {}).setdefault(sitting, own)
+                found[_seed_of(seed, number)] = timed
+        return found
+
+    def categories(self, row: Row) -> dict[str, str]:
+        """Prompt id -> its category, "" where the task's rows did not say; {} without records."""
+        run = str(row["run_id"]).split(",")[0]
+        return self._cell({**row, "run_id": run}).categories
+
+    def by_seed(self, row: Row, name: str) -> dict[str, Counts] | None:
+        """Seed -> the counts of its run; of a row that seeds were pooled in, all of them.
+
+        Where its prompts were measured again, ``SEED/REPEAT`` -> those of a later repeat.
+
+        None where some run has no records.
+        """
+        found = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
+        if not all(repeats for _, repeats in found):
+            return None
+        return {
+            _seed_of(seed, number): counts
+            for seed, repeats in found
+            for number, counts in enumerate(repeats)
+        }
+
+
+class Rounds(Records):
+    """Records of which seconds of different jobs may be compared, round by round.
+
+    A round is every job once, under a seed of its own, on one machine. What that machine did
+    between two jobs is in each round's difference, and rounds differ by it: an interval over
+    prompts and rounds holds it, one over the prompts of a single round does not.
+
+    Args:
+        records: what is known so far is shared with these.
+    """
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records._results)
+        self._cells = records._cells
+
+    def in_turn(self, rows: Sequence[Row], name: str) -> list[dict[str, Counts]] | None:
+        """The counts that one sitting measured; else those of at least two rounds, by seed.
+
+        A prompt's repeats are of one job, and so are summed.
+        """
+        timed = super().in_turn(rows, name)
+        if timed and any(timed[0].values()):
+            return timed
+        cells = [self._rounds(row, name) for row in rows]
+        seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
+        if len(seeds) < _FEWEST_ROUNDS:
+            return None
+        return [{seed: cell[seed] for seed in seeds} for cell in cells]
+
+    def _rounds(self, row: Row, name: str) -> dict[str, Counts]:
+        found = {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
+        return {seed: counts for seed, counts in found.items() if counts is not None}
+
+
+def _runs(row: Row) -> list[tuple[str, str]]:
+    """A row's seeds with the runs that were pooled in it."""
+    seeds = str(row.get("seeds", row.get("seed", ""))).split(",")
+    return list(zip(seeds, str(row["run_id"]).split(","), strict=True))
+
+
+def _seed_of(seed: str, repeat: int) -> str:
+    return f"{seed}/{repeat}" if repeat else seed
+
+
+def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
+    """The metric or score from summed counts.
+
+    Args:
+        sums: (counts, batch): numerator and denominator, or what a score is made of.
+        row: the cell's.
+        name: the metric or score.
+    """
+    made = None if name in metric else score_of_sums(name, len(sums))
+    return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
+
+
+def summed(repeats: Sequence[Counts]) -> Counts | None:
+    """The counts of the prompts that all repeats have, summed over these; None without any."""
+    if len(repeats) < 2:
+        return repeats[0] if repeats else None
+    return {
+        prompt: tuple(map(sum, zip(*(each[prompt] for each in repeats), strict=True)))
+        for prompt in repeats[0]
+        if all(prompt in each for each in repeats)
+    }
+
+
+def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
+    """The metric from its ratio of sums: MBSU is tau / (L r + 1), perplexity an exponential.
+
+    A score is the ratio itself.
+    """
+    calls, share = row.get("draft_calls"), row.get("parameter_ratio")
+    cell = CellRecords(
+        (),
+        draft_calls=None if calls is None or isnan(calls) else float(calls),
+        parameter_ratio=None if share is None else float(share),
+    )
+    number = metric[name].of(cell) if name in metric else None
+    mapped = number.mapped if isinstance(number, Sums) else None
+    return ratio if mapped is None else np.vectorize(mapped, otypes=[float])(ratio)
+
+
+def _read(path: Path, run_id: str) -> _Cell:
+    """What every ratio of sums is made of, by repeat, and every score.
+
+    Later repeats have seconds and joules only: what they delivered is what the first one did.
+    """
+    repeats = repeats_of(path, run_id)
+    cells = [_counts(found.values(), anew=bool(repeat)) for repeat, found in enumerate(repeats)]
+    for name, own in scores_of(path, run_id).items():
+        for first in cells[:1]:
+            first[name] = {
+                prompt: (float(each), 1.0) if isinstance(each, int | float) else tuple(each)
+                for prompt, each in own.items()
+            }
+    again: dict[tuple[int, str], list[Generation]] = {}
+    for each in retimed_of(path, run_id):
+        again.setdefault((each.repeat, each.sitting), []).append(each)
+    return _Cell(
+        cells,
+        [{prompt: each.sitting for prompt, each in found.items()} for found in repeats],
+        {place: _counts(timed, anew=True) for place, timed in again.items()},
+        {name: each.category for found in repeats[:1] for name, each in found.items()},
+    )
+
+
+def _counts(generations: Iterable[Generation], anew: bool) -> dict[str, Counts]:
+    """By metric the counts of every prompt.
+
+    Args:
+        generations: one a prompt.
+        anew: whether they are the prompts' again, of which seconds and joules alone are new.
+    """
+    found = list(generations)
+    records = CellRecords(found, draft_calls=0, parameter_ratio=0.0)
+    counts: dict[str, Counts] = {}
+    for name, each in metric.items():
+        wanted = each.column.kind in MEASURED_ANEW or not anew
+        number = each.of(records) if each.column.interval and wanted else None
+        if isinstance(number, Sums):
+            pairs = zip(number.numerators, number.denominators, strict=True)
+            counts[name] = dict(zip(records.ids, pairs, strict=True))
+    return counts

@@ -1,0 +1,119 @@
+"""What a reader would not guess of measured rows: where they differ from what papers measure.
+
+Each remark follows from the rows, and from what the configs of their pairs and tasks and the
+trainings of their heads state. Knows no table and no page.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Sequence
+
+import pandas as pd
+import yaml
+
+from spec_bench.report.data.rows import Row
+from spec_bench.report.papers.pairs import folder_of, pair_configs
+from spec_bench.settings.registry import config_folders
+from spec_bench.system.files import package_folder
+from spec_bench.vocabulary import names
+
+_OF_DECODING = ("token_rate", "speedup")
+_PREFILL = (
+    "Ours, tokens/s and speed-ups: of decoding alone, the prompt's prefill left out; "
+    "token_rate_end_to_end counts it."
+)
+_HEADS = (
+    "Ours, heads: they learned the target's own answers; those of the papers learned the answers "
+    "in ShareGPT's chats (data.answered_by=file)."
+)
+
+
+def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
+    """A sentence or two for each that applies.
+
+    Args:
+        rows: measured cells.
+        shown: the columns of them that are shown.
+    """
+    return [
+        *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
+        *(_stand_ins(rows) if "mbsu" in shown else []),
+        *_completions(rows),
+        *([_HEADS] if any(_learned_answers(str(row.get("draft", ""))) for row in rows) else []),
+        *_seen(rows),
+    ]
+
+
+def _stand_ins(rows: Sequence[Row]) -> list[str]:
+    """What another size of the draft does to MBSU."""
+    deepest: dict[str, float] = {}
+    for row in rows:
+        calls = row.get("draft_calls")
+        deepest[row["pair"]] = max(deepest.get(row["pair"], 0), 0 if pd.isna(calls) else calls or 0)
+    notes = []
+    for pair, calls in deepest.items():
+        config = pair_configs().get(pair)
+        if config is None or not (config.paper_draft_parameters and config.target_parameters):
+            continue
+        own, papers = config.draft_parameters or 0, config.paper_draft_parameters
+        r, paper_r = (each / config.target_parameters for each in (own, papers))
+        share = (calls * paper_r + 1) / (calls * r + 1) - 1
+        notes.append(
+            f"Ours, MBSU of pair {pair}: r is the stand-in's, {own / 1e6:.0f}M parameters where "
+            f"the paper's draft has {papers / 1e6:.0f}M: {share:+.0%} at L = {calls:g}."
+        )
+    return notes
+
+
+def _completions(rows: Sequence[Row]) -> list[str]:
+    """Targets tuned on conversations that are asked to complete a text."""
+    tasks: dict[str, None] = {}
+    pairs: dict[str, None] = {}
+    for row in rows:
+        config = pair_configs().get(row["pair"])
+        if config is not None and config.chat_tuned and _completes(row["task"]):
+            tasks[names.task(row["task"])] = pairs[row["pair"]] = None
+    if not tasks:
+        return []
+    return [
+        f"Ours, {', '.join(tasks)}: a text to complete, in no chat template, though the target of "
+        f"{', '.join(pairs)} was tuned on conversations; task.chat=true puts it into one."
+    ]
+
+
+def _seen(rows: Sequence[Row]) -> list[str]:
+    """Samples whose prompts the models were trained on."""
+    found: dict[str, None] = {}
+    for row in rows:
+        config = pair_configs().get(row["pair"])
+        share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
+        if share and row.get("data_source") == "embedded":
+            many = "all" if share == 1 else f"{share:.0%}"
+            whose = f"the models of {row['pair']} were trained on"
+            found[
+                f"Ours, {names.task(row['task'])}: {many} of the sample's prompts stand in the "
+                f"text that {whose}."
+            ] = None
+    return list(found)
+
+
+@functools.cache
+def _completes(task: str) -> bool:
+    """Whether a task's config keeps its prompts out of a chat template."""
+    for top in (package_folder("conf"), *(folder / "conf" for folder in config_folders())):
+        path = top / "task" / f"{task}.yaml"
+        if path.is_file():
+            return yaml.safe_load(path.read_text(encoding="utf-8")).get("chat") is False
+    return False
+
+
+@functools.cache
+def _learned_answers(heads: str) -> bool:
+    """Whether a training here made them, on answers of the target."""
+    file = folder_of(heads) / "training.json"
+    if not heads or not file.is_file():
+        return False
+    data = json.loads(file.read_text(encoding="utf-8"))["settings"]["data"]
+    return data["kind"] != "chats" or data["answered_by"] == "target"

@@ -1,0 +1,47 @@
+"""Which rows a table, figure or claim of a paper may take: those of the paper's own recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pandas as pd
+
+from spec_bench.report.papers.items import Figure
+
+
+def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """The rows that a figure may take; of one without a model, its own file.
+
+    Args:
+        item: the figure. One that no model is needed for names a file of its own.
+        rows: all measured rows.
+        results: the results folder.
+
+    Raises:
+        ValueError: the figure's own file was not made yet; the message has the command.
+    """
+    if item.rows:
+        near = [results.glob(f"{above}{item.rows}") for above in ("", "*/", "*/*/")]
+        found = [path for paths in near for path in sorted(paths)]
+        if not found:
+            raise ValueError(f"no {item.rows} below {str(results)!r}; it is made by {item.command}")
+        return pd.read_csv(found[0])
+    return of_recipes(rows, item.experiments)
+
+
+def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame:
+    """The rows that a paper's table, figure or claim may take: its own jobs', if there are any.
+
+    Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
+    at the same temperature in another paper's job need not. Where none of its own is there, all
+    rows are taken, wherever they come from.
+
+    Args:
+        rows: measured cells; a column ``experiment`` names the folder each came from.
+        experiments: the folders that its recipes write to; none: all rows are taken.
+    """
+    if "experiment" not in rows:
+        return rows
+    own = rows[rows.experiment.isin(list(experiments))]
+    return rows if own.empty else own

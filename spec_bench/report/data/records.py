@@ -1,0 +1,136 @@
+"""What stands behind a row: its cell's records by prompt, and where it was measured.
+
+Both come from the cell's own folder below ``<results>/runs`` where that is there, else from
+``records.parquet`` beside the table, which is what a fresh checkout has. What is made of them is
+the same. Nothing else in the report opens either.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from spec_bench.records import cell_folder, parquet
+from spec_bench.records.lines import Scores
+from spec_bench.records.parquet import Packed
+from spec_bench.records.types import Generation
+from spec_bench.system import files
+
+
+def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
+    """A cell's records by prompt id, of each repeat that has all prompts of the first.
+
+    Args:
+        results: the results file, ``<results>/<name>/results.csv``.
+        run_id: the cell's.
+
+    Returns:
+        The first repeat's, then the others'; nothing where there are no records.
+
+    Raises:
+        ValueError: the file of records cannot be read.
+    """
+    path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
+    if path.is_file():
+        found = cell_folder.read_lines(path)
+    else:
+        kept = _kept(results)
+        found = kept.generations(run_id) if kept else []
+    repeats: dict[int, dict[str, Generation]] = {}
+    for each in found:
+        repeats.setdefault(each.repeat, {})[each.prompt_id] = each
+    first = repeats.get(0, {})
+    numbers = takewhile(lambda repeat: first.keys() <= repeats.get(repeat, {}).keys(), count())
+    return [{name: repeats[number][name] for name in first} for number in numbers] if first else []
+
+
+def retimed_of(results: Path, run_id: str) -> list[Generation]:
+    """A baseline's records of later sittings, which timed it again beside added cells.
+
+    Of a cell that was never timed again, none.
+    """
+    run = files.run_folder(files.results_of(results), run_id)
+    if (run / files.GENERATIONS).is_file():
+        return cell_folder.read_retimed(run)
+    kept = _kept(results)
+    return kept.retimed(run_id) if kept else []
+
+
+def scores_of(results: Path, run_id: str) -> Scores:
+    """What each answer of a cell scored: a number, or the numbers that a score is made of.
+
+    Raises:
+        ValueError: its scores, or the file of records, cannot be read or were altered.
+    """
+    folder = files.run_folder(files.results_of(results), run_id)
+    if (folder / files.GENERATIONS).is_file():
+        return cell_folder.read_scores(folder)
+    kept = _kept(results)
+    return kept.scores(run_id) if kept else {}
+
+
+def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
+    """Where a cell was measured, as ``measure.provenance`` tells it; None where nobody knows."""
+    path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
+    if path.is_file():
+        return cell_folder.read_starts(path)[-1]
+    kept = _kept(results)
+    return dict(kept.origins[run_id]) if kept and run_id in kept.origins else None
+
+
+def check_records(results: Path) -> None:
+    """Whether the file beside a table, if there is one, is as it was written.
+
+    Raises:
+        ValueError: it is not.
+    """
+    path = files.records_file(results)
+    if os.path.lexists(path):
+        parquet.check(path)
+
+
+def seal(results: Path) -> None:
+    """Gives the file beside a table, if an earlier version wrote it, its digest.
+
+    Raises:
+        ValueError: it cannot be read, or has another digest.
+    """
+    path = files.records_file(results)
+    if os.path.lexists(path):
+        parquet.seal(path)
+
+
+def kept_size(results: Path, run_ids: Iterable[str]) -> str:
+    """What the file beside a table holds, in words: prompts, cells, bytes, and what is missing.
+
+    Args:
+        results: the results file.
+        run_ids: its cells.
+    """
+    kept = _kept(results)
+    if kept is None:
+        return f"no {files.RECORDS}"
+    lacking = [run_id for run_id in run_ids if run_id not in kept.run_ids]
+    size = files.records_file(results).stat().st_size
+    text = f"{len(kept.lines)} lines of {len(kept.run_ids)} cells, {size / 2**10:.0f} KiB"
+    more = f" and {len(lacking) - 6} more" if len(lacking) > 6 else ""
+    return f"{text}; none of {', '.join(lacking[:6])}{more}" if lacking else text
+
+
+def _kept(results: Path) -> Packed | None:
+    """The records beside a table; None where there are none."""
+    path = files.records_file(results)
+    if not os.path.lexists(path):
+        return None
+    state = path.lstat()
+    return _read(path, state.st_ino, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: Path, *state: int) -> Packed:
+    """A file of records, read once for all of its cells while it stays the same."""
+    return parquet.read(path)

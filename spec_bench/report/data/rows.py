@@ -1,0 +1,290 @@
+"""Measured rows: one row per cell, typed, and grouped into what may be compared.
+
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``; what stands
+behind a row is read by ``report.records``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from spec_bench.records.reasons import parse_reasons
+from spec_bench.records.types import ENGINE
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import Column, apart_in, columns_in, scores_in
+from spec_bench.vocabulary.spec import parse
+
+Row = Mapping[str, Any]
+"""A results file's row by column; reading one is about 100 times faster than reading a Series."""
+
+SERVER = "server"  # the device of rows that a server decoded
+_UNSTATED, _FEW_UNSTATED = " not stated", 2
+_TIMED = ("time", "energy")
+_NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
+_OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
+
+
+def load_rows(root: Path) -> pd.DataFrame:
+    """All measured cells below a results folder, as ``read_rows`` gives them."""
+    return read_rows(files.results_files(root))
+
+
+def read_rows(paths: Iterable[Path]) -> pd.DataFrame:
+    """One row per cell of some results files; an empty frame where there is none.
+
+    Returns:
+        The files' columns, and ``experiment``, the folder of each file, and ``file``, its path.
+        ``tree_attention`` is a bool; numbers are NaN and texts missing where a cell has none.
+    """
+    frames = [
+        read_results(path).assign(experiment=path.parent.name, file=str(path))
+        for path in paths
+        if path.stat().st_size
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The rows of one results file, and those that a search screened for it.
+
+    Raises:
+        ValueError: there is no such file, or it has no rows.
+    """
+    if not path.is_file():
+        raise ValueError(f"no results file {str(path)!r}")
+    screened = files.screening_file(path)
+    parts = [_read(each) for each in (path, screened) if each.is_file()]
+    rows = pd.concat([part for part in parts if not part.empty] or parts[:1], ignore_index=True)
+    if rows.empty:
+        raise ValueError(f"{str(path)!r} has no rows")
+    # The copy stores columns of a type together: selecting rows is several times faster then.
+    return without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A file's rows, typed.
+
+    Raises:
+        ValueError: a cell is not what its column holds; names the line.
+    """
+    read = files.numbered_csv(path, _NEEDED)
+    text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
+    rows = pd.read_csv(path, dtype=text_columns, keep_default_na=False, na_values=[""])
+    for name in rows.select_dtypes("object"):
+        rows[name] = rows[name].map(files.unescaped, na_action="ignore")
+    _check_numbers(path, read, rows)
+    return rows
+
+
+def of_past_engine(rows: pd.DataFrame) -> pd.Series:
+    """Which rows were decoded by another engine than this one; without a column ``engine``, all."""
+    engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
+    return (engine != ENGINE) & (rows.status != "failed")
+
+
+def archived(table: Path) -> int:
+    """How many rows of past states lie in the archive beside a results file."""
+    path = files.archive_file(table)
+    return len(files.read_csv(path)) if path.is_file() else 0
+
+
+def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows, with empty cells for times and energy that an earlier engine took.
+
+    What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
+    that decodes the same law; how long it took does not.
+
+    Args:
+        rows: as files have them; without a column ``engine`` they are from before there was one.
+
+    Returns:
+        The rows; those of another ``ENGINE`` have no number in any column of time or energy, and a
+        reason that says so.
+    """
+    past = of_past_engine(rows)
+    timed = [
+        name for each in columns_in(rows.columns) if each.kind in _TIMED for name in each.names
+    ]
+    held = [name for name in timed if name in rows and name != "energy_method"]
+    if not past.any() or not held:
+        return rows
+    emptied = rows.copy()
+    emptied[held] = emptied[held].mask(past)
+    why = f"speedup: timed by an earlier engine, now {ENGINE}"
+    said = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
+    emptied["reason"] = said.mask(past, said.map(lambda text: f"{text}; {why}" if text else why))
+    return emptied
+
+
+def _check_numbers(
+    path: Path, read: Sequence[tuple[int, Mapping[str, str]]], rows: pd.DataFrame
+) -> None:
+    """Whether columns of numbers hold numbers.
+
+    Raises:
+        ValueError: naming the first cell that does not, and its line.
+    """
+    for column in columns_in(rows.columns):
+        for name in column.names if column.holds == "number" else ():
+            if name in rows and not pd.api.types.is_numeric_dtype(rows[name]):
+                for line, row in read:
+                    if row[name] and pd.isna(pd.to_numeric(row[name], errors="coerce")):
+                        raise ValueError(f"{str(path)!r}, line {line}: {name} is {row[name]!r}")
+
+
+def tree_attention(rows: pd.DataFrame) -> pd.Series:
+    """Which cells verified all paths in one row of the batch; files without the column: all."""
+    if "tree_attention" not in rows:
+        return pd.Series(True, rows.index, dtype=bool)
+    return rows.tree_attention.map(lambda value: str(value).lower() != "false").astype(bool)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in the decoder only, and in none of what tells runs apart.
+
+    Attributes:
+        title: the task, and of what tells runs apart that which differs between groups.
+        rows: the cells, the baseline first, as the file orders them.
+    """
+
+    title: str
+    rows: pd.DataFrame
+
+    @functools.cached_property
+    def by_decoder(self) -> dict[str, list[Row]]:
+        """Each decoder's cells in the file's order, made once: claims ask often."""
+        found: dict[str, list[Row]] = {}
+        for row in rows_of(self.rows):
+            found.setdefault(str(row["decoder"]), []).append(row)
+        return found
+
+    def row(self, decoder: str) -> pd.Series | None:
+        """The first cell of that decoder that has numbers."""
+        found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
+        return None if found.empty else found.iloc[0]
+
+
+def most_of(row: Row) -> float | None:
+    """The most tokens that a target call can bring, as far as the tree's shorthand tells."""
+    spec = parse(str(row["spec"]))
+    return None if spec.form == "name" else spec.depth + 1.0
+
+
+def prompts_of(rows: pd.DataFrame) -> str:
+    """On how many prompts cells were measured: ``30 prompts``, ``8 to 30 prompts``; or ""."""
+    known = rows.prompts.dropna() if "prompts" in rows else pd.Series(dtype=float)
+    if known.empty:
+        return ""
+    least, most = int(known.min()), int(known.max())
+    count = f"{most}" if least == most else f"{least} to {most}"
+    return f"{count} prompt{'' if most == 1 else 's'}"
+
+
+def read_from(rows: pd.DataFrame) -> str:
+    """That rows were measured by other harnesses, and by which; "" where all are ours."""
+    known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
+    found = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
+    return f"Measured by another harness, read from its answer files: {found}." if found else ""
+
+
+def reason_of(row: Row | pd.Series, column: str) -> str:
+    """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
+    reasons = parse_reasons(str(row.get("reason", "")))
+    return next((each.text for each in reasons if each.column == column), "")
+
+
+def stall_of(row: Row | pd.Series) -> str:
+    """What a row says of stalled windows that decide its speed-up, or ""."""
+    said = reason_of(row, "speedup")
+    return said if said.startswith("stalled: ") else ""
+
+
+def failure_of(row: Row | pd.Series) -> str:
+    """Why a cell failed, without the place of its traceback."""
+    return parse_reasons(str(row["reason"]))[0].text
+
+
+def score_column(rows: pd.DataFrame) -> str | None:
+    """The first quality score that some row has."""
+    names = (name for name in scores_in(list(rows.columns)) if rows[name].notna().any())
+    return next(names, None)
+
+
+def rows_of(frame: pd.DataFrame) -> list[Row]:
+    """A frame's rows, top to bottom."""
+    return cast("list[Row]", frame.to_dict("records"))
+
+
+def cell_keys(rows: pd.DataFrame) -> list[str]:
+    """The columns that name a cell: rows that agree in them are it measured twice, or by seeds."""
+    return [*(each.name for each in apart_in(rows)), *(key for key in _OF_A_CELL if key in rows)]
+
+
+def groups_of(rows: pd.DataFrame) -> list[Group]:
+    """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
+
+    Cells of a group agree in every column that tells runs apart. A file without such a column has
+    one unknown value in it.
+    """
+    apart = apart_in(rows)
+    named = _named(rows, apart)
+    groups = []
+    for _, part in rows.groupby([each.name for each in apart], sort=False, dropna=False):
+        first = part.iloc[0]
+        extra = [each for each in named if named[each].at[part.index[0]]]
+        title = [str(first.task), *(said(each, first[each.name]) for each in extra)]
+        groups.append(Group(together(title), part))
+    return groups
+
+
+def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
+    """The columns that a heading must name, and for which rows.
+
+    What belongs to the task, such as its temperature, is named where one task has several; what
+    belongs to the pair, where one pair has several.
+    """
+    found = {}
+    for each in apart:
+        within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
+        if each.name == "task" or _stated(rows, each).nunique(dropna=False) < 2:
+            continue
+        if each.apart == "run" or each.name == "pair":
+            found[each] = pd.Series(True, rows.index)
+            continue
+        codes = pd.Series(pd.factorize(rows[each.name], use_na_sentinel=False)[0], rows.index)
+        several = codes.groupby(within).transform("nunique") > 1
+        if several.any():
+            found[each] = several
+    return found
+
+
+def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
+    """A column's values, without what a server's rows leave open: their device says as much."""
+    values = rows[column.name]
+    if column.name == "device" or "device" not in rows:
+        return values
+    return values[(rows.device != SERVER) | values.notna()]
+
+
+def together(told: Iterable[str]) -> str:
+    """All that tells a part from others; of rows that lack many columns it says how many."""
+    words = list(told)
+    unstated = [word for word in words if word.endswith(_UNSTATED)]
+    if len(unstated) <= _FEW_UNSTATED:
+        return ", ".join(words)
+    stated = [word for word in words if word not in unstated]
+    return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
+
+
+def said(column: Column, value: object) -> str:
+    """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
+    if value is None or pd.isna(value) or value == "":
+        return f"{column.title}{_UNSTATED}"
+    return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -1,0 +1,238 @@
+"""Cells that differ in their seed alone, as one: a table shows it once, with what seeds differ by.
+
+Where the records by prompt are there, every ratio of sums is that over all seeds and prompts, and
+its interval is the studentised bootstrap with prompts as blocks and seeds as repeats. Where only
+rows are there, or for scores, which are no such ratios, it is the mean over seeds
+(``mean_of_seeds``). Of counts, seconds and bytes it is the mean. Seeds are pooled within one
+results file, whose cells were measured side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from spec_bench.metrics import metric
+from spec_bench.metrics.interval import FEWEST, Interval
+from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
+from spec_bench.metrics.limits import limited
+from spec_bench.report.data.counts import Counts, Records, summed, value_of
+from spec_bench.report.data.rows import Row, apart_in, cell_keys, most_of, rows_of
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import ENDS, columns_in
+
+SEEDS = "seeds"
+POOLED = (
+    "Seeds are pooled: over seeds and prompts, prompts as blocks, where records by prompt are "
+    "there; else the mean over seeds, its variance that over prompts plus that of the seeds' mean."
+)
+_PLACE = ("file", "experiment")
+
+
+def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
+    """The rows, those that differ in the seed alone as one.
+
+    Args:
+        rows: measured cells.
+        records: where per-prompt counts come from; None: from beside each row's ``file``.
+
+    Returns:
+        The same rows where no two differ in the seed alone. Else with a column ``seeds``: a pooled
+        row names all of its seeds there and all of its runs in ``run_id``, separated by commas;
+        its ``seed`` is the lowest. A seed whose cell failed is left out and said in ``reason``.
+    """
+    if rows.empty or "seed" not in rows or SEEDS in rows:
+        return rows
+    keys = [*cell_keys(rows), *(name for name in _PLACE if name in rows)]
+    # Numbers and not frames of the groups: most are one row, and a frame costs a millisecond.
+    places: dict[int, list[int]] = {}
+    for place, group in enumerate(rows.groupby(keys, sort=False, dropna=False).ngroup()):
+        places.setdefault(group, []).append(place)
+    several = [part for part in places.values() if len(part) > 1 and rows.seed.iloc[part].is_unique]
+    if not several:
+        return rows
+    found = records or Records(Path(files.RESULTS))
+    baselines = _baselines(rows)
+    taken = {place for part in several for place in part}
+    own = zip(rows.index, rows_of(rows), strict=True)
+    lines: dict[Any, dict[str, Any]] = {
+        index: {**row, SEEDS: str(row["seed"])}
+        for place, (index, row) in enumerate(own)
+        if place not in taken
+    }
+    for part in several:
+        lines[rows.index[part[0]]] = _pool(rows.iloc[part], found, baselines)
+    order = [index for index in rows.index if index in lines]
+    return pd.DataFrame([lines[index] for index in order], index=order).infer_objects()
+
+
+def said_seeds(row: Row | pd.Series) -> str:
+    """The seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
+    seeds = str(row.get(SEEDS, row["seed"])).split(",")
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+
+
+def mean_of_seeds(
+    found: Sequence[tuple[float, float, float]], prompts: int
+) -> tuple[float, float, float]:
+    """The mean over seeds, with an interval that combines those of the seeds.
+
+    With k seeds of values v on the same n prompts the variance of the mean is e^2 + b: e, the mean
+    of the seeds' standard errors over prompts (half widths / t(n - 1)), since all seeds share their
+    prompts and nothing is gained by their number; b = var(v) / k, what seeds differ by. The ends
+    are mean - t(f) sqrt(e_low^2 + b) and mean + t(f) sqrt(e_high^2 + b), each end with its own
+    half widths, where f = (e^2 + b)^2 / (b^2 / (k - 1) + e^4 / (n - 1)) (Satterthwaite, Biometrics
+    Bulletin 2, 1946).
+
+    Args:
+        found: (value, low, high) of each seed, at least two.
+        prompts: how many the intervals are over.
+
+    Returns:
+        (mean, low, high); NaN ends where some seed has none.
+    """
+    from scipy.special import stdtrit
+
+    values = [value for value, _, _ in found]
+    mean, count = fmean(values), len(values)
+    if prompts < FEWEST or any(pd.isna([low, high]).any() for _, low, high in found):
+        return mean, float("nan"), float("nan")
+    own = float(stdtrit(prompts - 1, 0.975))
+    below = fmean(value - low for value, low, _ in found) / own
+    above = fmean(high - value for value, _, high in found) / own
+    between, error = variance(values) / count, (below + above) / 2
+    whole = between + error**2
+    if whole == 0:
+        return mean, mean, mean
+    freedom = whole**2 / (between**2 / (count - 1) + error**4 / (prompts - 1))
+    reach = float(stdtrit(freedom, 0.975))
+    return mean, mean - reach * sqrt(below**2 + between), mean + reach * sqrt(above**2 + between)
+
+
+def _baselines(rows: pd.DataFrame) -> dict[tuple[Any, ...], Row]:
+    """AR's cells by place, settings and seed."""
+    return {_place(row): row for row in rows_of(rows[rows.decoder == "ar"])}
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    values = (row.get(name) for name in (*(c.name for c in apart_in(row)), *_PLACE, "seed"))
+    return tuple("" if value is None or pd.isna(value) else value for value in values)
+
+
+def _pool(
+    part: pd.DataFrame, records: Records, baselines: dict[tuple[Any, ...], Row]
+) -> dict[str, Any]:
+    """The cells of one decoder and several seeds as one row."""
+    whole = part.sort_values("seed")
+    good = whole[whole.status != "failed"]
+    kept = good if not good.empty else whole.iloc[:1]
+    own = rows_of(kept)
+    row: dict[str, Any] = {**own[0]}
+    row[SEEDS] = ",".join(f"{each:g}" for each in kept.seed)
+    row["run_id"] = ",".join(kept.run_id.astype(str))
+    lost = [f"{each:g}" for each in whole.seed if each not in set(kept.seed)]
+    if lost:
+        failed = f"seed: {', '.join(lost)} failed and left out"
+        reason = "" if pd.isna(row.get("reason")) else str(row["reason"])
+        row["reason"] = f"{reason}; {failed}" if reason else failed
+    if len(own) < 2:
+        return row
+    if (kept.status == "partial").any():
+        row["status"] = "partial"
+    names = [name for each in columns_in(kept.columns) for name in each.names if name in kept]
+    told = {"seed", "run_id", "reason", "status"}
+    for name in names:
+        if name in told or kept[name].nunique(dropna=False) == 1:
+            continue
+        numbers = pd.api.types.is_numeric_dtype(kept[name])
+        row[name] = kept[name].mean() if numbers and kept[name].notna().all() else None
+    prompts = int(kept.prompts.min()) if "prompts" in kept and kept.prompts.notna().all() else 0
+    if prompts:
+        row["prompts"] = prompts
+    for each in columns_in(kept.columns):
+        if each.interval:
+            ends = _with_ends(each.name, own, prompts, records, baselines)
+            row |= dict(zip((each.name, *(f"{each.name}{end}" for end in ENDS)), ends, strict=True))
+    return row
+
+
+def _with_ends(
+    name: str,
+    rows: Sequence[Row],
+    prompts: int,
+    records: Records,
+    baselines: dict[tuple[Any, ...], Row],
+) -> tuple[float, float, float]:
+    """A pooled number and the ends of its interval; NaN where a seed has no number."""
+    nan = float("nan")
+    cells = [
+        tuple(float(row.get(key, nan) or 0) if row.get(key) is not None else nan for key in keys)
+        for row in rows
+        for keys in [(name, *(f"{name}{end}" for end in ENDS))]
+    ]
+    if any(pd.isna(cell[0]) for cell in cells):
+        return nan, nan, nan
+    found = _recorded(name, rows, records, baselines)
+    if found is None:
+        mean, *ends = mean_of_seeds([(value, low, high) for value, low, high in cells], prompts)
+        below, above = (None if pd.isna(end) else end for end in ends)
+        found = Interval(mean, below, above)
+    most = most_of(rows[0]) if name == "block_efficiency" else None
+    found = limited(name, found, most)
+    low, high = (nan if end is None else end for end in (found.low, found.high))
+    return found.value, low, high
+
+
+def _recorded(
+    name: str, rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
+) -> Interval | None:
+    """A ratio of sums over seeds and prompts; None where some cell has no records of it.
+
+    None of a score, too, which is no ratio that a logarithm can be taken of.
+    """
+    if name not in metric:
+        return None
+    if name != "speedup":
+        sums = _sums([records.counts(row, name) for row in rows])
+        found = None if sums is None else ratio_interval(*sums)
+        return found and found.mapped(
+            lambda ratio: float(value_of(np.array([ratio]), rows[0], name)[0])
+        )
+    sums = _sums(_timed_in_turn(rows, records, baselines))
+    if sums is None:
+        return None
+    (ours, theirs), (seconds, their_seconds) = (np.split(part, 2) for part in sums)
+    return rate_ratio_interval(ours, seconds, theirs, their_seconds)
+
+
+def _timed_in_turn(
+    rows: Sequence[Row], records: Records, baselines: dict[tuple[Any, ...], Row]
+) -> list[Counts | None]:
+    """Tokens and seconds of each cell, then of the baselines that were timed in turn with them.
+
+    Each summed over a prompt's repeats; None where there is no such thing.
+    """
+    found: list[list[Counts | None]] = []
+    for row in rows:
+        base = baselines.get(_place(row))
+        both = None if base is None else records.in_turn([row, base], "token_rate")
+        found.append([summed(list(each.values())) for each in both] if both else [None, None])
+    return [each[side] for side in (0, 1) for each in found]
+
+
+def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | None:
+    """[cells, prompts] numerators and denominators of the prompts that all cells have."""
+    known = [cell for cell in cells if cell is not None]
+    if len(known) < len(cells) or not known:
+        return None
+    common = [prompt for prompt in known[0] if all(prompt in cell for cell in known)]
+    if not common:
+        return None
+    above, below = (np.array([[c[p][i] for p in common] for c in known], float) for i in (0, 1))
+    return above, below

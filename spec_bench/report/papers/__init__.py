@@ -1,0 +1,1 @@
+"""A paper as data: its tables, figures, claims, recipes and published pairs."""

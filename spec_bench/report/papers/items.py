@@ -1,0 +1,245 @@
+"""What ``tables:`` and ``figures:`` in a paper's ``paper.yaml`` may say, as dataclasses.
+
+Knows how a table's layout is written; nothing about files, printed numbers or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any, ClassVar, Literal
+
+from spec_bench.report.papers.recipes import recipe_name
+from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
+
+Kind = Literal["table", "figure"]
+Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
+"""Which measured tree stands in a place, see ``tables.grid.Wanted``."""
+IN_TITLES = ("target", "targets", "draft", "task", "temperature")
+"""The names that a table's title may have in braces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A table or figure of a paper.
+
+    Attributes:
+        paper: the paper's name.
+        number: as the paper counts.
+        title: a caption; a table's may have names of ``IN_TITLES`` in braces.
+        recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    kind: ClassVar[Kind]
+    paper: str
+    number: int
+    title: str
+    recipes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What a user types, e.g. ``rsd/7``."""
+        return f"{self.paper}/{self.number}"
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The results folders' names that the recipes write to."""
+        return tuple(recipe_name(recipe) for recipe in self.recipes)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the printed numbers of one metric, and what stands beside them.
+
+    Attributes:
+        metric: under which the reference has its numbers; of several the one printed for a task.
+            "" for a column that the paper does not have.
+        name: for files, unique in its table; by default the metric.
+        title: for people; by default that of the results' column.
+        group: a heading over several columns; "" for none.
+        digits: after the point, of measured values.
+        best: whether its best values stand out.
+        shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
+            tree as MCSD writes it; ``size``, how many parameters drafted.
+        measured: the results' column, where it is not called as the metric.
+        scale: what a measured value is multiplied by: 100 beside a percentage.
+        spec: the tree whose number this is; "" for that of the line.
+        minus: the tree whose number is subtracted from it.
+        over: decoder and temperature of the cell whose number it is divided by.
+        empty: what is said of a measured cell that has no such number and does not say why.
+        tuned: how a number larger than that of the untuned draft is marked.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    metric: str | tuple[str, ...] = ""
+    name: str = ""
+    title: str = ""
+    group: str = ""
+    digits: int = 3
+    best: bool = True
+    shows: Literal["number", "setting", "tree", "size"] = "number"
+    measured: str = ""
+    scale: float = 1.0
+    spec: str = ""
+    minus: str = ""
+    over: Mapping[str, str | float] = field(default_factory=dict)
+    empty: str = ""
+    tuned: Literal["", "bold", "underlined"] = ""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Its metrics, in the order in which a task's own is looked for."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds trees or sizes and no numbers."""
+        return self.shows != "number"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How the lines of one decoder are labelled and measured, or a line that the paper has not.
+
+    Attributes:
+        decoder: whose; "" for any.
+        method: the paper's name of the line, where two lines share a decoder.
+        labels: by the source of the label, as in the table's ``heads``.
+        pick: which measured tree stands there; "" for the table's own choice.
+        among: the decoders that a pick looks at.
+        spec: its tree, where the paper prints none and the recipe names none.
+        temperature: where the paper prints none.
+        tree_attention: ``true`` or ``false``.
+        after: of an extra line: the decoder whose lines it follows; "" puts it last.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    decoder: str = ""
+    method: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pick: Literal[""] | Pick = ""
+    among: tuple[str, ...] = ()
+    spec: str = ""
+    temperature: float | None = None
+    tree_attention: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Unprinted:
+    """What a table shows that nobody has printed: its lines, and the cells measured there.
+
+    Attributes:
+        target: as papers print it.
+        draft: likewise; "" where heads draft.
+        task: name of a task.
+        temperatures: of the sampling, greedy first.
+        cells: block -> its lines, as ``decoder:tree``.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+    target: str
+    task: str
+    temperatures: tuple[float, ...]
+    cells: Mapping[str, tuple[str, ...]]
+    draft: str = ""
+
+    def rows(self, table: int) -> list[Row]:
+        """The places as lines of a reference that have no number."""
+        own = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
+        return [
+            {**dict.fromkeys(COLUMNS, ""), **own, "axis_value": block, "decoder": decoder,
+             "spec": spec, "temperature": f"{temperature:g}"}
+            for block, cells in self.cells.items()
+            for decoder, _, spec in (cell.partition(":") for cell in cells)
+            for temperature in self.temperatures
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Item):
+    """A table: how its printed numbers are laid out, and which cells are measured beside them.
+
+    Attributes:
+        heads: title -> source of each line's labels: a column of the reference, or a key of the
+            labels in ``lines``.
+        columns: the numbers of a line.
+        across: a column of the reference whose values stand side by side, each with all columns.
+        block: sources; lines with the same labels there compete for the best value.
+        lines: what is special about some decoders' lines.
+        extra: lines that the paper does not have; shown where they were measured.
+        pick: which measured cell stands in a place, see ``grid.Wanted``.
+        temperature: of the measured cells, where the paper prints none.
+        target: as the paper's text names it, where the table names none.
+        other_pair: where a pair goes that the table does not have: ``beside`` the printed numbers,
+            or on ``lines`` or in ``columns`` of its own.
+        tuned_from: fine-tuned draft -> the draft it was made from.
+        notes: what a reader must know.
+        searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
+        unprinted: of a table that nobody has printed, what stands there; its blocks are labels of
+            the source ``axis_value``.
+    """
+
+    kind: ClassVar[Kind] = "table"
+    heads: Mapping[str, str]
+    columns: tuple[Column, ...]
+    across: Literal["", "target", "task", "temperature"] = ""
+    block: tuple[str, ...] = ()
+    lines: tuple[Lines, ...] = ()
+    extra: tuple[Lines, ...] = ()
+    pick: Pick = "spec"
+    temperature: float | None = None
+    target: str = ""
+    other_pair: Literal["beside", "lines", "columns"] = "beside"
+    tuned_from: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    searched: Mapping[str, str] = field(default_factory=dict)
+    unprinted: Unprinted | None = None
+
+    def __post_init__(self) -> None:
+        own = {source for lines in self.lines for source in lines.labels}
+        for source in (*self.heads.values(), *self.block):
+            if source not in {*KEYS, *own}:
+                choices = ", ".join((*KEYS, *sorted(own - {*KEYS})))
+                raise ValueError(f"no labels come from {source!r}; they come from {choices}")
+        for _, name, _, _ in Formatter().parse(self.title):
+            if name is not None and name not in IN_TITLES:
+                raise ValueError(f"no {{{name}}} in titles; there are {', '.join(IN_TITLES)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Item):
+    """A figure: which cells it shows. How it is drawn is read by ``figures.drawing``.
+
+    Attributes:
+        tables: the tables whose numbers it shows; then they say the rest.
+        pairs: (target, draft) as the paper prints them; a target with heads alone has no draft.
+        tasks: names of tasks.
+        temperatures: where it shows several.
+        sampling: temperature, top_k, top_p, as far as they are one and not the defaults.
+        cells: as ``decoder:tree``; none: those of the recipe.
+        any_pair: drawn for pairs that the paper does not have, too, with all measured tasks.
+        rows: a file of rows of its own, where no results file has them.
+        command: what makes that file.
+        how: says of that command why it is no recipe.
+        before: commands that come before the recipe's.
+        words: what its recipe's command needs beside a pair and tasks.
+        drawing: how it is drawn.
+    """
+
+    kind: ClassVar[Kind] = "figure"
+    tables: tuple[int, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    tasks: tuple[str, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    sampling: Mapping[Literal["temperature", "top_k", "top_p"], float] = field(default_factory=dict)
+    cells: tuple[str, ...] = ()
+    any_pair: bool = False
+    rows: str = ""
+    command: str = ""
+    how: str = "exact, no model"
+    before: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    drawing: Mapping[str, Any] = field(default_factory=dict, repr=False)

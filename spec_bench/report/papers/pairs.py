@@ -1,0 +1,147 @@
+"""The pairs of ``conf/pair``: which config a paper's pair is, which stand in, how large."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from spec_bench.settings.registry import config_folders
+from spec_bench.system.files import package_folder
+from spec_bench.vocabulary.published import spellings
+
+_EMBEDDED = "embedded:"
+
+
+@dataclass(frozen=True)
+class PairConfig:
+    """What the report needs of a pair's config.
+
+    Attributes:
+        name: the config's; results bear it as their label.
+        target: the model.
+        drafts: the models that draft.
+        printed: (target, draft) as papers print them; empty for a pair that no paper has. A
+            target with heads alone has "" for its draft.
+        stand_in: what the paper used instead of the draft, where that was never published.
+        target_parameters: where the config states them.
+        draft_parameters: likewise.
+        paper_draft_parameters: of the draft that another stands in for.
+        chat_tuned: whether the target was tuned on conversations.
+        seen_in_training: task -> share of our sample's prompts that the models were trained on.
+        heads: kind -> folder or hub id of the target's draft heads, where it has some.
+    """
+
+    name: str
+    target: str
+    drafts: tuple[str, ...]
+    printed: frozenset[tuple[str, str]]
+    stand_in: str | None
+    target_parameters: int | None
+    draft_parameters: int | None = None
+    paper_draft_parameters: int | None = None
+    chat_tuned: bool = False
+    seen_in_training: Mapping[str, float] = field(default_factory=dict)
+    heads: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def pair_configs() -> dict[str, PairConfig]:
+    """All pair configs by name, ours and those of other packages."""
+    tops = [package_folder("conf"), *(folder / "conf" for folder in config_folders())]
+    paths = [path for top in tops for path in sorted((top / "pair").glob("*.yaml"))]
+    return {path.stem: _config(path) for path in paths}
+
+
+def is_embedded(config: PairConfig) -> bool:
+    """Whether a pair is one of those that ship."""
+    return config.target.startswith(_EMBEDDED)
+
+
+@functools.cache
+def pair_of(target: str, draft: str) -> str | None:
+    """The config of a paper's pair; None where there is none."""
+    for name, config in pair_configs().items():
+        if (target, draft) in config.printed:
+            return name
+    return None
+
+
+def _config(path: Path) -> PairConfig:
+    data = _read(path)
+    drafts = tuple(_listed(data.get("draft")))
+    return PairConfig(
+        path.stem,
+        str(data.get("target")),
+        drafts,
+        frozenset(spellings(data.get("paper"))),
+        data.get("stand_in") or None,
+        data.get("target_parameters"),
+        data.get("draft_parameters"),
+        data.get("paper_draft_parameters"),
+        bool(data.get("chat_tuned")),
+        data.get("seen_in_training") or {},
+        {kind: str(where) for kind, where in (data.get("heads") or {}).items() if where},
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A config over those that its ``defaults`` name."""
+    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    merged: dict[str, Any] = {}
+    for entry in own.pop("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            merged |= _read(path.parent / f"{entry.partition('@')[0]}.yaml")
+    return merged | own
+
+
+def _listed(value: Any) -> list[str]:
+    return (
+        []
+        if value is None
+        else [str(each) for each in value]
+        if isinstance(value, list)
+        else [str(value)]
+    )
+
+
+def drafter_size(row: Mapping[str, Any]) -> str | None:
+    """``0.74B`` or ``1.87M``; None where it is not known.
+
+    Args:
+        row: a measured cell.
+    """
+    count = _parameters(row)
+    return None if count is None else written(count)
+
+
+def written(count: int) -> str:
+    """A count of parameters as the papers write it; millions where these would be 0.0 billions."""
+    if count == 0:
+        return "0"
+    return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
+
+
+def _parameters(row: Mapping[str, Any]) -> int | None:
+    if row["decoder"] == "ar":
+        return 0
+    config, ratio = pair_configs().get(str(row["pair"])), row.get("parameter_ratio")
+    if config is not None and config.target_parameters and ratio and not pd.isna(ratio):
+        return round(float(ratio) * config.target_parameters)
+    file = folder_of(str(row.get("draft", ""))) / "training.json"
+    if not file.is_file():
+        return None
+    return int(json.loads(file.read_text(encoding="utf-8"))["parameters"])
+
+
+def folder_of(draft: str) -> Path:
+    """Where a draft or heads would lie if its name is a folder's."""
+    if draft.startswith(_EMBEDDED):
+        return Path(__file__).parents[1] / "embedded" / draft.removeprefix(_EMBEDDED)
+    return Path(draft)

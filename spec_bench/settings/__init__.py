@@ -1,0 +1,1 @@
+"""How settings are read and refused: dataclasses, pydantic, registries, folders of configs."""

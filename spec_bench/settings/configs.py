@@ -1,0 +1,55 @@
+"""Where configs and papers lie, ours and those that other packages bring, and how one is read.
+
+``conf`` holds Hydra's config groups, ``experiments`` a folder for each paper. Knows YAML files and
+their ``defaults``; nothing about Hydra, so that a report reads them without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spec_bench.settings.registry import config_folders
+from spec_bench.system.files import package_folder
+
+
+def conf_dir() -> Path:
+    """Our own config groups: in the package for a wheel, beside it in a checkout."""
+    return package_folder("conf")
+
+
+def experiments_dir() -> Path:
+    """Our own papers: in the package for a wheel, beside it in a checkout."""
+    return package_folder("experiments")
+
+
+def conf_dirs() -> list[Path]:
+    """All folders of config groups, ours first."""
+    return [conf_dir(), *_brought("conf")]
+
+
+def experiments_dirs() -> list[Path]:
+    """All folders of papers, ours first."""
+    return [experiments_dir(), *_brought("experiments")]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config over those that its ``defaults`` name, which lie beside it, as Hydra composes it.
+
+    Args:
+        path: a file such as ``conf/pair/llama2_7b.yaml``, its defaults such as
+            ``shared/llama2@_here_``.
+    """
+    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    merged: dict[str, Any] = {}
+    for entry in own.pop("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            merged |= read_config(path.parent / f"{entry.partition('@')[0]}.yaml")
+    return merged | own
+
+
+def _brought(name: str) -> list[Path]:
+    """That folder of other packages, where it is there."""
+    return [folder / name for folder in config_folders() if (folder / name).is_dir()]

@@ -1,0 +1,215 @@
+"""What can be added without a list being edited: rules, policies, drafters, metrics, and so on.
+
+A registry knows names and what stands behind them. It fills itself when it is first asked: with the
+modules of our own package that it looks after, and with those that other installed packages name as
+entry points of its group. So a file that registers something is found by being there, and nothing
+is imported before it is needed. Knows nothing about what is registered, and imports no torch.
+
+    rule = Registry("rule", "spec_bench.rules", Rule, within="spec_bench.verify")
+
+    @rule("k_seq", siblings=("iid",), mark="exact")
+    def k_seq(p, q, tokens, valid): ...
+
+    rule["k_seq"].mark
+
+Another package writes in its ``pyproject.toml``:
+
+    [project.entry-points."spec_bench.rules"]
+    coin = "my_package.coin"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from spec_bench.settings.fields import shown
+
+Entry = TypeVar("Entry")
+Thing = TypeVar("Thing")
+
+CONFIGS = "spec_bench.configs"
+
+
+class Registry(Mapping[str, Entry], Generic[Entry]):
+    """Names and what is registered under them.
+
+    Args:
+        noun: what one entry is called in messages.
+        group: the entry points' group, under which other packages name their modules.
+        declare: makes the entry from the name, the thing decorated and the decorator's keywords;
+            None keeps the thing as it is.
+        within: our package whose modules register; all of them are imported at the first question.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        group: str,
+        declare: Callable[..., Entry] | None = None,
+        *,
+        within: str | None = None,
+    ) -> None:
+        self.noun, self.group = noun, group
+        self._declare = declare
+        self._within = within
+        self._entries: dict[str, Entry] = {}
+        self._origins: dict[str, str] = {}
+        self._loaded: set[tuple[str, str]] = set()
+
+    def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
+        """Registers what it decorates, which stays what it is.
+
+        Args:
+            name: by which it is asked for.
+            facts: what is declared of it.
+
+        Raises:
+            ValueError: something else has this name already.
+        """
+
+        def register(thing: Thing) -> Thing:
+            entry: Any = self._declare(name, thing, **facts) if self._declare else thing
+            self.add(name, entry, _origin(thing))
+            return thing
+
+        return register
+
+    def add(self, name: str, entry: Entry, origin: str) -> None:
+        """Registers an entry.
+
+        Args:
+            name: by which it is asked for.
+            entry: what stands behind the name.
+            origin: where it was written, as ``module.name``; a module that is imported anew
+                replaces its own entries.
+
+        Raises:
+            ValueError: something else has this name already.
+        """
+        if self._origins.get(name, origin) != origin:
+            raise ValueError(
+                f"two {self.noun} entries are called {name!r}: {self._origins[name]} and {origin}"
+            )
+        self._entries[name], self._origins[name] = entry, origin
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of that name.
+
+        Raises:
+            KeyError: there is none; ``find`` says so to a user.
+        """
+        if name not in self._entries:
+            self._fill()
+        if name not in self._entries:
+            self._fill_from_others()
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """All names, our own first."""
+        self._fill()
+        self._fill_from_others()
+        return iter(tuple(self._entries))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def find(self, name: object, where: str) -> Entry:
+        """The entry that a user named.
+
+        Args:
+            name: as the user wrote it.
+            where: the setting's key, such as ``tree.policy``, with what it belongs to.
+
+        Raises:
+            ValueError: there is none, in one line that names the value and the choices.
+        """
+        if isinstance(name, str) and name in self:
+            return self[name]
+        raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
+
+    def forget(self, name: str) -> None:
+        """Takes an entry out again; for tests that register something of their own."""
+        self._entries.pop(name, None)
+        self._origins.pop(name, None)
+
+    def _fill(self) -> None:
+        """Imports the modules of our own package, once."""
+        if self._within is None:
+            return
+        package, self._within = importlib.import_module(self._within), None
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+    def _fill_from_others(self) -> None:
+        """Imports what other packages name, each once.
+
+        Raises:
+            ValueError: an entry point cannot be imported, naming it and why.
+        """
+        for point in _points(self.group):
+            if (point.name, point.value) in self._loaded:
+                continue
+            try:
+                point.load()
+            except Exception as error:
+                reason = (str(error).splitlines() or [""])[0]
+                raise ValueError(
+                    f"entry point {point.name!r} of {self.group} ({point.value}) cannot be "
+                    f"imported: {type(error).__name__}: {reason}"
+                ) from error
+            self._loaded.add((point.name, point.value))
+
+
+def config_folders() -> list[Path]:
+    """The folders of configs and papers that other packages bring.
+
+    An entry point of ``spec_bench.configs`` names a package; its folder is laid out like the top
+    of ours: ``conf`` for Hydra's config groups, ``experiments`` for papers. Either may be missing.
+    The package itself need hold no code and is not imported.
+
+    Raises:
+        ValueError: an entry point names no package.
+    """
+    folders = []
+    for point in _points(CONFIGS):
+        try:
+            found = find_spec(point.module)
+        except ModuleNotFoundError:
+            found = None
+        if found is None or not found.submodule_search_locations:
+            raise ValueError(
+                f"entry point {point.name!r} of {CONFIGS} must name a package with a folder, "
+                f"got {point.value!r}"
+            )
+        folders.append(Path(next(iter(found.submodule_search_locations))))
+    return folders
+
+
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, read again only after a folder of the path has changed."""
+    folders = []
+    for name in sys.path:
+        try:
+            folders.append((name, Path(name or ".").stat().st_mtime_ns))
+        except OSError:
+            folders.append((name, 0))
+    return _read_points(group, tuple(folders))
+
+
+@functools.lru_cache(maxsize=32)
+def _read_points(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))
+
+
+def _origin(thing: object) -> str:
+    """``module.name`` of a function, class or other object."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,234 @@
+"""Typed settings: what a config may say, and the one line that says what is wrong with it.
+
+A settings class declares fields with types and ranges; ``check`` reads a plain mapping into it or
+raises a ``ValueError`` whose one line names the key, the value and what is allowed. Knows pydantic;
+nothing about any particular setting. The machine (``core`` to ``decode``) does without it.
+
+    @settings
+    class Sampling:
+        temperature: Annotated[Number, Ge(0)] = 1.0
+
+    check(Sampling, {"temprature": 0}, "generation")
+    # unknown setting generation.temprature; did you mean generation.temperature? ...
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import ErrorDetails
+
+from spec_bench.settings.fields import did_you_mean
+
+__all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
+
+Kind = TypeVar("Kind")
+Class = TypeVar("Class", bound=type)
+_UNKNOWN = {"unexpected_keyword_argument", "invalid_key"}
+_LONGEST = 120  # characters of a value that is shown
+
+
+@dataclass(frozen=True)
+class Says:
+    """In an annotation: what a field takes, in words, where its type does not say it well.
+
+    Attributes:
+        allowed: follows "must be".
+    """
+
+    allowed: str
+
+
+def Pattern(regex: str) -> AfterValidator:  # noqa: N802 - reads as the other marks do
+    """In an annotation: a text that the whole of a regular expression matches."""
+    return AfterValidator(partial(_matched, re.compile(regex)))
+
+
+def _matched(regex: re.Pattern[str], text: str) -> str:
+    assert regex.fullmatch(text)
+    return text
+
+
+Whole = Annotated[int, Strict()]
+"""A whole number; true and 1.0 are none."""
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+"""A finite number; true is none."""
+Real = Annotated[Whole | Number, Says("a number")]
+"""A finite number that stays as it was written: 0 is not made 0.0."""
+Flag = Annotated[bool, Strict()]
+"""True or false; 1 and "yes" are neither."""
+Text = Annotated[str, Strict(), MinLen(1)]
+"""A text that is not empty."""
+
+
+@dataclass_transform(frozen_default=True)
+def settings(kind: Class) -> Class:
+    """Makes a frozen dataclass whose fields are checked and that refuses unknown keys."""
+    made: Any = checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))(kind)
+    return made
+
+
+def check(kind: type[Kind], values: Any, at: str = "") -> Kind:
+    """Reads a settings class from a plain mapping.
+
+    Fields are of these types: the ones below, ``Literal``, ``tuple[X, ...]`` (YAML's lists),
+    ``dict[str, X]``, other settings classes, and unions of them.
+
+    Args:
+        kind: a class made by ``settings``.
+        values: as YAML has them, interpolations resolved.
+        at: the key that holds the mapping, such as ``engine``; "" at the top.
+
+    Raises:
+        ValueError: one line that names the first wrong key, its value and what is allowed.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"{at or 'the config'} must be a mapping of settings, got {_shown(values)}"
+        )
+    try:
+        return _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
+    except ValidationError as error:
+        # A misspelt key is also a missing one; the misspelling is what the user looks for.
+        first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
+        raise ValueError(_line(first, kind, at)) from None
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
+    """One error in one line."""
+    key, annotation, owner = _followed(error["loc"], kind, at)
+    if error["type"] == "value_error":
+        return " ".join(str(error["ctx"]["error"]).split())
+    if error["type"] in _UNKNOWN:
+        known = sorted(_hints(owner))
+        word = str(error["loc"][-1])
+        prefix = key.removesuffix(word)
+        return (
+            f"unknown setting {key}{did_you_mean(word, known, prefix) or ';'} "
+            f"{prefix.rstrip('.') or 'a config'} has {', '.join(known)}"
+        )
+    if error["type"] == "missing":
+        return f"{key} is missing: it must be {_allowed(annotation)}"
+    return f"{key} must be {_allowed(annotation)}, got {_shown(error['input'])}"
+
+
+def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, Any]:
+    """An error's place as the user writes it, the annotation there, and the class around it.
+
+    What pydantic adds for the members of a union is left out.
+    """
+    key, annotation, owner, tagged = at, kind, kind, False
+    for part in loc:
+        if not tagged and len([m for m in _members(annotation) if m is not type(None)]) > 1:
+            tagged = True
+            continue
+        tagged = False
+        hints, (origin, items) = _hints(annotation), _container(annotation)
+        if hints and (part in hints or items is None):
+            owner, annotation = annotation, hints.get(str(part))
+            key = f"{key}.{part}" if key else str(part)
+        elif origin is dict:
+            key, annotation = f"{key}.{part}", items
+        elif origin is tuple and isinstance(part, int):
+            key, annotation = f"{key}[{part}]", items
+    return key, annotation, owner
+
+
+def _hints(annotation: Any) -> dict[str, Any]:
+    """The fields of a settings class, Optional or not; none for anything else."""
+    for member in _members(annotation):
+        if hasattr(member, "__pydantic_fields__"):
+            hints = get_type_hints(member, include_extras=True)
+            return {name: hints[name] for name in member.__pydantic_fields__}
+    return {}
+
+
+def _container(annotation: Any) -> tuple[type | None, Any]:
+    """``tuple`` or ``dict`` and what it holds, where a field may be one; else None twice."""
+    for member in _members(annotation):
+        if (origin := get_origin(member)) in (tuple, dict):
+            return origin, get_args(member)[-1 if origin is dict else 0]
+    return None, None
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types that a union offers, without their annotations; of another type itself."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [each for member in get_args(annotation) for each in _members(member)]
+    return [annotation]
+
+
+def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """What a field takes, in words."""
+    if get_origin(annotation) is Annotated:
+        inner, *own = get_args(annotation)
+        return _allowed(inner, [*own, *metadata])
+    if said := [mark.allowed for mark in metadata if isinstance(mark, Says)]:
+        return f"{said[-1]} {_range(metadata)}".strip()
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_allowed(member, metadata) for member in arguments))
+    if annotation in (None, type(None)):
+        return "null"
+    if origin is Literal:
+        return f"one of {', '.join(_word(each) for each in arguments)}"
+    if annotation in (int, float):
+        noun = "a whole number" if annotation is int else "a number"
+        return " ".join([noun, _range(metadata)]).strip()
+    if annotation is bool:
+        return "true or false"
+    if annotation is str:
+        return "a text" + " that is not empty" * any(isinstance(m, MinLen) for m in metadata)
+    if origin is dict:
+        return "a mapping"
+    if origin is tuple:
+        return f"a list, each {_allowed(arguments[0])}"
+    if hints := _hints(annotation):
+        return f"a mapping of {', '.join(hints)}"
+    return "something else"
+
+
+def _range(metadata: Sequence[Any]) -> str:
+    """Bounds in words: ``from 0 to 1``, ``>= 1``, ``above 0 and at most 1``."""
+    bounds = {type(mark): mark for mark in metadata if isinstance(mark, Ge | Gt | Le | Lt)}
+    signs = ((Ge, ">=", "ge"), (Gt, ">", "gt"), (Le, "<=", "le"), (Lt, "<", "lt"))
+    stated = {sign: getattr(bounds[mark], of) for mark, sign, of in signs if mark in bounds}
+    if set(stated) == {">=", "<="}:
+        return f"from {stated['>=']} to {stated['<=']}"
+    return " and ".join(f"{sign} {bound}" for sign, bound in stated.items())
+
+
+def _word(value: Any) -> str:
+    """A choice as YAML writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(value: Any) -> str:
+    """A value in one line that is not too long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,303 @@
+"""Where the files of an experiment lie, how they are written, and what a digest is.
+
+``<results>/<name>/results.csv`` is an experiment's table, ``records.parquet`` beside it what its
+cells measured prompt by prompt. ``<results>/runs/<run_id>/`` is what one cell left: its settings,
+provenance, records and result. Everything is written beside its place first and renamed there, so
+that a reader, or a rerun after a kill, sees all of a file or none. Knows the file system only.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+from uuid import uuid4
+
+import spec_bench
+from spec_bench.system.disk import naming
+
+RUNS = "runs"
+RESULTS = "results.csv"
+ARCHIVE = "archive.csv"
+SCREENING = "screening.csv"
+RECORDS = "records.parquet"
+TEXT_COLUMNS = ("run_id", "repeat", "prompt_id", "text")  # of answers, for the long format
+CONFIG = "config.yaml"
+PROVENANCE = "provenance.json"
+GENERATIONS = "generations.jsonl"
+SCORES = "scores.json"
+NODES = "nodes.json"
+RESULT = "result.json"
+JUDGED = "judge.json"
+TRACE = "trace.txt"
+ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
+_MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
+
+
+def package_folder(name: str) -> Path:
+    """A folder of data: in the package for a wheel, beside it in a checkout.
+
+    Raises:
+        ValueError: the installation carries none.
+    """
+    package = Path(spec_bench.__file__).resolve().parent
+    for folder in (package / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise ValueError(f"no folder {name!r} in {package} or beside it")
+
+
+def results_file(results: Path, name: str) -> Path:
+    """An experiment's table."""
+    return results / name / RESULTS
+
+
+def archive_file(table: Path) -> Path:
+    """The rows of past states that left an experiment's table; no report reads them."""
+    return table.with_name(ARCHIVE)
+
+
+def screening_file(table: Path) -> Path:
+    """What a search saw while it screened its cells: numbers without intervals."""
+    return table.with_name(SCREENING)
+
+
+def records_file(table: Path) -> Path:
+    """What the cells of an experiment's table measured, prompt by prompt."""
+    return table.with_name(RECORDS)
+
+
+def run_folder(results: Path, run_id: str) -> Path:
+    """What one cell left on disk."""
+    return results / RUNS / run_id
+
+
+def retimed_file(run: Path, sitting: str) -> Path:
+    """What a baseline's folder keeps of a later sitting, in which it was timed again."""
+    return run / f"retimed-{sitting}.jsonl"
+
+
+def retimed_files(run: Path) -> list[Path]:
+    """All of these."""
+    return sorted(run.glob("retimed-*.jsonl"))
+
+
+def jobs_folder(results: Path, name: str) -> Path:
+    """The notes of an experiment's jobs."""
+    return results / RUNS / "jobs" / name
+
+
+def threads_file(results: Path) -> Path:
+    """The number of threads that was found faster, by machine and target."""
+    return results / RUNS / "threads.json"
+
+
+def judgements_folder(results: Path) -> Path:
+    """The judgements of all experiments, by what was asked."""
+    return results / RUNS / "judgements"
+
+
+def training_of(heads: Path) -> str | None:
+    """The training that leaves its heads in a folder, ``results/train/<name>/heads``; else None."""
+    ours = heads == Path("results", "train", heads.parent.name, "heads")
+    return heads.parent.name if ours else None
+
+
+def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
+    """What trains a pair's heads to where the pair looks for them.
+
+    Args:
+        kind: of the heads.
+        pair: its name.
+        name: of the training; one that ends in ``_blocks4`` is of four residual blocks.
+        on_gpu: whether it needs one.
+    """
+    blocks = name.rpartition("_blocks")[2]
+    size = f" head.blocks={blocks}" if blocks != name else ""
+    engine = f" {ON_GPU}" if on_gpu else ""
+    where = f"head={kind}{size} pair={pair}{engine} name={name} data.path=sharegpt.json"
+    return f"python -m spec_bench.train {where}"
+
+
+def results_of(file: Path) -> Path:
+    """The results folder that an experiment's table lies in."""
+    return file.resolve().parent.parent
+
+
+def results_files(results: Path) -> list[Path]:
+    """All tables below a results folder, ``<name>/`` or ``<group>/<name>/``, by path."""
+    found = {*results.glob(f"*/{RESULTS}"), *results.glob(f"*/*/{RESULTS}")}
+    return sorted(path for path in found if RUNS not in path.relative_to(results).parts)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``path`` when the block ends well.
+
+    The folder is made. After an exception the old file stands and the new one is gone.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not the process id: processes of two machines may write to one shared folder.
+    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        with naming(path, partial):
+            yield partial
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+            os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def set_aside(path: Path, copy: bool = False) -> Path:
+    """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one.
+
+    Args:
+        path: the file, or what stands in its place.
+        copy: leave it where it is too, for what is about to take its place.
+    """
+    taken = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
+    aside = next(each for each in taken if not os.path.lexists(each))
+    if copy and path.is_file():
+        write_bytes(aside, path.read_bytes())
+    else:
+        os.replace(path, aside)
+    return aside
+
+
+def check_writable(folder: Path) -> None:
+    """Writes a small file where a folder is, or will be made, and removes it again.
+
+    Raises:
+        ValueError: nothing can be written there; the message names the folder and says why.
+    """
+    upwards = (folder, *folder.resolve().parents)
+    if taken := [each for each in upwards if each.exists() and not each.is_dir()]:
+        raise ValueError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is a file")
+    here = next(each for each in upwards if each.is_dir())
+    try:
+        with NamedTemporaryFile(dir=here, prefix=".") as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ValueError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file as a whole."""
+    with replacing(path) as partial:
+        partial.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file as a whole, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file as a whole."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Writes a CSV as a whole; a value that a row does not have is empty.
+
+    Texts that a spreadsheet would take for a formula are escaped; ``read_csv`` gives them back.
+
+    Raises:
+        ValueError: a row has a value of no column.
+    """
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({name: escaped(value) for name, value in row.items()})
+
+
+def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of a CSV as text; none where there is no file.
+
+    Args:
+        path: the file.
+        needs: columns that it must have.
+
+    Raises:
+        ValueError: it is no such CSV; the message names the file, the line and why.
+    """
+    return [row for _, row in numbered_csv(path, needs)]
+
+
+def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
+    """The same with the number of the line that each row ends in."""
+    if not path.exists():
+        return []
+    found: list[tuple[int, dict[str, str]]] = []
+    line = 1
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.reader(stream)
+            names = _header(next(reader, []), needs)
+            for cells in filter(None, reader):
+                line = reader.line_num
+                if len(cells) != len(names):
+                    raise ValueError(_misfit(cells, len(names)))
+                found.append((line, dict(zip(names, map(unescaped, cells), strict=True))))
+    except (ValueError, csv.Error, OSError) as error:
+        said = "it is no UTF-8" if isinstance(error, UnicodeError) else error
+        raise ValueError(f"{str(path)!r}, line {line}: {said}") from error
+    return found
+
+
+def _header(names: list[str], needs: Sequence[str]) -> list[str]:
+    """The first line, if it is one.
+
+    Raises:
+        ValueError: it lacks a column or has one twice.
+    """
+    if missing := [name for name in needs if names and name not in names]:
+        marked = names[0].startswith(_MERGE_MARKS)
+        why = "; it is a merge mark" if marked else "; are its columns separated by ';'?"
+        raise ValueError(f"no column {missing[0]!r}{why if marked or (';' in names[0]) else ''}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two columns {twice[0]!r}")
+    return names
+
+
+def _misfit(cells: Sequence[str], wanted: int) -> str:
+    """Why a line is no row."""
+    if cells and cells[0].startswith(_MERGE_MARKS):
+        return f"a merge mark, {cells[0][:20]!r}"
+    return f"{len(cells)} cells, the header has {wanted}"
+
+
+def escaped(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula; numbers and a lone dash stay.
+
+    Texts that begin as a formula does, behind any number of ``'``, get one ``'`` more, so that
+    ``unescaped`` gives every text back.
+    """
+    if not isinstance(value, str) or value == "-" or not _FORMULA.match(value):
+        return value
+    return value if _NUMBER.fullmatch(value) else f"'{value}"
+
+
+def unescaped(text: str) -> str:
+    """Inverts ``escaped``."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """The first hex digits of the SHA-256 of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,0 +1,140 @@
+"""SIGINT and SIGTERM end a command in one line with status 130 or 143, whenever they come.
+
+While modules are imported nothing is under way that has to be put in order, and an exception in the
+middle of an import may be swallowed by it: the process ends at once. Later the signal is a
+``KeyboardInterrupt``, so that locks, children and files are left in order; a library that swallows
+it delays the end to the next prompt. A process that was forked dies of the signal as any other.
+A reader of standard output that went away (``| head``) ends a command without a word, with status
+141; what it writes to files is not cut short by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from spec_bench.system import disk
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_owner = 0  # the process that a signal ends in order
+_line = ""
+_raising = False
+_came = 0  # the signal's number
+
+
+def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False) -> NoReturn:
+    """Runs a command, ``orderly`` from its imports on, and exits with its status.
+
+    Args:
+        load: imports the command and gives it.
+        line: as ``orderly`` says it.
+        at_once: a signal ends it at once all along: it has threads that would be waited for.
+    """
+    with orderly(line):
+        command = load()
+        with raising(not at_once):
+            try:
+                sys.exit(command())
+            except OSError as error:
+                if (refused := disk.refused(error)) is None:
+                    raise
+                print(f"spec_bench: {refused}", file=sys.stderr)
+                sys.exit(1)
+
+
+@contextmanager
+def orderly(line: str) -> Iterator[None]:
+    """Ends the process in one line when a signal comes within the block, or its reader goes away.
+
+    Args:
+        line: what is said, such as ``interrupted; the same command resumes``.
+    """
+    global _owner, _line, _came, _raising
+    before = {number: signal.signal(number, _take) for number in _SIGNALS}
+    _owner, _line, _came, _raising = os.getpid(), line, 0, False
+    told, logging.raiseExceptions = logging.raiseExceptions, False  # a log nobody reads is no fault
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # at the process's end it would be too late to be told
+    except (BrokenPipeError, SystemExit) as error:
+        if not _unread(error):
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # takes what is still to be flushed
+        os.close(nowhere)
+        sys.exit(128 + signal.SIGPIPE)
+    finally:
+        logging.raiseExceptions = told
+        _raising = False
+        if _came and os.getpid() == _owner:
+            _say()
+            sys.exit(128 + _came)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def raising(now: bool = True) -> Iterator[None]:
+    """Within the block a signal is a ``KeyboardInterrupt``; with ``now=False`` the end at once."""
+    global _raising
+    before, _raising = _raising, now and _owner == os.getpid()
+    try:
+        yield
+    finally:
+        _raising = before
+
+
+def came() -> bool:
+    """Whether a signal has come that ends this process."""
+    return bool(_came) and os.getpid() == _owner
+
+
+def check() -> None:
+    """Ends what is under way where a signal came and its exception was swallowed.
+
+    Raises:
+        KeyboardInterrupt: one came.
+    """
+    if came():
+        raise KeyboardInterrupt
+
+
+def _take(number: int, _: FrameType | None) -> None:
+    global _came
+    if os.getpid() != _owner:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    _came = number
+    if _raising:
+        raise KeyboardInterrupt
+    _say()
+    os._exit(128 + number)
+
+
+def _unread(error: BaseException) -> bool:
+    """Whether an error says that nobody reads standard output any more."""
+    if isinstance(error, SystemExit):  # what Rich makes of it
+        return isinstance(error.__context__, BrokenPipeError)
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _say() -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(2, f"{_line}\n".encode())
+    except (OSError, ValueError):  # nobody reads any more
+        pass

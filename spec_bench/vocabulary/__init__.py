@@ -1,0 +1,1 @@
+"""What things are called: columns and their definitions, titles, trees' shorthand, models."""

@@ -1,0 +1,268 @@
+"""Every number of ``results.csv``, once: its name, title, definition, unit and digits.
+
+They stand as lines of ``columns.csv`` beside this file. No other file lists columns: what needs
+some of them asks by kind, or for one by name. The order is that of the results file. A column with
+an interval is followed by ``NAME_low`` and ``NAME_high``, the ends of its 95% interval over
+prompts. Knows nothing about how a number is computed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from spec_bench.records import fields
+from spec_bench.settings.registry import Registry
+from spec_bench.system import files
+
+Kind = Literal[
+    "identity",  # which cell it is
+    "setting",  # what it ran with
+    "state",  # how it ended
+    "count",
+    "efficiency",
+    "time",
+    "energy",
+    "likelihood",  # how probable the texts are under the target
+    "score",  # how good the texts are, to references or to a judge
+    "memory",
+    "note",  # what another column's number was made with
+]
+Holds = Literal["number", "text", "flag"]
+Apart = Literal["", "run", "task", "pair"]
+ENDS = ("_low", "_high")
+_ENDS = ("lower", "upper")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a cell.
+
+    Attributes:
+        name: in the file; a contract with tables, figures and users' scripts.
+        title: for tables and pages.
+        definition: one line.
+        kind: what it says about a cell.
+        unit: of the number; "" where it is a plain number or text.
+        digits: after the point, where it is printed.
+        interval: whether its 95% interval is known too.
+        range: what it can be, ``0..1`` or ``1..``; "": anything. No interval reaches beyond.
+        better: which way is better; None where neither is.
+        short: in narrow tables, such as the terminal's; "": not shown there.
+        holds: what its cells are.
+        apart: whether it tells runs apart, so that cells that differ in it are never compared, nor
+            stand in one table. ``run``: all cells of a table agree in it; ``task``: it belongs to
+            the task, and tables of several tasks may have several; ``pair``: likewise to the pair
+            of models. "": it does not, as the decoder and the seed do not.
+    """
+
+    name: str
+    title: str
+    definition: str
+    kind: Kind
+    unit: str = ""
+    digits: int = 2
+    interval: bool = False
+    range: str = ""
+    better: Literal["up", "down"] | None = None
+    short: str = ""
+    holds: Holds = "number"
+    apart: Apart = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and, where there is an interval, those of its ends."""
+        return (self.name, *(f"{self.name}{end}" for end in ENDS if self.interval))
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The smallest and the largest number that it can be; None where there is none."""
+        least, _, most = self.range.partition("..")
+        return float(least) if least else None, float(most) if most else None
+
+
+def _read() -> list[Column]:
+    """The lines of ``columns.csv``; an empty cell there is the field's default."""
+    with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
+        lines = [{k: v for k, v in line.items() if v} for line in csv.DictReader(stream)]
+    typed: list[dict[str, Any]] = [
+        {**line, "digits": int(line.get("digits", 2)), "interval": line.get("interval") == "yes"}
+        for line in lines
+    ]
+    return [Column(**line) for line in typed]
+
+
+COLUMNS: list[Column] = _read()
+
+
+@cache
+def _others_loaded() -> None:
+    """Imports the modules in which other packages have metrics, which register their columns."""
+    list(Registry("metric", "spec_bench.metrics"))
+
+
+def _load_others() -> bool:
+    """Whether there are more columns now."""
+    before = len(COLUMNS)
+    _others_loaded()
+    return len(COLUMNS) > before
+
+
+def register(column: Column) -> Column:
+    """Adds a column of another package, after all others.
+
+    Raises:
+        ValueError: another column has one of its names.
+    """
+    taken = {name: own for own in COLUMNS for name in own.names}
+    for name in column.names:
+        if taken.get(name, column) != column:
+            raise ValueError(f"column {column.name!r}: {name!r} is a name of another column")
+    if column.name not in taken:
+        COLUMNS.append(column)
+    return column
+
+
+def column(name: str) -> Column:
+    """The column of that name, ours or another package's.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for each in COLUMNS:
+        if each.name == name:
+            return each
+    if _load_others():
+        return column(name)
+    raise ValueError(f"no column {name!r}; columns: {', '.join(each.name for each in COLUMNS)}")
+
+
+def of_kind(*kinds: Kind) -> list[Column]:
+    """The columns of these kinds, in the file's order."""
+    return [each for each in COLUMNS if each.kind in kinds]
+
+
+def names_of(*kinds: Kind) -> list[str]:
+    """Their names."""
+    return [each.name for each in of_kind(*kinds)]
+
+
+def apart_in(names: Iterable[str]) -> list[Column]:
+    """The columns among a file's names that tell runs apart, in the file's order."""
+    there = set(names)
+    return [each for each in COLUMNS if each.apart and each.name in there]
+
+
+def header() -> dict[str, str]:
+    """Every name that a file may have, ends of intervals too, with its one-line definition."""
+    found: dict[str, str] = {}
+    for each in COLUMNS:
+        ends = [
+            f"{which} end of the 95% interval of {each.name} (over prompts)"
+            for which in ("lower", "upper")
+        ]
+        found.update(zip(each.names, [each.definition, *ends], strict=False))
+    return found
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names as a file orders them, each once; those of no column come last, as they came."""
+    there = dict.fromkeys(names)
+    known = [name for each in COLUMNS for name in each.names if name in there]
+    return list(dict.fromkeys([*known, *there]))
+
+
+def columns_in(names: Iterable[str]) -> list[Column]:
+    """The columns of a file with these names, in its order.
+
+    Scores of metric modules have no line here; they are known by their intervals, and come last.
+    """
+    there = dict.fromkeys(names)
+    if not header().keys() >= there.keys():
+        _load_others()
+    known = [each for each in COLUMNS if each.name in there]
+    mine = header()
+    modules = [name for name in there if name not in mine and f"{name}_low" in there]
+    return [*known, *(module_column(name) for name in modules)]
+
+
+def scores_in(names: Iterable[str]) -> list[str]:
+    """The names of the quality scores among a file's names: ours, then those of metric modules."""
+    return [each.name for each in columns_in(names) if each.kind == "score"]
+
+
+def module_column(name: str) -> Column:
+    """The column of a metric module's score, which is named after the module."""
+    title, definition = name.replace("_", " "), "score of a metric module"
+    return Column(name, title, definition, "score", digits=3, interval=True, better="up")
+
+
+_KINDS: dict[Kind, str] = {
+    "identity": "Which cell it is",
+    "setting": "What it ran with",
+    "state": "How it ended",
+    "count": "Counts",
+    "efficiency": "What a target call brings",
+    "time": "Time",
+    "energy": "Energy",
+    "likelihood": "How probable the texts are",
+    "score": "How good the texts are",
+    "memory": "Memory",
+    "note": "What numbers were made with",
+}
+_PAGE = f"""# Results
+
+Written by `python -m spec_bench.vocabulary.columns`; the lines come from
+`spec_bench/vocabulary/columns.csv`.
+
+| folder or file | what it is |
+| --- | --- |
+| `<name>/{files.RESULTS}` | an experiment; a line per cell: pair, task, settings, decoder, seed |
+| `<name>/{files.SCREENING}` | what a search screened on few prompts: no intervals, no evidence |
+| `<name>/{files.ARCHIVE}` | rows of other weights, data or code, out of every report |
+| `<name>/{files.RECORDS}` | a line per cell and prompt: seconds, joules, every step |
+| `<name>/` | tables, figures and pages made from it, where a report was asked for |
+| `{files.RUNS}/<run_id>/` | what one cell left; not in git |
+| `{files.RUNS}/<run_id>/{files.CONFIG}` | the settings that its run id is the hash of |
+| `{files.RUNS}/<run_id>/{files.PROVENANCE}` | revision, versions, device, command |
+| `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
+| `{files.RUNS}/<run_id>/{files.SCORES}` | what each answer scored |
+| `{files.RUNS}/<run_id>/{files.NODES}` | a sample of its nodes: depth, accepted, bound |
+| `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
+| `{files.RUNS}/<run_id>/{files.RECORDS}` | its lines of the experiment's records |
+| `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |
+| `{files.RUNS}/<run_id>/NAME.bad-1` | a file that could not be used, set aside and made again |
+
+A ratio is a sum over all prompts divided by another, never a mean of the prompts' ratios. A column
+marked [ ] is followed by `NAME_low` and `NAME_high`, the ends of its 95% interval over prompts;
+they are empty for fewer than five prompts, and where they would be a factor of more than ten apart.
+An empty cell has no value, and `reason` says why where that
+is not obvious: `column: why; column: why`. A text that a spreadsheet would take for a formula has a
+`'` before it. A failed cell has no numbers. A score of a metric module
+is named after the module, such as `rouge_rouge1`, and comes last.
+"""
+
+
+def markdown() -> str:
+    """What ``results/README.md`` says: our columns by kind, each with unit and definition."""
+    parts, mine = [_PAGE], _read()
+    for kind, title in _KINDS.items():
+        lines = [_line(each) for each in mine if each.kind == kind]
+        head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
+    parts.append(fields.markdown())
+    return "\n".join(parts)
+
+
+def _line(each: Column) -> str:
+    name = f"`{each.name}`{' [ ]' if each.interval else ''}"
+    definition = each.definition.replace("|", "\\|")
+    return f"| {name} | {each.unit} | {each.better or ''} | {definition} |"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

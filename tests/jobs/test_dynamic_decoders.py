@@ -1,0 +1,66 @@
+"""Jobs of dynamic trees, newer rules, EAGLE heads: planned, batched and resumed as all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.families import BEYOND, DYNAMIC
+from tests.jobs.test_command_line import main
+from tests.jobs.tiny import RunJob, eagle_heads, overrides, tokens_of
+
+SMALL = {
+    "dynamic": dict(zip(DYNAMIC, ("2x2@3", "2x2@3", "3", "2x2", "3"), strict=True)),
+    "rules": dict(zip(BEYOND, ("2", "2-1", "2x2", "2-1"), strict=True)),
+    "eagle": {
+        **{"eagle": "chain_5", "eagle2": "2x2@3", "eagle3": "2x2@3"},
+        **{"eagle_rsd_s": "2x2", "eagle_traversal": "chain_5"},
+    },
+}
+KINDS = list(SMALL)
+
+
+def cells(*kinds: str) -> str:
+    listed = [f"{name}:{spec}" for kind in kinds for name, spec in SMALL[kind].items()]
+    return f"cells=[{','.join(listed)}]"
+
+
+SHORT = ("warmup=0", "generation.max_new_tokens=6", "prompts=3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_of_them_resumes_behind_its_last_line_and_knows_no_batches(
+    kind: str, family: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    asked = (cells(kind), *eagle_heads(family), *SHORT)
+    whole = run_job(*asked)
+    assert [(r.facts.decoder, r.status) for r in whole] == [
+        (name, "complete") for name in ("ar", *SMALL[kind])
+    ]
+    results = tmp_path / "results"
+    before = [tokens_of(results, cell.run_id) for cell in whole]
+    for cell in whole:
+        folder = results / "runs" / cell.run_id
+        (folder / "result.json").unlink()
+        lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
+        (folder / "generations.jsonl").write_text("".join(lines[:2]) + lines[2][:20])
+    again = run_job(*asked)
+    assert [cell.run_id for cell in again] == [cell.run_id for cell in whole]
+    assert [tokens_of(results, cell.run_id) for cell in again] == before
+    batched = run_job(*asked, "engine.batch_size=3", results=tmp_path / "batched")
+    tokens = [tokens_of(tmp_path / "batched", cell.run_id) for cell in batched]
+    assert tokens == before
+
+
+def test_they_are_planned(
+    family: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = overrides(family, tmp_path / "results", cells(*KINDS), *eagle_heads(family))
+    assert main(monkeypatch, *given, "plan=true", "hydra/job_logging=none") == 0
+    said = capsys.readouterr().out
+    assert all(name in said for kind in KINDS for name in SMALL[kind])
+    assert not (tmp_path / "results" / "default" / "results.csv").exists()

@@ -1,0 +1,88 @@
+"""What is committed of an experiment is enough for its tables, figures, claims and pages."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+from spec_bench.records import parquet
+from spec_bench.report.claims.verdict import NOT_DECIDED
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.system import files
+from tests.jobs.test_command_line import main
+from tests.jobs.tiny import RunJob
+
+SWEEP = (
+    *("rsd=exp1", "pair=embedded", "task=xsum", "results=results", "prompts=5", "warmup=0"),
+    *("generation.max_new_tokens=8", "sink=quiet", "engine.threads=1"),
+    *("~trees", "cells=[sd:2,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"),  # in place of the recipe's 33
+)
+COMMITTED = (files.RESULTS, files.RECORDS)
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> dict[str, bytes]:
+    """Everything that the report makes of the folder's results, made anew."""
+    folder = Path("results/rsd-exp1")
+    for path in Path("results").rglob("*.*"):
+        if files.RUNS not in path.parts and path.is_file() and path.name not in COMMITTED:
+            path.unlink()
+    capsys.readouterr()
+    assert report(["all", "--results", "results"]) == 0
+    assert report([str(folder / files.RESULTS)]) == 0
+    made = {str(path): path.read_bytes() for path in sorted(folder.rglob("*.*"))}
+    return {**made, "said": capsys.readouterr().out.encode()}
+
+
+def test_page_tables_figures_and_claims_come_out_the_same_without_the_raw_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(monkeypatch, *SWEEP) == 0
+    first = written(capsys)
+    assert {Path(name).suffix for name in first} >= {".html", ".md", ".csv", ".tex", ".png", ".pdf"}
+    shutil.rmtree(Path("results") / files.RUNS)
+    again = written(capsys)
+    assert list(again) == list(first)
+    assert [name for name, data in again.items() if data != first[name]] == []
+
+    # What the records are there for: intervals paired by prompt, and where it was measured.
+    Path("results/rsd-exp1", files.RECORDS).unlink()
+    assert report(["page", "rsd-exp1"]) == 0
+    page = "results/rsd-exp1/page.html"
+    without = Path(page).read_bytes()
+    assert without.count(NOT_DECIDED.encode()) > first[page].count(NOT_DECIDED.encode())
+    assert b"<dt>torch</dt>" in first[page] and b"<dt>torch</dt>" not in without
+
+
+def test_cells_added_in_a_fresh_clone_leave_the_others_records_as_they_were(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    run_job("cells=[sd:2]")
+    path = tmp_path / "results" / "default" / files.RECORDS
+    before = parquet.read(path)
+    shutil.rmtree(tmp_path / "results" / files.RUNS)
+    run_job("cells=[sd:3]", "seed=1")
+    after = parquet.read(path)
+    assert len(before.run_ids) == 2 and len(after.run_ids) == 4
+    for run_id in before.run_ids:
+        assert after.generations(run_id) == before.generations(run_id)
+        assert after.origins[run_id] == before.origins[run_id]
+
+
+def test_the_documented_lines_read_the_records_and_give_the_tables_rates(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_job("cells=[sd:2]", "name=mine")
+    readme = files.package_folder("results") / "README.md"
+    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {"pandas": pandas}
+    exec(code.replace("NAME", "mine"), found)
+    rates = pandas.read_csv("results/mine/results.csv").set_index("run_id").token_rate
+    assert found["rates"].to_dict() == pytest.approx(rates.to_dict())
+    assert len(rates) == 2

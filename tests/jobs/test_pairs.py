@@ -1,0 +1,213 @@
+"""The papers' pairs as data, and the name under which a pair's rows appear."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from transformers import PreTrainedTokenizerFast
+
+from spec_bench.engine.random_weights import random_module
+from spec_bench.jobs.config import engine_settings
+from spec_bench.jobs.config.engine_settings import EngineSettings
+from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
+from spec_bench.jobs.work import models
+from spec_bench.settings.configs import conf_dir, read_config
+from tests.jobs.tiny import RunJob, rows_of
+
+FILES = sorted(conf_dir().glob("pair/*.yaml"))
+HUB = [path for path in FILES if not path.stem.startswith("embedded")]
+REFERENCE = conf_dir().parent / "experiments"
+ENGINE = EngineSettings(device="cpu", dtype="float32")
+ARCHITECTURE_OF = {
+    "meta-llama/Llama-2-7b-hf": "llama2_7b",
+    "meta-llama/Llama-2-13b-hf": "llama2_13b",
+    "meta-llama/Llama-2-70b-hf": "llama2_70b",
+    "meta-llama/Llama-2-7b-chat-hf": "llama2_7b",
+    "meta-llama/Llama-2-13b-chat-hf": "llama2_13b",
+    "meta-llama/Llama-2-70b-chat-hf": "llama2_70b",
+    "huggyllama/llama-13b": "llama_13b",
+    "huggyllama/llama-30b": "llama_33b",
+    "lmsys/vicuna-7b-v1.3": "vicuna_7b",
+    "lmsys/vicuna-13b-v1.3": "vicuna_13b",
+    "lmsys/vicuna-33b-v1.3": "vicuna_33b",
+    "facebook/opt-13b": "opt_13b",
+    "facebook/opt-30b": "opt_30b",
+    "facebook/opt-iml-30b": "opt_30b",
+    "facebook/opt-66b": "opt_66b",
+    "facebook/opt-125m": "opt_125m",
+    "facebook/opt-350m": "opt_350m",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
+    "meta-llama/Llama-3.3-70B-Instruct": "llama3_70b",
+    "meta-llama/Llama-3.2-1B-Instruct": "llama3_1b",
+    "Qwen/Qwen3-8B": "qwen3_8b",
+    "Qwen/Qwen3-0.6B": "qwen3_0.6b",
+    "JackFram/llama-68m": "llama_68m",
+    "JackFram/llama-160m": "llama_160m",
+    "double7/vicuna-68m": "llama_68m",
+    "double7/vicuna-160m": "llama_160m",
+}
+
+
+@cache
+def pair_of(name: str, *overrides: str) -> dict[str, Any]:
+    if not overrides:
+        return read_config(conf_dir() / "pair" / f"{name}.yaml")
+    return composed(name, *overrides)
+
+
+def composed(name: str, *overrides: str) -> dict[str, Any]:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=[f"pair={name}", *overrides])
+    pair = OmegaConf.to_container(config.pair, resolve=True, throw_on_missing=True)
+    assert isinstance(pair, dict)
+    return pair
+
+
+def labelled(name: str, *overrides: str) -> str:
+    pair = PairSettings(**pair_of(name, *overrides))
+    return build_pair(with_own_name(pair, [conf_dir()]), ENGINE).name
+
+
+@cache
+def parameters(model: str) -> int:
+    module = random_module(f"random:{ARCHITECTURE_OF[model]}", torch.float16, "meta", 0)
+    return sum(weight.numel() for weight in module.parameters())
+
+
+def spellings(pair: dict[str, Any], role: str) -> list[str]:
+    printed = pair["paper"][role]
+    return printed if isinstance(printed, list) else [printed or ""]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_pair_bears_its_file_name(path: Path) -> None:
+    assert pair_of(path.stem)["name"] == path.stem
+    assert labelled(path.stem) == path.stem
+
+
+@pytest.mark.parametrize("name", ["embedded_plain", "llama2_70b", "vicuna_13b"])
+def test_a_pairs_file_reads_as_hydra_composes_it(name: str) -> None:
+    assert pair_of(name) == composed(name)
+
+
+@pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
+def test_a_pairs_parameter_counts_are_those_of_its_architectures(path: Path) -> None:
+    pair = pair_of(path.stem)
+    assert pair["target_parameters"] == parameters(pair["target"])
+    if pair["draft"] is None:
+        assert pair["draft_parameters"] is None
+    else:
+        assert pair["draft_parameters"] == parameters(pair["draft"])
+
+
+@pytest.mark.parametrize("path", HUB, ids=lambda path: path.stem)
+def test_gated_spread_and_templated_pairs_say_so(path: Path) -> None:
+    pair = pair_of(path.stem)
+    assert pair["gated"] == pair["target"].startswith("meta-llama/")
+    assert (pair["target_device_map"] == "auto") == (pair["target_parameters"] > 4e10)
+    assert (pair["chat_template"] is not None) == pair["target"].startswith("lmsys/vicuna")
+    named = pair["paper"] if isinstance(pair["paper"], list) else [pair["paper"]]
+    assert (pair["stand_in"] is not None) == any("115M" in str(each["draft"]) for each in named)
+
+
+@pytest.mark.parametrize("paper", ["rsd", "mcsd", "dsbd", "redrafter"])
+def test_every_pair_that_a_paper_prints_has_its_file(paper: str) -> None:
+    reference = REFERENCE / paper / "reference" / f"{paper}.csv"
+    if not reference.is_file():
+        pytest.skip(f"no {reference.name} here")
+    ours = {
+        (target, draft)
+        for path in HUB
+        for target in spellings(pair_of(path.stem), "target")
+        for draft in spellings(pair_of(path.stem), "draft")
+    }
+    with reference.open(encoding="utf-8") as stream:
+        printed = {(row["target"], row.get("draft", "")) for row in csv.DictReader(stream)}
+    # A baseline's row has no draft; a table without a target names no pair.
+    alone = {("", ""), *((target, "") for target, _ in ours)}
+    assert printed - alone <= ours
+    assert {target for target, _ in printed if target} <= {target for target, _ in ours}
+
+
+def test_a_name_does_not_outlive_its_models(family: Path) -> None:
+    replaced = labelled("llama2_7b", "pair.draft=JackFram/llama-68m")
+    assert replaced == "Llama-2-7b-hf+llama-68m"
+    folders = (f"pair.target={family / 'target'}", f"pair.draft={family / 'draft'}")
+    assert labelled("embedded", *folders) == "target+draft"
+    assert labelled("embedded", "pair.draft=embedded:draft") == "target+draft"
+    assert labelled("embedded", "pair.target=random:llama_tiny").startswith("random:llama_tiny+")
+    assert labelled("vicuna_7b", "pair.draft=JackFram/llama-68m") == "vicuna-7b-v1.3+llama-68m"
+
+
+def test_a_label_of_the_users_own_stays() -> None:
+    assert labelled("embedded", "pair.name=mine", "pair.draft=embedded:draft") == "mine"
+
+
+def test_a_pair_file_of_the_users_own_names_its_models(tmp_path: Path) -> None:
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair" / "ours.yaml").write_text("name: ours\ntarget: a/b\ndraft: c/d\n")
+    ours = PairSettings(name="ours", target="a/b", draft="c/d")
+    folders = [tmp_path, conf_dir()]
+    assert with_own_name(ours, folders).name == "ours"
+    assert with_own_name(replace(ours, draft="e/f"), folders).name is None
+
+
+def test_rows_bear_the_pairs_name(run_job: RunJob, tmp_path: Path) -> None:
+    run_job("spec=2x2", "prompts=1", "pair=embedded_plain")
+    assert {row["pair"] for row in rows_of(tmp_path / "results")} == {"target+draft"}
+
+
+CHAT = [
+    {"role": "user", "content": "Hello?"},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": "Bye."},
+]
+
+
+def test_vicunas_conversation_format_is_written_to_the_letter(
+    family: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(family / "target")
+    settings = PairSettings(**pair_of("vicuna_7b", f"pair.target={path}", "pair.dtype=float32"))
+    tokenizer, _ = models.tokenizer_of(build_pair(settings, ENGINE))
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    text = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, tokenize=False)
+    assert text == (
+        "<s>A chat between a curious user and an artificial intelligence assistant. "
+        "The assistant gives helpful, detailed, and polite answers to the user's questions. "
+        "USER: Hello? ASSISTANT: Hi.</s>USER: Bye. ASSISTANT:"
+    )
+    plain, _ = models.tokenizer_of(build_pair(replace(settings, chat_template=None), ENGINE))
+    assert plain.chat_template is None
+
+
+def test_heads_of_the_embedded_target_are_no_heads_of_another(run_job: RunJob) -> None:
+    """The default pair names them, and a target of one's own does not change what it names."""
+    with pytest.raises(ValueError, match=r"embedded:heads/medusa.*set pair\.heads\.medusa"):
+        run_job("decoder=medusa", "cells=[]")
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "gpu", "placed_on"),
+    [
+        ("auto", "org/model", True, "cuda"),
+        ("auto", "org/model", False, "cpu"),
+        ("auto", "random:llama2_7b", True, "cuda"),
+        ("auto", "embedded:target", True, "cpu"),
+        ("cpu", "org/model", True, "cpu"),
+        ("cuda:1", "embedded:target", False, "cuda:1"),
+    ],
+)
+def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
+    device: str, target: str, gpu: bool, placed_on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_settings, "sees_cuda", lambda: gpu)
+    assert engine_settings.placed(EngineSettings(device, "float32"), target).device == placed_on

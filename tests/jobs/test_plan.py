@@ -1,0 +1,190 @@
+"""What a plan says, and that it loads and changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import huggingface_hub
+import pytest
+
+from spec_bench.jobs.config.engine_settings import EngineSettings
+from spec_bench.jobs.config.model_files import ModelSize, model_size
+from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.sweep.plan import Memory, PlannedCell, job_memory, plan_arguments
+from spec_bench.jobs.sweep.plan_table import totals
+from spec_bench.jobs.sweep.rates import Rate, RateRow, Wanted, find_rate, published_rows
+from spec_bench.settings.configs import experiments_dir
+from tests.cells import facts
+from tests.jobs.test_command_line import main
+from tests.jobs.tiny import RunJob, overrides
+
+WANTED = Wanted("T", "D", [("Tee", "Dee")], "xsum", "rsd_s", "4x3", 1, "cuda")
+GIB = 2**30
+
+
+def row(target: str, draft: str, decoder: str, spec: str, rate: float, **more: object) -> RateRow:
+    return RateRow(target, draft, str(more.pop("task", "xsum")), decoder, spec, rate, **more)  # type: ignore[arg-type]
+
+
+def test_a_measured_rate_wins_over_the_baseline_and_over_published_ones() -> None:
+    measured = [row("T", "D", "rsd_s", "4x3", 50.0), row("T", "", "ar", "-", 20.0)]
+    published = [row("Tee", "Dee", "rsd_s", "4x3", 40.0), row("Tee", "", "ar", "-", 10.0)]
+    assert find_rate(WANTED, measured, published) == Rate(50.0, "measured")
+    assert find_rate(WANTED, measured[1:], published) == Rate(20.0, "measured, as ar")
+    assert find_rate(WANTED, [], published) == Rate(40.0, "published")
+    assert find_rate(WANTED, [], published[1:]) == Rate(10.0, "published, as ar")
+    assert find_rate(WANTED, [], []) is None
+
+
+def test_rates_of_the_same_task_are_taken_and_of_several_the_median() -> None:
+    other = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
+    assert find_rate(WANTED, other, []) == Rate(2.0, "measured")
+    own = [*other, row("T", "D", "rsd_s", "4x3", 5.0)]
+    assert find_rate(WANTED, own, []) == Rate(5.0, "measured")
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        row("other", "D", "rsd_s", "4x3", 1.0),
+        row("T", "other", "rsd_s", "4x3", 1.0),
+        row("T", "D", "rsd_s", "4x2", 1.0),
+        row("T", "D", "rsd_s", "4x3", 1.0, batch_size=8),
+        row("T", "D", "rsd_s", "4x3", 1.0, device="cpu"),
+    ],
+)
+def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike: RateRow) -> None:
+    assert find_rate(WANTED, [unlike], []) is None
+
+
+def test_the_published_rate_of_llama_2_70b_is_found_by_its_printed_name() -> None:
+    paper = {"target": ["LLaMA2-70B", "Llama-2-70B"], "draft": "Llama-2-115M"}
+    names = PairSettings(target="x", draft=None, paper=paper).printed
+    assert names == [("LLaMA2-70B", "Llama-2-115M"), ("Llama-2-70B", "Llama-2-115M")]
+    wanted = Wanted("meta-llama/Llama-2-70b-hf", "x", names, "xsum", "ar", "-", 1, "cuda")
+    rate = find_rate(wanted, [], published_rows(experiments_dir()))
+    assert rate is not None and rate.source == "published"
+    assert 8 < rate.tokens_per_s < 10
+
+
+def test_sizes_come_from_a_config_or_from_the_stated_count() -> None:
+    known = model_size("random:llama2_70b")
+    assert known == ModelSize(68_976_648_192, 2 * 80 * 8 * 128, 4096)
+    assert model_size("meta-llama/Llama-2-70b-hf", 68_976_648_192) == known
+    assert model_size("some/model", 123) == ModelSize(123)
+    assert model_size("some/model") == ModelSize(None)
+
+
+def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets() -> None:
+    pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
+    engine = EngineSettings(device="cuda", dtype="float32", gpu_memory_gib=16)
+    memory = job_memory(pair, engine, slots=1024, rows=4)
+    assert memory.weights_bytes == 2 * 6_738_415_616
+    assert memory.cache_bytes == 4 * 1024 * 2 * 32 * 32 * 128 * 2
+    assert (memory.gpus, memory.capacity_bytes) == (1, 16 * GIB)
+    assert memory.fits is True
+    assert job_memory(pair, replace(engine, gpu_memory_gib=14), 1024, 4).fits is False
+    assert job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
+
+
+def planned(run_id: str, state: str, hours: float | None, memory: Memory) -> PlannedCell:
+    return PlannedCell(run_id, facts(), state, 20, 20, None, hours, memory)  # type: ignore[arg-type]
+
+
+def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit() -> None:
+    memory = Memory(60 * GIB, GIB, 1, 40 * GIB)
+    cells = [
+        planned("a", "complete", 0.0, memory),
+        planned("b", "missing", 1.5, memory),
+        planned("c", "missing", None, memory),
+    ]
+    first, second, third = totals(cells)
+    assert first == "3 cells: 1 complete, 2 missing"
+    assert second == "device hours: at most 1.50 and those of 1 cells of unknown rate"
+    assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
+
+
+def test_without_any_known_rate_no_hours_are_stated() -> None:
+    memory = Memory(None, None, 1, None)
+    cells = [planned("a", "complete", 0.0, memory), planned("b", "missing", None, memory)]
+    assert (
+        totals(cells)[1] == "device hours: unknown, no rate is known of the 1 cells that are left"
+    )
+    assert totals(cells[:1])[1] == "device hours: at most 0.00"
+
+
+def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have() -> None:
+    given = ["spec_bench", "-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
+    assert plan_arguments(given) == ["spec_bench", "-m", "plan=true"]
+    assert plan_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
+
+
+def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(
+    run_job: RunJob,
+    family: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = tmp_path / "results"
+    done = run_job("spec=2x2", "seed=0")
+    started = run_job("spec=2x2", "seed=1")[1]
+    folder = results / "runs" / started.run_id
+    (folder / "result.json").unlink()
+    lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
+    (folder / "generations.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
+    before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
+    monkeypatch.setattr("spec_bench.jobs.job.job.models_of", None)
+    swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
+    assert main(monkeypatch, "-m", *swept, "hydra/launcher=slurm") == 0
+    said = capsys.readouterr().out
+    table = [line.split() for line in said.splitlines() if " xsum " in line]
+    states = {(line[2], line[4]): (line[5], line[6]) for line in table}
+    assert states == {
+        ("ar", "0"): ("complete", "0"),
+        ("rsd_s", "0"): ("complete", "0"),
+        ("ar", "1"): ("complete", "0"),
+        ("rsd_s", "1"): ("partial", "1"),
+        ("ar", "2"): ("missing", "4"),
+        ("rsd_s", "2"): ("missing", "4"),
+    }
+    assert "6 cells: 3 complete, 2 missing, 1 partial" in said
+    assert "unknown rate" not in said and len(done) == 2
+    assert before == {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No network, and nothing in the caches."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+@pytest.mark.usefixtures("offline")
+def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pair = ("pair=llama2_7b", "engine=cuda", "engine.gpu_memory_gib=80", f"results={tmp_path}")
+    swept = ("-m", "rsd=exp1", "task=xsum,dolly", "length=2", "plan=true")
+    assert main(monkeypatch, *swept, *pair) == 0
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines() if " xsum " in line]
+    assert {(line[5], *line[6:9]) for line in lines} == {("unknown", "100", "of", "100")}
+    assert f"{2 * len(lines)} cells: {2 * len(lines)} unknown" in said
+    assert "the data of xsum, dolly cannot be read here" in said
+    # 2 bytes for each of 6.9 billion parameters; keys and values of the draft's 2048 positions.
+    assert "12.9 + 1.1" in said and said.count(" yes") == 2 * len(lines)
+    assert "device hours: at most" in said
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
+    assert main(monkeypatch, *given) == 2
+    assert "prompts=N plans without the data" in capsys.readouterr().err

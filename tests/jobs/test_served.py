@@ -1,0 +1,295 @@
+"""Rows that a server decodes: numbers from known times, faults, concurrency, resume, refusals."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spec_bench.records import cell_folder, parquet
+from spec_bench.records.types import CellResult
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import groups_of, read_rows
+from spec_bench.report.export import export
+from spec_bench.report.plain import categories_markdown
+from spec_bench.system import files
+from tests.jobs.tiny import RunJob, rows_of
+from tests.said import naming
+from tests.server.completions import Completions, serving
+
+STEPS = [[5], [6, 7, 8], [9]]
+PLAIN = [[5], [6], [7], [8], [9]]
+
+
+def on(url: str, *more: str) -> tuple[str, ...]:
+    """A job that this server decodes."""
+    quick = ("server.wait_s=0", "server.timeout_s=2", "generation.max_new_tokens=5", "prompts=4")
+    return ("engine=server", f"server.url={url}", "server.model=target", *quick, *more)
+
+
+@contextmanager
+def served(steps: Sequence[Sequence[int]] = STEPS, **more: Any) -> Iterator[Completions]:
+    with serving(Completions(lambda _: steps, **more)) as found:
+        yield found
+
+
+def only(results: list[CellResult]) -> CellResult:
+    (result,) = results
+    return result
+
+
+def row_of(tmp_path: Path, decoder: str = "served") -> dict[str, str]:
+    (row,) = (row for row in rows_of(tmp_path / "results") if row["decoder"] == decoder)
+    return row
+
+
+def test_a_row_bears_its_mark_its_source_and_numbers_from_known_times(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    with served(delays=[0.1, 0.04, 0.04]) as server:
+        run_job(*on(server.url, "prompts=2"))
+    row = row_of(tmp_path)
+    assert (row["status"], row["lossless"], row["device"]) == ("complete", "unaudited", "server")
+    assert (row["library"], row["draft"]) == ("server 1.2", "")
+    assert (row["target_calls"], row["delivered_tokens"]) == ("4", "10")
+    assert float(row["block_efficiency"]) == float(row["block_efficiency_stream"]) == 2.0
+    assert row["block_efficiency_source"] == "stream"
+    assert 0.1 <= float(row["ttft_s_p50"]) < 0.4
+    assert 0.02 <= float(row["inter_token_s_p50"]) < 0.1  # 0.08 s for 4 tokens
+    assert 0.04 <= float(row["chunk_gap_s_p50"]) < 0.2
+    assert 0.18 <= float(row["latency_s_p50"]) < 0.8
+    assert 10 < float(row["token_rate"]) <= 50
+    assert 0.2 <= float(row["prefill_s"]) < 0.8
+    for column in ("speedup", "acceptance_rate", "host_overhead", "energy_j_per_token"):
+        assert row[column] == ""
+        assert f"{column}: " in row["reason"]
+    assert "server.baseline_url" in row["reason"]
+
+
+def test_a_plain_server_beside_it_makes_a_speedup_in_turn(run_job: RunJob, tmp_path: Path) -> None:
+    with served(delays=[0, 0.06, 0.06]) as server, served(PLAIN, delays=[0, *[0.06] * 4]) as plain:
+        run_job(*on(server.url, "server.decoder=ngram", f"server.baseline_url={plain.url}"))
+    rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
+    assert rows.keys() == {"ar", "ngram"}
+    assert rows["ngram"]["baseline"] == "same job"
+    assert 1.5 < float(rows["ngram"]["speedup"]) < 2.5  # 0.24 s against 0.12 s
+    assert float(rows["ar"]["block_efficiency"]) == 1.0
+    assert len(plain.bodies) == len(server.bodies) == 5  # the first of them to warm up
+
+
+def test_a_servers_rows_stand_in_the_category_tables_beside_ours_in_their_own_group(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    kinds = ["qa", "math", "qa", "math"]
+    rows = [
+        {"question_id": n, "category": kind, "turns": "the boat"} for n, kind in enumerate(kinds)
+    ]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    own = ("task=jsonl", f"task.source.path={file}", "generation.temperature=0", "prompts=4")
+    run_job(*own, "cells=[sd:2]", "generation.max_new_tokens=5")
+    with served(delays=[0, 0.02, 0.02]) as server, served(PLAIN, delays=[0, *[0.02] * 4]) as plain:
+        run_job(*on(server.url, "server.decoder=ngram", f"server.baseline_url={plain.url}", *own))
+    table = tmp_path / "results" / "default" / files.RESULTS
+    groups = sorted(groups_of(read_rows([table])), key=lambda group: group.title)
+    assert [group.title for group in groups] == ["jsonl, device cpu", "jsonl, device server"]
+    _, _, speed, tokens = categories_markdown(groups, Records(table))
+    assert "device server by category" in speed
+    assert "| decoder | spec | qa (2) | math (2) | overall |" in speed
+    assert "| ngram | - | " in speed
+    assert "| ngram | - | 2.00 | 2.00 | 2.00 |" in tokens
+
+
+def test_a_plain_model_of_the_same_server_is_a_baseline(run_job: RunJob) -> None:
+    with served() as server:
+        run_job(*on(server.url, "server.baseline_model=plain", "warmup=0", "prompts=1"))
+    assert {body["model"] for body in server.bodies} == {"target", "plain"}
+
+
+def test_counts_that_come_with_answers_are_preferred(run_job: RunJob, tmp_path: Path) -> None:
+    own = {"per_step_accepted": [2, 3], "per_step_drafted": [3, 3]}
+    with served(told=lambda _: {"speculative_decoding": own}) as server:
+        run_job(*on(server.url))
+    row = row_of(tmp_path)
+    assert row["block_efficiency_source"] == "requests"
+    assert (float(row["block_efficiency"]), float(row["block_efficiency_stream"])) == (3.5, 2.0)
+    assert json.loads(row["acceptance_rate_by_depth"]) == [1.0, 1.0, 0.5]
+
+
+def test_counters_are_read_where_requests_go_one_at_a_time(run_job: RunJob, tmp_path: Path) -> None:
+    server = Completions(lambda _: PLAIN)
+
+    def told() -> str:
+        done = len(server.bodies)
+        tokens = f"vllm:generation_tokens_total {5 * done}"
+        return f"{tokens}\nvllm:inter_token_latency_seconds_count {4 * done}\n"
+
+    server.counters = told
+    with serving(server):
+        run_job(*on(server.url, "warmup=0"))
+        run_job(*on(server.url, "warmup=0", "engine.batch_size=2", "name=two"))
+    assert row_of(tmp_path)["block_efficiency_source"] == "counters"
+    assert rows_of(tmp_path / "results", "two")[0]["block_efficiency_source"] == "stream"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (500, "status 500"),
+        (429, "status 429"),
+        ("cut", "the stream ends before the answer does"),
+        ("stall", "read timeout"),
+        ("drip", "no whole answer within 0.3 s"),
+        ("garbage", "an event that is no JSON"),
+    ],
+)
+def test_a_fault_fails_the_row_in_one_line_and_a_rerun_asks_only_for_the_rest(
+    run_job: RunJob, tmp_path: Path, fault: int | str, said: str
+) -> None:
+    patient = ("server.timeout_s=0.3", "server.answer_s=0.3", "server.attempts=2", "warmup=0")
+    with served() as server:
+        server.faults = ["none", "none", fault, fault]
+        failed = only(run_job(*on(server.url, *patient)))
+        assert failed.status == "failed"
+        assert said in failed.reason.splitlines()[0]
+        assert "after 2 attempts" in failed.reason
+        asked = server.prompts[:2]
+        server.bodies.clear()
+        whole = only(run_job(*on(server.url, *patient)))
+    assert whole.status == "complete"
+    assert whole.metrics["prompts"] == 4
+    assert len(server.bodies) == 2
+    assert not [prompt for prompt in server.prompts if prompt in asked]
+
+
+def test_a_fault_that_passes_costs_an_attempt_and_is_told(run_job: RunJob, tmp_path: Path) -> None:
+    with served(faults=["none", 500, "cut"]) as server:
+        run_job(*on(server.url, "warmup=0"))
+    row = row_of(tmp_path)
+    assert (row["status"], row["prompts"]) == ("complete", "4")
+    assert "latency_s: 1 of 4 answers took several requests" in row["reason"]
+    assert len(server.bodies) == 6
+
+
+def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> None:
+    with serving(Completions(lambda body: STEPS)) as server:
+        refused: list[list[int]] = []
+
+        def answer(body: dict[str, Any]) -> Sequence[Sequence[int]]:
+            if not refused:
+                refused.append(body["prompt"])
+            return [[999]] if body["prompt"] in refused else STEPS
+
+        server.answer = answer
+        failed = only(run_job(*on(server.url, "warmup=0", "engine.batch_size=4")))
+        assert failed.status == "failed"
+        assert "token 999" in failed.reason
+        assert "another model is served" in failed.reason
+        refused[:] = [[0]]
+        server.bodies.clear()
+        assert (
+            only(run_job(*on(server.url, "warmup=0", "engine.batch_size=4"))).status == "complete"
+        )
+        assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(("batch", "batching"), [(1, "static"), (3, "static"), (3, "continuous")])
+def test_so_many_requests_are_under_way_together(
+    run_job: RunJob, tmp_path: Path, batch: int, batching: str
+) -> None:
+    more = (f"engine.batch_size={batch}", f"engine.batching={batching}", "warmup=0")
+    with served(delays=[0.1, 0.1]) as server:
+        run_job(*on(server.url, *more))
+    assert server.most == batch
+    row = row_of(tmp_path)
+    assert row["batch_size"] == str(batch)
+    assert float(row["latency_s_p50"]) >= 0.2
+    passed = float(row["prefill_s"]) + float(row["decode_s"])
+    took = 4 * float(row["latency_s"])  # each request's own
+    assert passed == pytest.approx(took) if batch == 1 else passed < 0.8 * took
+
+
+def test_the_records_come_back_from_the_packed_file_and_are_exported(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    with served(delays=[0.01, 0.01]) as server:
+        result = only(run_job(*on(server.url)))
+    table = tmp_path / "results" / "default" / files.RESULTS
+    kept = parquet.read(files.records_file(table)).generations(result.run_id)
+    run = tmp_path / "results" / files.RUNS / result.run_id
+    own = cell_folder.read_lines(run / files.GENERATIONS)
+    assert [each.delivery for each in kept] == [each.delivery for each in own]
+    assert all(each.delivery and each.delivery.tokens == (1, 3, 1) for each in kept)
+    lines = export(table).lines
+    assert list(lines.counted) == ["stream"] * 4
+    assert list(lines.chunks) == [3] * 4
+    assert (lines.ttft_s >= 0.01).all()
+
+
+def test_greedy_or_warm_the_request_says_so_with_a_seed_of_the_prompts_own(
+    run_job: RunJob,
+) -> None:
+    with served() as server:
+        more = ("generation.temperature=0.5", "generation.top_k=7", "generation.top_p=0.9")
+        run_job(*on(server.url, "warmup=0", *more))
+        again = [body["seed"] for body in server.bodies]
+        run_job(*on(server.url, "warmup=0", *more, "name=again", "seed=1"))
+    body = server.bodies[0]
+    assert (body["temperature"], body["top_k"], body["top_p"]) == (0.5, 7, 0.9)
+    assert body["stop_token_ids"]
+    assert len({each["seed"] for each in server.bodies}) == 8
+    assert len(set(again)) == 4
+
+
+def test_a_server_without_token_ids_is_read_by_its_text(run_job: RunJob, tmp_path: Path) -> None:
+    with served(text=lambda step: " the" * len(step)) as server:
+        run_job(*on(server.url, "server.tokens=text", "prompts=1", "warmup=0"))
+    row = row_of(tmp_path)
+    assert (row["status"], row["block_efficiency_source"]) == ("complete", "stream")
+    assert int(row["delivered_tokens"]) >= 5
+    assert "delivered_tokens: of the answers' text" in row["reason"]
+    assert "return_token_ids" not in server.bodies[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["decoder=sd"], ["decoder=sd", "server.decoder"]),
+        (["cells=[sd:3]"], ["cells=['sd:3']"]),
+        (["spec=3"], ["spec=3"]),
+        (["simulate=0.5"], ["simulate=0.5"]),
+        (["server.url=null"], ["server.url", "null"]),
+        (["server.url=localhost:1"], ["server.url", "localhost:1"]),
+        (["+server.urls=x"], ["server.urls"]),
+        (["server.attempts=0"], ["server.attempts", "got 0"]),
+        (["generation.draft_temperature=0.5"], ["generation.draft_temperature=0.5"]),
+        (["server.decoder=ar", "server.baseline_model=b"], ["server.decoder", "'ar'"]),
+        (["energy=nvml"], ["energy=nvml", "energy.devices"]),
+        (["engine=default"], ["server.url=", "engine=server"]),
+        (["engine=default", "server.url=null", "decoder=served"], ["served", "engine=server"]),
+    ],
+)
+def test_what_a_server_cannot_be_told_is_refused_before_it_is_asked(
+    run_job: RunJob, more: list[str], why: list[str], tmp_path: Path
+) -> None:
+    with served() as server, pytest.raises(ValueError, match=naming(*why)) as caught:
+        run_job(*on(server.url), *more)
+    assert "\n" not in str(caught.value)
+    assert not server.bodies
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_server_that_is_not_there_fails_the_row_in_one_line(
+    run_job: RunJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served() as server:
+        pass
+    with caplog.at_level(logging.ERROR):
+        failed = only(run_job(*on(server.url, "server.attempts=1")))
+    assert "connect error, after 1 attempt" in failed.reason
+    assert failed.metrics == {}

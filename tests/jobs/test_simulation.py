@@ -1,0 +1,162 @@
+"""Random weights and stated acceptance from the command's settings to the results table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from spec_bench.jobs.app import run_config
+from spec_bench.jobs.config.cells import load_decoder
+from spec_bench.jobs.config.compose import register
+from spec_bench.jobs.config.config import check_settings
+from spec_bench.jobs.config.identity import run_id
+from spec_bench.jobs.config.settings import JobSettings, build_settings
+from spec_bench.jobs.config.simulation import published_block_efficiency
+from spec_bench.records.types import CellResult
+from spec_bench.settings.configs import conf_dir
+from tests.jobs.tiny import rows_of
+from tests.said import naming
+
+MODELS = (
+    "pair.target=random:llama_tiny",
+    "pair.draft=random:llama_tiny",
+    "sink=quiet",
+    "engine.threads=1",
+)
+PROMPTS = ("task=random", "task.prompt_tokens=8")
+
+
+def composed(*overrides: str, task: tuple[str, ...] = PROMPTS) -> Any:
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("config", overrides=[*MODELS, *task, *overrides])
+
+
+def settings(*overrides: str) -> JobSettings:
+    plain: Any = OmegaConf.to_container(composed(*overrides), resolve=True)
+    return build_settings(check_settings(plain), lambda name: load_decoder([conf_dir()], name))
+
+
+def acceptances(*overrides: str) -> list[Any]:
+    cells = settings(*overrides).cells
+    return [cell.decoder["verifier"].get("acceptance") for cell in cells]
+
+
+Run = Callable[..., list[CellResult]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return lambda *overrides: run_config(composed(f"results={tmp_path / 'results'}", *overrides))
+
+
+def test_measured_acceptance_is_the_stated_one_and_the_rows_say_simulated(
+    run: Run, tmp_path: Path
+) -> None:
+    cells = "cells=[sd:3,spectr:2x2,rsd_c:2-1,rsd_s:2x2]"
+    run("simulate=0.8", "prompts=4", cells, "generation.max_new_tokens=64")
+    baseline, *rows = rows_of(tmp_path / "results")
+    assert (baseline["lossless"], baseline["simulated_acceptance"]) == ("exact", "")
+    assert float(baseline["block_efficiency"]) == 1
+    for row in rows:
+        assert row["pair"] == "random:llama_tiny+random:llama_tiny"
+        assert (row["lossless"], row["simulated_acceptance"]) == ("simulated", "0.8")
+        assert row["status"] == "complete"
+        # About 200 trials a row: more than three standard deviations.
+        assert float(row["acceptance_rate"]) == pytest.approx(0.8, abs=0.09)
+
+
+def test_without_a_statement_random_models_decide_for_themselves(run: Run, tmp_path: Path) -> None:
+    run("prompts=1", "decoder=sd", "spec=2", "generation.max_new_tokens=12")
+    _, row = rows_of(tmp_path / "results")
+    assert (row["lossless"], row["simulated_acceptance"]) == ("exact", "")
+
+
+@pytest.mark.parametrize(("stated", "accepted"), [("[1.0,0.0,0.5]", 1), ("1", 3), ("0.0", 0)])
+def test_each_depth_has_its_own_acceptance(run: Run, stated: str, accepted: int) -> None:
+    _, result = run(f"simulate={stated}", "prompts=1", "decoder=rsd_s", "spec=3x3")
+    assert result.metrics["block_efficiency"] == accepted + 1
+
+
+def test_the_acceptance_is_part_of_the_run_id_of_speculative_cells_only() -> None:
+    ids = []
+    for simulate in ("null", "0.7", "0.8", "[0.8,0.7,0.6]"):
+        job = settings(f"simulate={simulate}")
+        ids.append([run_id(job.cell_settings(cell)) for cell in job.cells])
+    baselines, cells = zip(*ids, strict=True)
+    assert len(set(baselines)) == 1
+    assert len(set(cells)) == 4
+
+
+def test_a_published_table_gives_each_cell_its_own_acceptance() -> None:
+    published = published_block_efficiency("rsd/1")
+    assert len(published) == 33
+    assert published["sd", "2"] == 2.166
+    stated = acceptances("simulate={table: rsd/1}", "cells=[sd:2,rsd_s:3x2,rsd_c:2-2-2]")
+    assert stated[0] is None
+    for value, key in zip(
+        stated[1:], [("sd", "2"), ("rsd_s", "3x2"), ("rsd_c", "2-2-2")], strict=1
+    ):
+        depth = 3 if key[1] == "2-2-2" else 2
+        tau = sum(value**level for level in range(depth + 1))
+        assert tau == pytest.approx(published[key], abs=1e-4)
+    assert stated[1] < stated[2]
+
+
+def test_a_cell_that_the_table_lost_is_named_unless_its_acceptance_is_stated() -> None:
+    lost = "cells=[rsd_s:12x5]"
+    with pytest.raises(ValueError, match=naming("rsd/7", "rsd_s 12x5")):
+        acceptances("simulate={table: rsd/7}", lost)
+    assert acceptances("simulate={table: rsd/7, otherwise: 0.5}", lost) == [None, 0.5]
+
+
+def test_every_row_of_the_papers_first_recipe_can_be_simulated_from_its_table() -> None:
+    stated = acceptances("rsd=exp1", "simulate={table: rsd/1}")
+    assert len(stated) == 33
+    assert all(0 < value < 1 for value in stated[1:])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("simulate=1.2", "a probability, a list of one per depth.* got 1.2"),
+        ("simulate=-0.1", "got -0.1"),
+        ("simulate=[0.8,hot,0.2]", "hot"),
+        ("simulate=[0.8,0.7]", r"\[0.8, 0.7\] has 2 values, the tree has depth 3"),
+        ("simulate=[]", r"got \[\]"),
+        ("simulate=often", "simulate must be a probability, a list"),
+        ("simulate={tabel: rsd/1}", "tabel"),
+        ("simulate={table: rsd/99}", "rsd has no table '99'"),
+        ("simulate={table: nobody/1}", "nobody/1"),
+    ],
+)
+def test_a_statement_that_cannot_be_is_one_line_that_names_it(wrong: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named) as caught:
+        acceptances(wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_may_state_its_acceptance_itself() -> None:
+    cell = "{decoder: rsd_c, spec: 2-2, verifier: {rule: simulated, acceptance: 0.4}}"
+    with pytest.raises(ValueError, match=naming("verifier.replacement")):
+        acceptances(f"cells=[{cell}]")
+    fresh = [
+        "~decoder.verifier.replacement",
+        "decoder.verifier.rule=simulated",
+        "+decoder.verifier.acceptance=0.4",
+    ]
+    assert acceptances(*fresh) == [None, 0.4]
+    with pytest.raises(ValueError, match=naming("simulate", "null")):
+        acceptances(*fresh, "simulate=0.5")
+
+
+def test_a_task_of_texts_needs_a_tokenizer(tmp_path: Path) -> None:
+    config = composed(f"results={tmp_path}", "prompts=1", task=("task=xsum",))
+    with pytest.raises(ValueError, match=naming("task=random")):
+        run_config(config)
+    assert not list(tmp_path.glob("*/results.csv"))

@@ -1,0 +1,105 @@
+"""Tiny random Llama models with a tiny tokenizer, and a task of a few rows, in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from spec_bench.draft.heads import save_heads
+from spec_bench.jobs.store.store import CellStore
+from spec_bench.records.types import CellResult
+from spec_bench.system.files import read_csv
+from tests.heads import eagle3_head, eagle_head
+
+RunJob = Callable[..., list[CellResult]]
+TEXTS = [
+    "the boat left the harbour at dawn and came back with the tide",
+    "the mayor of the small town opened a new bridge over the river",
+    "a storm took the roof of the old school and nobody was hurt",
+    "two teams met in the rain and the younger one won by a goal",
+]
+
+
+def make_family(folder: Path) -> None:
+    """Writes ``target`` and ``draft`` into the folder: random weights, one tokenizer."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    for seed, (name, layers, width) in enumerate([("target", 2, 32), ("draft", 1, 16)]):
+        torch.manual_seed(seed)
+        config = LlamaConfig(
+            vocab_size=len(fast),
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            max_position_embeddings=256,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
+        LlamaForCausalLM(config).save_pretrained(folder / name)
+        fast.save_pretrained(folder / name)
+    save_heads(eagle_head(32, len(fast)), folder / "eagle")
+    third = eagle3_head(32, len(fast))
+    third.shape = replace(third.shape, layer_ids=(0, 1, 1))  # of a target of two blocks
+    save_heads(third, folder / "eagle3")
+
+
+def make_task(folder: Path, rows: int = 4) -> Path:
+    """Writes rows in XSum's schema."""
+    path = folder / "rows.jsonl"
+    lines = [
+        {"id": str(row), "document": TEXTS[row % len(TEXTS)], "summary": "the boat came back"}
+        for row in range(rows)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def overrides(folder: Path, results: Path, *more: str) -> list[str]:
+    """A small job on the tiny family."""
+    return [
+        f"pair.target={folder / 'target'}",
+        f"pair.draft={folder / 'draft'}",
+        "task=xsum",
+        "task.source.kind=local",
+        f"task.source.path={folder / 'rows.jsonl'}",
+        "generation.max_new_tokens=12",
+        "generation.temperature=1.0",
+        f"results={results}",
+        "sink=quiet",
+        "engine.threads=1",
+        *more,
+    ]
+
+
+def eagle_heads(folder: Path) -> list[str]:
+    """The tiny family's EAGLE heads, for a job."""
+    return [f"pair.heads.{kind}={folder / kind}" for kind in ("eagle", "eagle3")]
+
+
+def tokens_of(results: Path, run_id: str) -> dict[str, tuple[int, ...]]:
+    """What a cell's store holds, by prompt id."""
+    done = CellStore(results, run_id).load()
+    return {prompt_id: generation.tokens for prompt_id, generation in done.items()}
+
+
+def rows_of(results: Path, name: str = "default") -> list[dict[str, str]]:
+    """The rows of an experiment's CSV, what a search screened first."""
+    return [
+        row for file in ("screening", "results") for row in read_csv(results / name / f"{file}.csv")
+    ]
