@@ -16,7 +16,7 @@ SOURCES = sorted(
     path
     for folder in ("spec_bench", "scripts")
     for path in (ROOT / folder).rglob("*.py")
-    if path.name != "files.py" or path.parent.name != "spec_bench"
+    if path.name != "files.py" or path.parent.name != "system"
 )
 
 

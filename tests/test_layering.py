@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": set(),
     "sinks": set(),
     "server": set(),
-    "metrics": {"tasks"},
+    "metrics": set(),
     "judge": {"metrics", "sinks"},
     "audit": {*MACHINE, "tasks", "server"},
     "jobs": set(),

@@ -54,7 +54,7 @@ PRINTING = {
 @pytest.mark.parametrize("how", PRINTING)
 def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path: Path, how: str) -> None:
     code = (
-        "import sys\nfrom spec_bench import signals\n"
+        "import sys\nfrom spec_bench.system import signals\n"
         f"def main():\n    {PRINTING[how]}\n    return 0\n"
         "signals.run(lambda: main, 'interrupted')\n"
     )
@@ -70,7 +70,7 @@ def test_a_reader_who_went_away_ends_a_command_without_a_word(tmp_path: Path, ho
 
 def test_a_pipe_that_is_not_standard_output_is_an_error_as_before(tmp_path: Path) -> None:
     code = (
-        "import os\nfrom spec_bench import signals\n"
+        "import os\nfrom spec_bench.system import signals\n"
         "def main():\n    ours, theirs = os.pipe()\n    os.close(ours)\n"
         "    os.write(theirs, b'x')\n"
         "signals.run(lambda: main, 'interrupted')\n"

@@ -36,8 +36,8 @@ def merge_csv(
     """Rewrites a results file from the union of its rows and ``results``.
 
     A row of ``results`` replaces the row with its run id; doing it twice changes nothing. There is
-    no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows of a
-    past state go to the archive beside the file, and come back with their state. What a search
+    no lock: who writes at the same time as others must look again (``jobs.store.experiment``). Rows
+    of a past state go to the archive beside the file, and come back with their state. What a search
     screened goes to a file of its own, which is no evidence and has no intervals.
 
     Args:

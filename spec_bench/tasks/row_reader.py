@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spec_bench.records.sql_reference import SqlReference
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.messages import Turns, read_references, read_turns
 from spec_bench.tasks.room import cut
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import Line, Row
-from spec_bench.tasks.sql_reference import SqlReference
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 

@@ -10,8 +10,8 @@ import pytest
 from spec_bench.metrics import CellRecords, summarise
 from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.quality import quality_columns
+from spec_bench.records.sql_reference import SqlReference
 from spec_bench.records.types import Generation, StepRecord
-from spec_bench.tasks.sql_reference import SqlReference
 from tests.said import naming
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from spec_bench.metrics.execution import ExecutionAccuracy
 from spec_bench.metrics.execution.process import SqlProcess
-from spec_bench.tasks.sql_reference import SqlReference
+from spec_bench.records.sql_reference import SqlReference
 from tests.metrics.hostile import FILES, HARMLESS_FIRST, HOSTILE, MEMORY, PARSER, TIME, WRITES
 
 DATABASES = Path(__file__).parents[2] / "spec_bench" / "embedded" / "tasks" / "spider" / "database"

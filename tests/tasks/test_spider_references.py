@@ -14,10 +14,10 @@ import huggingface_hub
 import pytest
 
 from spec_bench.jobs.config.identity import examples_digest, stated
+from spec_bench.records.sql_reference import SqlReference
 from spec_bench.tasks import build_task
 from spec_bench.tasks.schema import databases_digest
 from spec_bench.tasks.source import EMBEDDED
-from spec_bench.tasks.sql_reference import SqlReference
 from tests.said import naming
 
 from .conftest import ROOT, config

@@ -1,8 +1,9 @@
 """The trees of ``fitted_list`` that were fitted to a pair, and the cells that take them.
 
 A fit is a file that says what the target accepted of the draft's first, second, ... child, on which
-models, task and sampling; a tree of any number of nodes follows from it. ``recommend.fit_tree`` writes
-them to ``results/trees``; those of the embedded pair ship with it. A fit is for nothing else.
+models, task and sampling; a tree of any number of nodes follows from it. ``recommend.fit_tree``
+writes them to ``results/trees``; those of the embedded pair ship with it. A fit is
+for nothing else.
 """
 
 from __future__ import annotations

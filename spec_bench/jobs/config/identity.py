@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spec_bench.records.sql_reference import SqlReference
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example
 from spec_bench.tasks.schema import databases_digest
-from spec_bench.tasks.sql_reference import SqlReference
 
 
 def run_id(settings: Mapping[str, Any]) -> str:

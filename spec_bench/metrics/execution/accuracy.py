@@ -15,7 +15,7 @@ from spec_bench.metrics.execution.result_sets import same_result
 from spec_bench.metrics.execution.statement import first_statement, is_ordered, is_query
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
-from spec_bench.tasks.sql_reference import SqlReference
+from spec_bench.records.sql_reference import SqlReference
 
 REFERENCE_S = 60.0  # the benchmark's own limit, in its exec_eval.py
 _MOST_ROWS = 200_000  # of a reference's result set

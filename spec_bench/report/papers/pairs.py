@@ -143,5 +143,5 @@ def _parameters(row: Mapping[str, Any]) -> int | None:
 def folder_of(draft: str) -> Path:
     """Where a draft or heads would lie if its name is a folder's."""
     if draft.startswith(_EMBEDDED):
-        return Path(__file__).parents[1] / "embedded" / draft.removeprefix(_EMBEDDED)
+        return Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
     return Path(draft)
