@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 
-from spec_bench.decode.config import AnyDecoder, build_decoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine import processes
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
@@ -152,8 +152,7 @@ def _prepare(
     target, drafts, pool = models[0], models[1:], CachePool()
     for run in runs:
         try:
-            run.decoder = build_decoder(
-                run.cell.decoder,
+            run.decoder = run.cell.config.build(
                 target,
                 drafts[: run.cell.drafts],
                 settings.sampling,

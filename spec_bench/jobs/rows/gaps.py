@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from spec_bench.decode.config import AnyDecoder, read_decoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import Visit, bounds_of, law_of, levels_bounded, watch, why_no_bound
 from spec_bench.jobs.config.cells import BASELINE
@@ -48,8 +48,7 @@ def look_at_nodes(settings: JobSettings, runs: Sequence[CellRun], prompts: Promp
     for run in runs:
         if run.decoder is None or not settings.bound_iterations or run.cell.name == BASELINE:
             continue
-        config = read_decoder(run.cell.decoder, settings.sampling)
-        why = why_no_bound(config)
+        why = why_no_bound(run.cell.config)
         if why is None:
             try:
                 run.nodes = _nodes(settings, run, run.decoder, prompts)
@@ -106,7 +105,7 @@ def _nodes(
 ) -> tuple[VisitedNode, ...]:
     """The nodes of a sample of iterations."""
     assert isinstance(decoder, Decoder)
-    config = read_decoder(run.cell.decoder, settings.sampling)
+    config = run.cell.config
     assert isinstance(config.tree, GrownTree)
     requests = prompts.resolved(prompts.requests, run.done[0])
     answers = [run.done[0][request.prompt_id] for request in requests]
