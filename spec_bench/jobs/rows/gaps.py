@@ -24,6 +24,7 @@ from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun, VisitedNode
 from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.session import Session
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import Generation, Request
 from spec_bench.tree.base import GrownTree
@@ -37,21 +38,20 @@ _NUMBERS = 2**20  # most nodes of a level times tokens of the vocabulary
 _STEP = 0.5
 
 
-def look_at_nodes(settings: JobSettings, runs: Sequence[CellRun], prompts: Prompts) -> None:
+def look_at_nodes(session: Session) -> None:
     """Samples the nodes of cells that have decoded everything, in every process of a split model.
 
     Args:
-        settings: the job's.
-        runs: cells that have no result yet.
-        prompts: what was decoded.
+        session: the job's.
     """
-    for run in runs:
+    settings = session.settings
+    for run in session.pending:
         if run.decoder is None or not settings.bound_iterations or run.cell.name == BASELINE:
             continue
         why = why_no_bound(run.cell.config)
         if why is None:
             try:
-                run.nodes = _nodes(settings, run, run.decoder, prompts)
+                run.nodes = _nodes(settings, run, run.decoder, session.prompts)
                 run.store.keep_nodes([vars(node) for node in run.nodes])
             except Exception as error:
                 log.exception("%s: its nodes could not be looked at", run.cell.title)
