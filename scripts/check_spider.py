@@ -1,4 +1,4 @@
-"""Checks Spider's databases: ``python scripts/check_spider.py FOLDER``.
+"""Checks Spider's databases: ``python -m spec_bench spider FOLDER``.
 
 FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and its tables counted;
 with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing

@@ -2,8 +2,8 @@
 
     make wandb-report WITH='--project mine --sweep NAME'      # the page of results/NAME, and curves
     make wandb-report WITH='--project mine'                             # curves alone, all tasks
-    python scripts/wandb_report.py --project spec_bench --paper rsd --task xsum
-    python scripts/wandb_report.py --project spec_bench --paper dsbd --dry-run report.json
+    python -m spec_bench.report wandb --project spec_bench --paper rsd --task xsum
+    python -m spec_bench.report wandb --project spec_bench --paper dsbd --dry-run report.json
 
 Publishing needs an account. ``--dry-run`` needs none: it writes the report's spec to a file and the
 runs that it shows, of a sweep's figures and of a paper's lines, offline beside it. Needs
