@@ -154,8 +154,9 @@ def main() -> None:
     """Counts and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks" / "launches.md")
+    out = parser.parse_args().out
     text = page(measured())
-    parser.parse_args().out.write_text(text, encoding="utf-8")
+    out.write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -14,18 +14,15 @@ compares with one that you have from elsewhere.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sqlite3
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]
-
-from spec_bench.tasks.schema import database_file, databases_digest, schema_text  # noqa: E402
+from spec_bench.settings.arguments import Parser
+from spec_bench.tasks.schema import database_file, databases_digest, schema_text
 
 # The card of https://huggingface.co/datasets/HAL-9001/spider-databases
 ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
@@ -77,14 +74,17 @@ def compare(what: str, found: str, expected: str | None) -> bool:
     return same
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """0 where all is as expected, 1 where it is not, 2 where there is nothing to check."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(
+        prog="python -m spec_bench spider",
+        description="Opens and digests Spider's databases; compares the archive with its digest.",
+    )
     parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")
     parser.add_argument("--rows", type=Path, help="JSON or JSONL rows: only the databases they ask")
     parser.add_argument("--expect", help="digest that the databases should have")
     parser.add_argument("--archive", type=Path, help="spider_data.zip, to compare with its digest")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(list(arguments))
     try:
         files = wanted_files(chosen.folder, chosen.rows)
         faults = unreadable(files)
@@ -96,10 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
             good &= compare(chosen.archive.name, found, ARCHIVE_SHA256)
         good &= compare("databases", databases_digest(files), chosen.expect)
     except (OSError, ValueError, KeyError) as error:
-        print(f"check_spider: {error}", file=sys.stderr)
+        print(f"spec_bench spider: {error}", file=sys.stderr)
         return 2
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

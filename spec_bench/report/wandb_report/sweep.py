@@ -15,8 +15,8 @@ from spec_bench.report.page.gather import results_file
 from spec_bench.report.sweep.build import Sweep, read_sweep
 from spec_bench.report.sweep.choose import Part
 from spec_bench.report.sweep.figures import FIGURES
-from spec_bench.sinks.logged import locked, recall, remember
-from spec_bench.sinks.wandb import Wandb, open_run
+from spec_bench.sinks.wandb import Wandb
+from spec_bench.sinks.wandb_reports import log_drawings
 from spec_bench.system.files import digest
 
 JOB_TYPE = "sweep"
@@ -75,26 +75,25 @@ def log_sweep(sink: Wandb, found: Shown) -> bool:
     Returns:
         Whether anything was logged: the same results are logged once.
     """
-    import wandb
+    return log_drawings(
+        replace(sink, group=found.name),
+        f"sweep-{digest(found.name)}",
+        f"sweep {found.name}",
+        JOB_TYPE,
+        [found.name, JOB_TYPE],
+        {"experiment": found.name},
+        {USES: (_COLUMNS, found.uses)},
+        _drawings(found),
+        digest(found.sweep.figures),
+    )
+
+
+def _drawings(found: Shown) -> Iterator[tuple[str, Any]]:
     from plotly import graph_objects
 
-    sink = replace(sink, group=found.name)
-    run_id = f"sweep-{digest(found.name)}"
-    content, folder = digest(found.sweep.figures), sink.folder / "wandb" / run_id
-    with locked(folder):
-        note = recall(folder, sink.note(run_id))
-        if note.content == content:
-            return False
-        tags, config = [found.name, JOB_TYPE], {"experiment": found.name}
-        with open_run(sink, run_id, f"sweep {found.name}", JOB_TYPE, tags, config) as run:
-            line: dict[str, Any] = {USES: wandb.Table(columns=[*_COLUMNS], data=found.uses)}
-            for group in found.figures:
-                for key, (title, figure) in group.items():
-                    drawing = graph_objects.Figure(figure).update_layout(title=title)
-                    line[key] = wandb.Plotly(drawing)
-            run.log(line, step=note.steps)
-        remember(folder, note.now(content, note.steps + 1))
-    return True
+    for group in found.figures:
+        for key, (title, figure) in group.items():
+            yield key, graph_objects.Figure(figure).update_layout(title=title)
 
 
 def blocks(wr: Any, found: Shown, runset: Any) -> Iterator[Any]:

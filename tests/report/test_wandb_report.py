@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spec_bench.report.cli.command_line import main
 from spec_bench.report.papers.paper import load_paper, paper_names
+from spec_bench.report.wandb_report.build import curves_named
+from spec_bench.report.wandb_report.reference import log_reference, reference, reference_lines
+from spec_bench.report.wandb_report.sweep import log_sweep, shown
 from spec_bench.sinks.curves import AXES, METRICS
 from spec_bench.sinks.wandb import Wandb, log_table
 from spec_bench.system import files
@@ -20,8 +23,6 @@ from tests.report.rows import MT_BENCH, record, row, write
 from tests.sinks.offline_run import offline_runs
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))  # the script imports its neighbour
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "wandb_report.py"))
 DECODERS = ["sd", "spectr", "rsd_c", "rsd_s"]
 T = "T0.3"  # the paper's temperature on these tasks
 
@@ -32,8 +33,7 @@ def offline(folder: Path) -> Wandb:
 
 def report(*arguments: str) -> int:
     pytest.importorskip("wandb_workspaces", reason="needs the extra `reports`")
-    status: int = SCRIPT["main"](list(arguments))
-    return status
+    return main(["wandb", *arguments])
 
 
 def grids_of(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,8 +80,8 @@ def test_the_panels_show_the_curves_of_ones_own_sweep_energy_among_them(tmp_path
     names = {name for line in run.history.values() for name in line}
     for axis in AXES:
         for metric in METRICS:
-            shown = re.compile(SCRIPT["curves_named"](axis, metric))
-            found = {name for name in names if shown.search(name)}
+            named = re.compile(curves_named(axis, metric))
+            found = {name for name in names if named.search(name)}
             assert found == {f"{axis}/{metric}/{decoder}/T1" for decoder in ("ar", "mine")}
 
 
@@ -102,9 +102,9 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_a_run_carries_what_a_sweeps_page_shows_and_is_logged_once(sweep: Path) -> None:
-    found = SCRIPT["shown"](str(sweep), Path("results"))
-    assert SCRIPT["log_sweep"](offline(sweep.parent), found)
-    assert not SCRIPT["log_sweep"](offline(sweep.parent), found)
+    found = shown(str(sweep), Path("results"))
+    assert log_sweep(offline(sweep.parent), found)
+    assert not log_sweep(offline(sweep.parent), found)
     ((run,),) = offline_runs(sweep.parent).values()
     assert (run.run.job_type, run.run.run_group) == ("sweep", "own")
     assert "own" in run.run.tags
@@ -129,9 +129,9 @@ def test_the_report_of_a_sweep_begins_with_what_to_use_and_shows_its_figures(
 
 
 def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: Path) -> None:
-    found = SCRIPT["reference"]("rsd", "", None, "wmt18_deen")
+    found = reference("rsd", "", None, "wmt18_deen")
     assert found.pair == "Llama-2-7B with Llama-2-115M"
-    SCRIPT["log_reference"](offline(tmp_path), found)
+    log_reference(offline(tmp_path), found)
     ((run,),) = offline_runs(tmp_path).values()
     assert (run.run.job_type, "rsd" in run.run.tags) == ("reference", True)
     rows = [
@@ -162,27 +162,27 @@ def test_the_reference_run_has_the_papers_best_numbers_at_each_length(tmp_path: 
 
 @pytest.mark.parametrize("paper", [each for each in paper_names() if load_paper(each).numbers])
 def test_every_paper_has_printed_cells_for_a_report(paper: str) -> None:
-    found = SCRIPT["reference"](paper, "", None, "")
+    found = reference(paper, "", None, "")
     assert found.rows
     assert len({(row["target"], row["draft"]) for row in found.rows}) == 1
-    lines = SCRIPT["reference_lines"](found.rows)
+    lines = reference_lines(found.rows)
     assert lines or paper in ("redrafter", "dsbd")  # which print no trees
 
 
 def test_a_table_that_the_paper_does_not_have_is_said_with_the_choices() -> None:
     with pytest.raises(ValueError, match="nothing of task dolly; Llama-2-7B with Llama-2-115M has"):
-        SCRIPT["reference"]("rsd", "Llama-2-7B", None, "dolly")
+        reference("rsd", "Llama-2-7B", None, "dolly")
     with pytest.raises(ValueError, match="nothing of GPT with any draft; choose from Llama-2-7B"):
-        SCRIPT["reference"]("rsd", "GPT", None, "")
+        reference("rsd", "GPT", None, "")
     with pytest.raises(ValueError, match="beyond prints no numbers"):
-        SCRIPT["reference"]("beyond", "", None, "")
+        reference("beyond", "", None, "")
     with pytest.raises(ValueError, match="mcsd"):
-        SCRIPT["reference"]("none", "", None, "")
+        reference("none", "", None, "")
 
 
 def test_without_what_makes_reports_one_line_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
-    assert SCRIPT["main"](["--dry-run", "x.json"]) == 2
+    assert main(["wandb", "--dry-run", "x.json"]) == 2
     assert "pip install 'spec-bench[reports]'" in capsys.readouterr().err
