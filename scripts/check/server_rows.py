@@ -1,4 +1,4 @@
-"""Rows of a running server beside ours on the same prompts, and the table of ``server_check``."""
+"""Rows of a running server beside ours on the same prompts, and the table of ``servers``."""
 
 from __future__ import annotations
 
