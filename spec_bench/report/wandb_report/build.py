@@ -64,7 +64,8 @@ def build_report(
     written += [wr.H2("Cells"), wr.PanelGrid(runsets=cells, panels=drawn)]
     table = wr.WeavePanelSummaryTable(table_name="results")
     written += [wr.H2("Results"), wr.PanelGrid(runsets=tables, panels=[table])]
-    title = f"spec_bench: {', '.join(filter(None, [found and found.name, task])) or project}"
+    about = ", ".join(filter(None, [found.name if found else "", task]))
+    title = f"spec_bench: {about or project}"
     return wr.Report(project=project, entity=entity, title=title, blocks=written, width="fluid")
 
 
