@@ -41,7 +41,7 @@ def rehearsed(folder: Path, *words: str) -> str:
     # HF_* are read when the libraries are imported: a process of its own.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/rehearse.py", "--folder", str(folder), *words],
+        [sys.executable, ROOT / "scripts/check/rehearse.py", "--folder", str(folder), *words],
         env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -22,7 +22,7 @@ COMMITTED = subprocess.run(
 ).stdout.splitlines()
 COMMANDS = (ROOT / "Makefile").read_text(encoding="utf-8")
 SCRIPTS = COMMANDS + "".join(
-    path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").glob("*.py"))
+    path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").rglob("*.py"))
 )
 EXPERIMENTS = sorted(
     {path.split("/")[2] for path in COMMITTED if re.fullmatch(r"results/embedded/.*/.*", path)}
@@ -95,4 +95,6 @@ def named(path: str) -> bool:
     if any(name in SCRIPTS for name in (path.split("/")[-1], path.partition(".")[0])):
         return True
     text = (ROOT / path).read_text(encoding="utf-8") if path.endswith(".md") else ""
-    return any((ROOT / name).is_file() for name in re.findall(r"`python (scripts/\w+\.py)", text))
+    return any(
+        (ROOT / name).is_file() for name in re.findall(r"`python (scripts/[\w/]+\.py)", text)
+    )
