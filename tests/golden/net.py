@@ -17,8 +17,8 @@ Kinds, each a dictionary of values by name:
 
 It goes through the command lines and the files they write, so that it outlives what is inside;
 only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``pages`` and
-``printed`` keep digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is recorded
-again, with its reason in the commit message.
+``printed`` keep digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is
+recorded again, with its reason in the commit message.
 
 Tokens, counts and ids are pinned as they are. Numbers that hang on the last digits of a float32
 pass (``_OF_PASSES``) have room for another processor's matrix products, or another library's. Such
