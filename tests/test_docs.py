@@ -101,20 +101,21 @@ def commands() -> Iterator[tuple[str, str, list[str]]]:
                     yield name_of(path), words[0], words[1:]
 
 
+@pytest.mark.slow
 def test_every_printed_job_and_training_can_be_composed() -> None:
     register()
     seen = 0
-    for place, program, words in commands():
-        told = [word for word in words if not word.startswith("-")]
-        if {*told} & {*FROM_OUTSIDE, *NOT_INSTALLED}:
-            continue
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for place, program, words in commands():
+            told = [word for word in words if not word.startswith("-")]
+            if {*told} & {*FROM_OUTSIDE, *NOT_INSTALLED}:
+                continue
             # A sweep's first job: of each list of choices the first.
             first = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
             try:
                 compose(PROGRAMS[program], overrides=recipe_arguments(first))
             except Exception as error:
                 pytest.fail(f"{place}: {' '.join(words)}: {error}")
-        seen += 1
+            seen += 1
     assert seen > 50
