@@ -1,13 +1,21 @@
-"""The columns of ``records.parquet``, once: name, what it holds, definition, unit.
+"""A line of ``records.parquet``: its columns and their types, from a generation and back.
 
-Knows nothing about how the file is written (``parquet``).
+Each column stands here once: name, what it holds, definition, unit. Knows pyarrow, which it loads
+only when it is asked for a type; nothing about files.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.system import files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STEP = "step_"
 SCORE = "score_"
@@ -16,6 +24,12 @@ AGAIN = "/again"
 CATEGORY = "category"
 SERVED = "served_"
 LISTED = (f"{SERVED}s", f"{SERVED}tokens")
+UNKNOWN_TOKEN = -1
+Scored = float | Sequence[float]
+"""A number, of which the score is the mean, or numbers that make the score by their sums."""
+Scores = Mapping[str, Mapping[str, Scored]]
+"""What each prompt's answer scored: name of the score -> prompt id -> number or numbers."""
+_NAMED = re.compile(f"^(?:{SCORE}|{PARTS})")
 
 
 @dataclass(frozen=True)
@@ -99,3 +113,84 @@ def markdown() -> str:
     every = (*FIELDS, score, parts)
     lines = [f"| `{each.name}` | {each.unit} | {each.definition} |" for each in every]
     return _ABOUT + "\n".join(lines) + "\n"
+
+
+def line_of(run_id: str, generation: Generation, scores: Scores) -> dict[str, Any]:
+    """A generation as a line, with its scores by column."""
+    line = {**vars(generation), "run_id": run_id, "tokens": len(generation.tokens)}
+    for each in fields(StepRecord):
+        line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
+    line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
+    if (came := generation.delivery) is not None:
+        line |= {f"{SERVED}{name}": getattr(came, own) for name, own in _DELIVERY.items()}
+        line[f"{SERVED}proposed"] = int(came.proposed)
+    for column, own in scores.items():
+        line[column] = None if generation.repeat else own.get(generation.prompt_id)
+    return line
+
+
+_DELIVERY = {"s" if each.name == "seconds" else each.name: each.name for each in fields(Delivery)}
+_GENERATION = frozenset(each.name for each in fields(Generation))
+
+
+def generation_of(line: Mapping[str, Any]) -> Generation:
+    """Inverts ``line_of`` but for the token ids."""
+    names = [each.name for each in fields(StepRecord)]
+    columns = zip(*(line[f"{STEP}{name}"] for name in names), strict=True)
+    steps = []
+    for values in columns:
+        step = dict(zip(names, values, strict=True))
+        steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
+    own = {name: value for name, value in line.items() if name in _GENERATION}
+    own |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
+    if line[LISTED[1]]:
+        came = {own: line[f"{SERVED}{name}"] for name, own in _DELIVERY.items()}
+        lists = {name: tuple(came[name]) for name in ("seconds", "tokens")}
+        own["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
+    return Generation(**own)
+
+
+def column_of(score: str, own: Mapping[str, Scored]) -> str:
+    """The column of a score: of one number a prompt, or of several."""
+    several = any(isinstance(value, Sequence) for value in own.values())
+    return f"{PARTS if several else SCORE}{score}"
+
+
+def scores_in(lines: pa.Table) -> list[str]:
+    """The columns of scores."""
+    return [name for name in lines.column_names if _NAMED.match(name)]
+
+
+def score_of(column: str) -> str:
+    """The score that a column holds."""
+    return _NAMED.sub("", column)
+
+
+def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
+    """The columns with their types, then those of scores, one number before several."""
+    import pyarrow as pa
+
+    found = [pa.field(each.name, kind_of(each)) for each in FIELDS]
+    parts = pa.list_(pa.field("element", pa.float64()))
+    for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
+        found.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
+    return pa.schema(found)
+
+
+def kind_of(field: Field) -> pa.DataType:
+    """A column's type."""
+    import pyarrow as pa
+
+    kind = {"text": pa.string, "count": pa.int32, "number": pa.float64}[field.holds]()
+    lists = field.name.startswith(STEP) + field.name.endswith("widths") + (field.name in LISTED)
+    for _ in range(lists):
+        kind = pa.list_(pa.field("element", kind))
+    return kind
+
+
+def leaf_of(schema: pa.Schema, name: str) -> str:
+    """A column's place in the file's own nesting."""
+    kind, path = schema.field(name).type, name
+    while hasattr(kind, "value_type"):
+        kind, path = kind.value_type, f"{path}.list.element"
+    return path
