@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	beyond beyond-verification beyond-trees beyond-draft-free \
 	eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
-	embedded list table figure page
+	embedded report list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
 WITH   ?=
@@ -27,6 +27,7 @@ help:
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
 	@echo "make embedded     all of these at the embedded models' size, into results/embedded"
+	@echo "make report       their tables, figures and pages again, from the rows in git"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
@@ -131,6 +132,11 @@ embedded: $(STAMP)
 	$(RUN) eagle=rules experiment=embedded prompts=8 generation.max_new_tokens=64
 	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
+
+# From the committed rows and records. Pages, PDFs and LaTeX are not in git.
+report: $(STAMP)
+	$(REPORT) all --results results/embedded
+	$(REPORT) figure rsd/1 --results results/embedded --output results/embedded/rsd-fig1
 
 list: $(STAMP)
 	$(REPORT) list

@@ -21,7 +21,7 @@ def test_every_table_prints_commands_and_each_is_collected_once() -> None:
     texts = [command.text for command in commands]
     places = {place for command in commands for place in command.places}
     assert len(texts) == len(set(texts))
-    assert {f"list {paper}" for paper in PAPERS} | {"conf/README.md", "refusal"} <= places
+    assert {f"list {paper}" for paper in PAPERS} | {"docs/training.md", "refusal"} <= places
     assert {f"table rsd/{number}" for number in range(1, 55)} <= places
 
 
