@@ -67,7 +67,10 @@ def merge_csv(
 
 
 def _write_points(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes what tells cells apart, and a few numbers in five digits, without intervals."""
+    """Writes what tells cells apart, and a few numbers in five digits, without intervals.
+
+    A complete row has no reasons: the columns that they are of are not in the file.
+    """
     shown = {*columns.names_of("identity", "setting", "state", "score"), *_POINTS}
     filled = {name for row in rows for name, value in row.items() if value not in (None, "")}
     names = columns.ordered({*NEEDED, *(shown & filled)})
@@ -76,6 +79,8 @@ def _write_points(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def _point(name: str, row: Mapping[str, Any]) -> object:
     value = row.get(name, "")
+    if name == "reason" and row.get("status") == "complete":
+        return ""
     return f"{float(value):.5g}" if name in _ROUNDED and value not in (None, "") else value
 
 
