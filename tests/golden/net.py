@@ -125,7 +125,7 @@ def expected(kind: str) -> Values:
 
 def packed(kind: str) -> bool:
     """Whether a kind's records are compressed: they are long and nobody reads them."""
-    return kind in ("figures", "tokens")
+    return kind in ("checks", "figures", "tokens")
 
 
 def save(kind: str, values: Mapping[str, Any], folder: Path) -> Path:
