@@ -13,10 +13,9 @@ from spec_bench.report.papers.recipes import recipe_cells
 from spec_bench.settings.configs import conf_dir, experiments_dir
 from spec_bench.vocabulary import decoders, names
 from spec_bench.vocabulary.columns import COLUMNS
-from spec_bench.vocabulary.decoders import decoders_table, find_decoder
+from spec_bench.vocabulary.decoders import find_decoder
 from spec_bench.vocabulary.palette import COLOURS
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((conf_dir() / "decoder").glob("*.yaml"))
 PAPERS = sorted(experiments_dir().glob("*/paper.yaml"))
 RECIPES = [path for path in experiments_dir().glob("*/*.yaml") if path not in PAPERS]
@@ -85,15 +84,6 @@ def test_what_is_not_listed_keeps_its_name() -> None:
     assert find_decoder("redrafter_2") is None
     assert (names.title("rsd_s"), names.title("xsum")) == ("RSD-S", "XSum")
     assert not {each.name for each in COLUMNS} & {*ALL, *names.TASKS}
-
-
-def test_the_documents_table_of_decoders_is_the_generated_one() -> None:
-    """If not: python -m spec_bench.vocabulary.decoders"""
-    paths = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    texts = [path.read_text(encoding="utf-8") for path in paths]
-    between = r"<!-- decoders -->\n(.*?)<!-- /decoders -->"
-    tables = [table.strip() for text in texts for table in re.findall(between, text, re.DOTALL)]
-    assert tables == [decoders_table()]
 
 
 @pytest.fixture
