@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	beyond beyond-verification beyond-trees beyond-draft-free \
 	eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
-	embedded list table figure page
+	embedded report list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
 WITH   ?=
@@ -27,6 +27,7 @@ help:
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
 	@echo "make embedded     all of these at the embedded models' size, into results/embedded"
+	@echo "make report       their tables, figures and pages again, from the rows in git"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
 	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
@@ -132,6 +133,11 @@ embedded: $(STAMP)
 	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
 
+# From the committed rows and records. Pages, PDFs and LaTeX are not in git.
+report: $(STAMP)
+	$(REPORT) all --results results/embedded
+	$(REPORT) figure rsd/1 --results results/embedded --output results/embedded/rsd-fig1
+
 list: $(STAMP)
 	$(REPORT) list
 
@@ -185,63 +191,63 @@ format: $(STAMP)
 # Every command on a published pair that is printed anywhere, against a stand-in for the hub; with
 # WITH='--folder FOLDER' a second call continues where the first one stopped.
 rehearse: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/rehearse.py $(WITH)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/check/rehearse.py $(WITH)
 
 # Continues where it was stopped; its state is in outputs/kill_check.
 kill-check: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/kill_check.py --out results/benchmarks/kills.md $(WITH)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/check/kills.py --out results/benchmarks/kills.md $(WITH)
 
 # e.g. WITH='--project mine', WITH='--project mine --paper dsbd --task spider'
 wandb-report: $(STAMP)
-	$(BIN)/python scripts/wandb_report.py $(WITH)
+	$(REPORT) wandb $(WITH)
 
 # Five rounds on one thread and on two, into results/benchmarks/speed-cpu.md; then the rest.
 bench: $(STAMP)
-	$(BIN)/python scripts/bench_rounds.py
-	$(BIN)/python scripts/bench.py
-	$(BIN)/python scripts/bench_layout.py
+	$(BIN)/python scripts/bench/rounds.py
+	$(BIN)/python scripts/bench/engine.py
+	$(BIN)/python scripts/bench/layout.py
 
 profile: $(STAMP)
-	$(BIN)/python scripts/profile_decoders.py
+	$(BIN)/python scripts/bench/profiles.py
 
 # Everything that needs a GPU, in parts of under eight minutes; PARTS=tokens runs one. None needs
-# weights or this environment: python3 scripts/gpu_bench.py needs only torch and transformers.
+# weights or this environment: python3 scripts/gpu/bench.py needs only torch and transformers.
 PARTS ?= all
 bench-gpu: $(STAMP)
-	$(BIN)/python scripts/gpu_bench.py $(PARTS)
+	$(BIN)/python scripts/gpu/bench.py $(PARTS)
 
 # What the papers' decoders should take on three GPUs, beside what was printed; launches are counted
 # on a simulated one, anew with WITH=--again.
 plan-gpu: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/count_launches.py $(WITH)
-	$(BIN)/python scripts/plan_gpu.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/count_launches.py $(WITH)
+	$(BIN)/python scripts/gpu/plan.py
 
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench_prompts.py --out results/benchmarks/load.md
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/prompts.py --out results/benchmarks/load.md
 
 # Launches, copies and waits of one iteration on a simulated GPU.
 launches: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/launches.py
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/launches.py
 
 bench-sweep: $(STAMP)
-	$(BIN)/python scripts/bench_sweep.py
+	$(BIN)/python scripts/bench/sweep.py
 
 bench-scaling: $(STAMP)
-	$(BIN)/python scripts/bench_scaling.py
+	$(BIN)/python scripts/bench/scaling.py
 
 bench-rules: $(STAMP)
-	$(BIN)/python scripts/bench_rules.py --out results/benchmarks/verification.md
+	$(BIN)/python scripts/bench/rules.py --out results/benchmarks/verification.md
 
 audit: $(STAMP)
 	$(BIN)/python -m spec_bench.audit
 
 # The deliberate errors of tests/mutants.yaml, one at a time: does a test notice?
 mutants: $(STAMP)
-	$(BIN)/python scripts/mutants.py
+	$(BIN)/python scripts/check/mutants.py
 
 tiny-models: $(STAMP)
-	$(BIN)/python scripts/train_family.py
+	$(BIN)/python scripts/family/train.py
 
 # The target's answers and hidden states are kept below results/train, so that a second or resumed
 # training does not compute them again.
@@ -250,7 +256,7 @@ PROMPTS := results/train/world-prompts.jsonl
 HEADS   := medusa redrafter redrafter_no_rnn
 
 $(PROMPTS): | $(STAMP)
-	$(BIN)/python scripts/world_prompts.py 20000 $@
+	$(BIN)/python scripts/family/world_prompts.py 20000 $@
 
 tiny-heads: $(STAMP) $(PROMPTS)
 	for head in $(HEADS); do \

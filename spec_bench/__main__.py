@@ -14,7 +14,11 @@ def main() -> None:
     with orderly("interrupted; the same command resumes"):
         from spec_bench.jobs.config.help import help_text, wants_help
 
-        if wants_help(sys.argv[1:]):
+        if sys.argv[1:2] == ["spider"]:
+            from spec_bench.tasks.spider import main as spider
+
+            sys.exit(spider(sys.argv[2:]))
+        elif wants_help(sys.argv[1:]):
             print(help_text(), end="")
         elif sys.argv[1:2] == ["recommend"]:
             from spec_bench.recommend.recommend import main as recommend

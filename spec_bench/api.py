@@ -133,7 +133,6 @@ class LoadedPair:
         Raises:
             ValueError: one line on what cannot be right.
         """
-        from spec_bench.decode.config import read_decoder
         from spec_bench.jobs.config.cells import load_decoder, read_cell
         from spec_bench.jobs.config.fit import check_fit
         from spec_bench.jobs.config.fitted_trees import FittedTrees
@@ -150,8 +149,7 @@ class LoadedPair:
         cell = FittedTrees(self.pair, None, sampling).given(cell)
         target, drafts = self.models[0], self.models[1 : cell.drafts + 1]
         heads = heads_of(self.pair, cell.heads, target)
-        config = read_decoder(cell.decoder, sampling)
-        built = config.build(target, drafts, sampling, 1, self._pool, heads)
+        built = cell.config.build(target, drafts, sampling, 1, self._pool, heads)
         ends = self.tokenizer.eos_token_id
         stop_ids = () if ends is None else (ends,)
         request = Request("prompt", self._encoded(prompt, chat), max_new_tokens, stop_ids)

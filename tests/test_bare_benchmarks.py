@@ -20,7 +20,7 @@ PAIRS = {"llama2_7b-static", "llama2_7b-none"}  # whose papers' tables have expe
 
 
 def parts(out: Path) -> dict[str, tuple[list[str], list[str]]]:
-    return runpy.run_path(str(SCRIPTS / "gpu_bench.py"))["parts"](out)
+    return runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["parts"](out)
 
 
 REHEARSED = [name for name, (_, tiny) in parts(ROOT).items() if tiny]

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
-
-
-def test_every_weight_but_the_norms_is_multiplied_once_in_less_time_than_a_pass(
-    monkeypatch,
-) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    from bench_floor import floor, matrices
-    from embedded_pair import embedded_pair, embedded_requests
+def test_every_weight_but_the_norms_is_multiplied_once_in_less_time_than_a_pass() -> None:
+    from scripts.bench.floor import floor, matrices
+    from scripts.family.embedded_pair import embedded_pair, embedded_requests
 
     module = embedded_pair()[0].module
     # The vocabulary's matrix is the embedding's, a parameter once.

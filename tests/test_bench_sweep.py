@@ -7,7 +7,7 @@ from functools import reduce
 from importlib import import_module
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "bench_sweep.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "bench" / "sweep.py"
 
 
 def test_every_function_that_is_timed_exists() -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -167,3 +169,17 @@ def test_its_rule_is_audited_and_a_wrong_version_is_caught(
     audit = warm.Command("audit_of_first_only", [], tmp_path, {**environment, "PYTHONPATH": path})
     status, _, said = audit.finish()
     assert status == 0, said
+
+
+@pytest.mark.slow
+def test_a_wheel_of_it_holds_its_configs_its_rows_and_its_paper(tmp_path: Path) -> None:
+    shutil.copytree(HERE, tmp_path / "source")
+    built = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*built, "-w", str(tmp_path), str(tmp_path / "source")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    with ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    package = (path for path in (HERE / "more_decoders").rglob("*") if path.suffix in KINDS)
+    assert {path.relative_to(HERE).as_posix() for path in package} <= names

@@ -11,7 +11,7 @@ import pytest
 
 from tests.test_gpu_random_pair import REFUSE
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_heads.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu" / "heads.py"
 
 
 @pytest.mark.slow

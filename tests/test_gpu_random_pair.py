@@ -12,7 +12,7 @@ import pytest
 
 from tests.said import naming
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu_random_pair.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu" / "random_pair.py"
 REFUSE = """
 import sys
 

@@ -17,7 +17,7 @@ GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "rows", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "plain", "page")
-_PAGES = ("sweep", "comparison", "export", "stale")
+_PAGES = ("sweep", "comparison", "export", "stale", "wandb_report")
 
 
 def _before(room: str, rooms: tuple[str, ...], folder: str = "") -> set[str]:
@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         f"report/{room}": {"metrics", *_before(room, (*_REPORT, *_PAGES), "report/")}
         for room in (*_REPORT, *_PAGES)
     },
+    "report/wandb_report": {"sinks", *_before("wandb_report", (*_REPORT, *_PAGES), "report/")},
     "exchange": {"engine", "metrics", "jobs/config", "report/data", "report/tables"},
     "report/cli": {"exchange", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
     "report/__main__": {"report/cli"},
@@ -68,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "api": {*MACHINE, "tasks", "sinks", "jobs/app", "jobs/config", "jobs/work"},
     "__init__": {"api"},
-    "__main__": {"jobs/app", "jobs/config", "exchange", "recommend", "report/comparison"},
+    "__main__": {"jobs/app", "jobs/config", "tasks", "exchange", "recommend", "report/comparison"},
 }
 ONLY_IN: dict[str, set[str]] = {
     "hydra": {"jobs", "train", "api", "recommend"},
@@ -77,6 +78,7 @@ ONLY_IN: dict[str, set[str]] = {
     "accelerate": {"train"},
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
+    "wandb_workspaces": {"sinks"},
     "matplotlib": {"report", "recommend"},
     "plotly": {"report"},
     "datasets": {"tasks", "metrics"},

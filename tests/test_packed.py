@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from pyarrow import parquet as arrow
 
-from spec_bench.records import parquet, schema
-from spec_bench.records.fields import FIELDS
-from spec_bench.records.lines import UNKNOWN_TOKEN
+from spec_bench.records import line, parquet
+from spec_bench.records.line import FIELDS, UNKNOWN_TOKEN
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from tests.said import naming
 
@@ -130,7 +129,7 @@ def test_a_file_from_before_there_was_a_field_is_read_without_it(
 ) -> None:
     new = ("repeat", "energy_note", "load_average")
     with monkeypatch.context() as before:
-        before.setattr(schema, "FIELDS", [each for each in FIELDS if each.name not in new])
+        before.setattr(line, "FIELDS", [each for each in FIELDS if each.name not in new])
         parquet.write(tmp_path / "r", parquet.pack("a", [replace(METERED, repeat=0)], None))
     (found,) = parquet.read(tmp_path / "r").generations("a")
     assert found == without_ids(replace(METERED, repeat=0, energy_note="", load_average=None))

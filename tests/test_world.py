@@ -13,15 +13,14 @@ from random import Random
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from scripts.family.world.batches import batches
+from scripts.family.world.databases import SCHEMAS, build
+from scripts.family.world.evaluation import seen_in_training
+from scripts.family.world.questions import questions
+from scripts.family.world.samples import TASKS, draw_sample, turns
+
 ROOT = Path(__file__).parent.parent
 EMBEDDED = ROOT / "spec_bench" / "embedded"
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from world.batches import batches  # noqa: E402
-from world.databases import SCHEMAS, build  # noqa: E402
-from world.evaluation import seen_in_training  # noqa: E402
-from world.questions import questions  # noqa: E402
-from world.samples import TASKS, draw_sample, turns  # noqa: E402
 
 
 def shipped(task: str) -> list[dict]:
@@ -106,7 +105,7 @@ def test_databases_depend_on_their_names_alone(db: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_toy_family_trains_resumes_and_ships(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "scripts" / "train_family.py", "--quick"]
+    command = [sys.executable, ROOT / "scripts" / "family" / "train.py", "--quick"]
     command += ["--work", tmp_path / "work", "--out", tmp_path / "out"]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
     for name in ("target", "draft", "draft_distilled"):

@@ -17,7 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from spec_bench.records.lines import UNKNOWN_TOKEN
+from spec_bench.records.line import UNKNOWN_TOKEN
 from spec_bench.records.types import Generation, StepRecord
 
 _ERROR = "ERROR"  # what these harnesses write for a turn that raised

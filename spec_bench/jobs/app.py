@@ -218,10 +218,7 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
 def run_job_of(settings: JobSettings) -> list[CellResult]:
     """Imports torch, late so that no refusal waits for it, and runs the job."""
     with signals.raising(False):
-        if settings.served:
-            from spec_bench.jobs.job.served import run_served as run_job
-        else:
-            from spec_bench.jobs.job.job import run_job
+        from spec_bench.jobs.job.job import run_job
 
     return run_job(settings)
 

@@ -21,7 +21,7 @@ from spec_bench.judge.grade import Grader
 from spec_bench.judge.scores import SCORE, Columns, score_columns, score_parts
 from spec_bench.judge.settings import JudgeSettings
 from spec_bench.records import cell_folder, parquet, seals
-from spec_bench.records.lines import Scores
+from spec_bench.records.line import Scores
 from spec_bench.records.reasons import Reason, parse_reasons, written_reasons
 from spec_bench.records.types import CellResult
 from spec_bench.system import files

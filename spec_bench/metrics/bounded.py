@@ -1,7 +1,7 @@
 """Intervals of scores: numbers between two ends that they cannot leave, and differences of two.
 
 Scores are often 0 or 1 on a prompt, or the same on all of a handful, where resampling sees no
-spread at all. How often the intervals cover is measured by ``scripts/verdict_null.py``.
+spread at all. How often the intervals cover is measured by ``scripts/check/verdict_null.py``.
 """
 
 from __future__ import annotations

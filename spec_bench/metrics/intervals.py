@@ -4,8 +4,8 @@ Rates and their ratios use the studentised bootstrap (Efron and Tibshirani, An I
 Bootstrap, section 12.5) of the logarithm: each resample is measured in its own standard error,
 which percentiles leave out, so that they come out too narrow where answers' lengths are skewed.
 Scores, which are bounded and often the same on many prompts, have intervals of their own
-(``bounded``). How often the intervals cover is measured by ``scripts/interval_coverage.py`` and
-``scripts/verdict_null.py``.
+(``bounded``). How often the intervals cover is measured by ``scripts/check/interval_coverage.py``
+and ``scripts/check/verdict_null.py``.
 """
 
 from __future__ import annotations

@@ -79,7 +79,6 @@ def fitted(settings: JobSettings, width: int) -> Fit:
     Raises:
         ValueError: the models cannot be loaded, or a prompt does not fit.
     """
-    from spec_bench.decode.config import read_decoder
     from spec_bench.decode.decoder import Decoder
     from spec_bench.jobs.work.models import models_of, tokenizer_of
     from spec_bench.jobs.work.prompts import Prompts
@@ -89,8 +88,7 @@ def fitted(settings: JobSettings, width: int) -> Fit:
     tokenizer, tokens = tokenizer_of(settings.pair)
     requests = Prompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
     models, sampling = models_of(settings.pair, tokens), settings.sampling
-    config = read_decoder(cell.decoder, sampling)
-    decoder = config.build(models[0], models[1:2], sampling, settings.batch_size)
+    decoder = cell.config.build(models[0], models[1:2], sampling, settings.batch_size)
     assert isinstance(decoder, Decoder)
     counts = counted(decoder, requests, width, settings.seed)
     pair, total = settings.pair, sum(counts)

@@ -12,7 +12,7 @@ from math import inf
 
 import torch
 
-from spec_bench.decode.config import AnyDecoder, read_decoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine.pool import CachePool
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.settings import JobSettings
@@ -81,7 +81,7 @@ class Screening:
         self._both = self._models[0], self._models[1]
         self._pool = CachePool()
         self._generator = torch.Generator().manual_seed(settings.seed)
-        self._configs = [read_decoder(cell.decoder, settings.sampling) for cell in settings.cells]
+        self._configs = [cell.config for cell in settings.cells]
 
     def candidates(self) -> list[Candidate]:
         """All cells, the likely fastest first."""
@@ -162,8 +162,7 @@ class Screening:
 
     def _decoder(self, cell: Cell) -> AnyDecoder:
         target, drafts = self._models[0], self._models[1 : cell.drafts + 1]
-        config = read_decoder(cell.decoder, self._settings.sampling)
-        return config.build(target, drafts, self._settings.sampling, 1, self._pool)
+        return cell.config.build(target, drafts, self._settings.sampling, 1, self._pool)
 
     def _counted(self, decoder: AnyDecoder, enough: float) -> Interval:
         """Block efficiency by running the decoder, delivered tokens over target calls.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from spec_bench.records import seals
 from spec_bench.records.jsonl import read as read_generations
-from spec_bench.records.lines import Scored, Scores
+from spec_bench.records.line import Scored, Scores
 from spec_bench.records.parquet import Packed, pack
 from spec_bench.records.types import Generation
 from spec_bench.system import files

@@ -19,9 +19,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_bench.records import seals
-from spec_bench.records.fields import AGAIN, FIELDS, LISTED, OPTIONAL, STEP
-from spec_bench.records.lines import Scored, Scores, column_of, generation_of, line_of
-from spec_bench.records.schema import kind_of, leaf_of, schema_of, score_of, scores_in
+from spec_bench.records.line import (
+    AGAIN,
+    FIELDS,
+    LISTED,
+    OPTIONAL,
+    STEP,
+    Scored,
+    Scores,
+    column_of,
+    generation_of,
+    kind_of,
+    leaf_of,
+    line_of,
+    schema_of,
+    score_of,
+    scores_in,
+)
 from spec_bench.records.types import Generation
 from spec_bench.system import files
 

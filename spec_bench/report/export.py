@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from spec_bench.records.fields import FIELDS, SERVED, STEP
+from spec_bench.records.line import FIELDS, SERVED, STEP
 from spec_bench.records.types import Generation
 from spec_bench.report.data.records import repeats_of, scores_of
 from spec_bench.report.data.rows import Row, read_results, rows_of

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from spec_bench.records import fields
+from spec_bench.records.line import markdown as about_records
 from spec_bench.settings.registry import Registry
 from spec_bench.system import files
 
@@ -254,7 +254,7 @@ def markdown() -> str:
         lines = [_line(each) for each in mine if each.kind == kind]
         head = ["| column | unit | better | what it is |", "| --- | --- | --- | --- |"]
         parts.append("\n".join([f"## {title}", "", *head, *lines, ""]))
-    parts.append(fields.markdown())
+    parts.append(about_records())
     return "\n".join(parts)
 
 

@@ -46,8 +46,8 @@ def main() -> int:
     with workspace():
         for kind in kinds:
             wrong += _check(kind, against, out)
-        if {"files", "figures", "pixels"} & {*kinds}:
-            for name, text in net.pages().items():
+        if {"files", "figures", "pages", "pixels"} & {*kinds}:
+            for name, text in net.KINDS["pages"](()).items():
                 _write(out / "pages" / name.replace("/", "-"), text)
     print(f"{wrong} differences; texts in {out}" if wrong else "no difference")
     return int(wrong > 0)
@@ -64,7 +64,7 @@ def _check(kind: str, against: Path | None, out: Path) -> int:
     new = [name for name in found if name not in wanted]
     more = f", {len(new)} new: {', '.join(new[:5])}" if new else ""
     print(f"{kind}: {len(wanted) - len(wrong)} of {len(wanted)} equal{more}", flush=True)
-    before = wanted if kind != "printed" else _texts(kind, wrong, against)
+    before = wanted if kind not in net.DIGESTED else _texts(kind, wrong, against)
     for name in wrong:
         print(f"  {kind} {name}")
         for line in islice(_shown(name, before, values), _DIFF):

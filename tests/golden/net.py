@@ -4,6 +4,8 @@ Kinds, each a dictionary of values by name:
 
 * ``files``: the tables that ``report all`` writes for the committed experiments; held against the
   committed files, byte by byte
+* ``pages``: the visible text of the pages it writes, pictures and scripts left out, and the LaTeX
+  of its tables; neither is committed
 * ``pixels``: the figures it draws, against the committed PNGs (mean absolute difference)
 * ``figures``: the data, labels, limits, ticks and legends of every figure, of ``report all`` and of
   ``report figure`` for each figure there is
@@ -14,9 +16,9 @@ Kinds, each a dictionary of values by name:
 * ``tokens``: tokens, accepted counts and repeatable columns of every decoder on the embedded pair
 
 It goes through the command lines and the files they write, so that it outlives what is inside;
-only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``printed``
-keeps digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is recorded
-again, with its reason in the commit message.
+only ``run_ids`` needs a function (see ``cells``). What is recorded lies in ``data``; ``pages`` and
+``printed`` keep digests there. ``check.py`` checks, ``record.py`` records; a wanted difference is
+recorded again, with its reason in the commit message.
 
 Tokens, counts and ids are pinned as they are. Numbers that hang on the last digits of a float32
 pass (``_OF_PASSES``) have room for another processor's matrix products, or another library's. Such
@@ -46,7 +48,7 @@ _OF_PASSES = {"perplexity": 1e-4, "acceptance_bound": 1e-4, "acceptance_gap": 1e
 
 
 def digest_of(text: str) -> str:
-    """What ``printed`` keeps of a text."""
+    """What ``pages`` and ``printed`` keep of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -88,6 +90,7 @@ def _run_ids(names: Collection[str]) -> Values:
 
 KINDS: dict[str, Callable[[Collection[str]], Values]] = {
     "files": lambda names: _drawn()["files"],
+    "pages": lambda names: _drawn()["pages"],
     "pixels": lambda names: _drawn()["pixels"],
     "figures": lambda names: _drawn()["figures"],
     "printed": _printed,
@@ -98,11 +101,7 @@ KINDS: dict[str, Callable[[Collection[str]], Values]] = {
 """Each kind's values; those of some names where it can tell them apart, else all."""
 
 COMMITTED_KINDS = ("files", "pixels")  # held against the committed results, not against records
-
-
-def pages() -> Values:
-    """The visible text of every page, for a reader: nothing is held against it."""
-    return dict(_drawn()["pages"])
+DIGESTED = ("pages", "printed")  # kept as digests
 
 
 def expected(kind: str) -> Values:
@@ -111,7 +110,7 @@ def expected(kind: str) -> Values:
         return {
             str(path.relative_to(COMMITTED.parent)): path.read_text(encoding="utf-8")
             for path in sorted((COMMITTED / "embedded").rglob("*"))
-            if path.suffix in (".md", ".csv", ".tex")
+            if path.suffix in (".md", ".csv")
         }
     if kind == "pixels":
         return {
@@ -143,8 +142,8 @@ def save(kind: str, values: Mapping[str, Any], folder: Path) -> Path:
 
 
 def kept(kind: str, values: Mapping[str, Any]) -> Values:
-    """Values as they are recorded: of printed texts the digests."""
-    if kind != "printed":
+    """Values as they are recorded: of texts the digests."""
+    if kind not in DIGESTED:
         return dict(values)
     return {name: digest_of(text) for name, text in values.items()}
 

@@ -20,7 +20,8 @@ _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 _QUOTES = {"&#39;": "&#x27;", "&#34;": "&quot;"}
-_WRITTEN = (".md", ".csv", ".tex")
+_WRITTEN = (".md", ".csv")
+_MADE = (*_WRITTEN, ".tex", ".html", ".png", ".pdf")
 
 
 @functools.cache
@@ -87,7 +88,7 @@ def remove_written() -> None:
     """Removes the tables, figures and pages, so that what lies there afterwards is new."""
     for path in Path("results").rglob("*"):
         data = path.name == "results.csv" or path.parent.name in ("rsd-fig1", "redrafter-heads")
-        if path.suffix in (*_WRITTEN, ".png", ".pdf", ".html") and not data:
+        if path.suffix in _MADE and not data:
             path.unlink()
 
 
@@ -117,8 +118,10 @@ def _claims(*arguments: str) -> list[str]:
 
 
 def pages() -> dict[str, str]:
-    """The visible text of each page that lies below ``results`` now."""
-    return {str(path): _visible(path) for path in sorted(Path("results").rglob("*.html"))}
+    """What lies below ``results`` now and is not in git: each page's visible text, and LaTeX."""
+    found = {str(path): _visible(path) for path in sorted(Path("results").rglob("*.html"))}
+    latex = {str(path): path.read_text(encoding="utf-8") for path in Path("results").rglob("*.tex")}
+    return found | dict(sorted(latex.items()))
 
 
 def _visible(path: Path) -> str:

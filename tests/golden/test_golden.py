@@ -16,6 +16,7 @@ from .workspace import workspace
 
 TABLES = ("mcsd/4", "dsbd/1")  # check.py has all
 FIGURES = ("mcsd/3", "redrafter/6")
+PAGE = "dsbd-one-cache"
 JOBS = (
     "cells=[{decoder: mcsd, spec: 4-2-1, tree_attention: false},rsd_c:3-2-1]",
     "pair=vicuna_13b decoder=medusa task.source.kind=embedded",
@@ -49,6 +50,15 @@ def test_a_figure_shows_the_same_data_labels_and_limits(here: Path) -> None:
             assert net.draw_figure(name) == ""
     assert_as_recorded("figures", seen, seen)
     assert len(seen) == len(FIGURES)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_page_and_its_latex_say_the_same() -> None:
+    report.remove_written()
+    report.write_all([PAGE])
+    found = {name: text for name, text in report.pages().items() if f"/{PAGE}/" in name}
+    assert_as_recorded("pages", found, found)
+    assert sorted(Path(name).suffix for name in found) == [".html", ".tex"]
 
 
 @pytest.mark.usefixtures("here")

@@ -20,7 +20,7 @@ from tests.hub.models import published_pairs
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "python -m spec_bench"
 RUN, TRAIN = "spec_bench", "spec_bench.train"
-PRINTED_IN = ("README.md", "conf/README.md", "experiments/README.md")
+PRINTED_IN = ("README.md", "docs/*.md", "experiments/README.md")
 COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
 
 
@@ -130,9 +130,9 @@ def _of_the_report() -> Iterator[tuple[str, str]]:
 
 def _of_files() -> Iterator[tuple[str, str]]:
     """What READMEs show in their blocks, and configs in their comments."""
-    for file in PRINTED_IN:
-        for block in re.findall(r"^```\n(.*?)^```", (ROOT / file).read_text(), re.M | re.S):
-            yield from _lines(file, block)
+    for path in (path for pattern in PRINTED_IN for path in sorted(ROOT.glob(pattern))):
+        for block in re.findall(r"^```\n(.*?)^```", path.read_text(), re.M | re.S):
+            yield from _lines(str(path.relative_to(ROOT)), block)
     for pattern in COMMENTED:
         for path in sorted(ROOT.glob(pattern)):
             found = re.findall(r"^#\s+(python -m spec_bench.*)$", path.read_text(), re.M)

@@ -21,7 +21,7 @@ def test_every_table_prints_commands_and_each_is_collected_once() -> None:
     texts = [command.text for command in commands]
     places = {place for command in commands for place in command.places}
     assert len(texts) == len(set(texts))
-    assert {f"list {paper}" for paper in PAPERS} | {"conf/README.md", "refusal"} <= places
+    assert {f"list {paper}" for paper in PAPERS} | {"docs/training.md", "refusal"} <= places
     assert {f"table rsd/{number}" for number in range(1, 55)} <= places
 
 
@@ -41,7 +41,7 @@ def rehearsed(folder: Path, *words: str) -> str:
     # HF_* are read when the libraries are imported: a process of its own.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts/rehearse.py", "--folder", str(folder), *words],
+        [sys.executable, ROOT / "scripts/check/rehearse.py", "--folder", str(folder), *words],
         env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

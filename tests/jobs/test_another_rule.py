@@ -25,8 +25,8 @@ def test_whole_path_verification_goes_with_every_tree(name: str) -> None:
         _, plain, other = build_cells({}, None, wanted, LOAD, SamplingSettings(temperature))
         assert other.name == f"{name}_traversal"
         assert (other.spec, other.drafts, other.heads) == (plain.spec, plain.drafts, plain.heads)
-        assert other.decoder["verifier"] == {"rule": "traversal"}
-        assert other.decoder["tree"] == plain.decoder["tree"]
+        assert other.settings["verifier"] == {"rule": "traversal"}
+        assert other.settings["tree"] == plain.settings["tree"]
 
 
 def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own() -> None:
@@ -34,7 +34,7 @@ def test_a_drafter_that_is_a_name_drafts_in_place_of_the_decoders_own() -> None:
     (_, cell) = build_cells({}, None, [wanted], LOAD, SamplingSettings())
     assert cell.title == "eagle3_rsd_c_traversal 2-1"
     assert (cell.drafts, cell.heads) == (0, "eagle3")
-    assert cell.decoder["drafter"] == {"kind": "eagle3"}
+    assert cell.settings["drafter"] == {"kind": "eagle3"}
     assert recipe_cells("eagle=rules")[0] == "eagle3_sd:5"  # the report looks for that very name
 
 

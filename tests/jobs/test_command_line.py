@@ -82,7 +82,7 @@ def test_the_status_says_that_a_cell_failed(
     def failing(*arguments):
         raise RuntimeError("no")
 
-    monkeypatch.setattr("spec_bench.jobs.job.job.build_decoder", failing)
+    monkeypatch.setattr("spec_bench.decode.config.DecoderConfig.build", failing)
     assert main(monkeypatch, *overrides(family, tmp_path)) == 1
 
 

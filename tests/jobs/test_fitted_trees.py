@@ -10,10 +10,11 @@ import yaml
 
 from spec_bench import load_pair
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell
+from spec_bench.jobs.config.cells import Cell, load_decoder
 from spec_bench.jobs.config.fitted_trees import Fit, FittedTrees, read_fit
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.recommend.fit_tree import main as fit_tree
+from spec_bench.settings.configs import conf_dirs
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import RunJob, overrides, rows_of
 from tests.said import naming
@@ -28,16 +29,16 @@ SAMPLING = SamplingSettings(top_p=0.95)
 
 
 def sequoia(total: int) -> Cell:
-    tree = {"policy": "fitted_list", "total": total}
-    return Cell({"name": "sequoia", "tree": tree}, f"@{total}", 1)
+    decoder = load_decoder(conf_dirs(), "sequoia")
+    return Cell.read({**decoder, "tree": {"policy": "fitted_list", "total": total}}, SAMPLING)
 
 
 def test_the_tree_follows_from_the_acceptances_of_the_fit(tmp_path: Path) -> None:
     FIT.write(tmp_path / "trees")
     trees = FittedTrees(PAIR, "dolly", SAMPLING, tmp_path)
     # 0.8, 0.64, 0.512, 0.4096; a second child below the root is worth 0.1 only.
-    assert trees.given(sequoia(3)).decoder["tree"]["nodes"] == [[0], [0, 0], [0, 0, 0]]
-    deep = trees.given(sequoia(14)).decoder["tree"]["nodes"]
+    assert trees.given(sequoia(3)).settings["tree"]["nodes"] == [[0], [0, 0], [0, 0, 0]]
+    deep = trees.given(sequoia(14)).settings["tree"]["nodes"]
     assert (len(deep), max(map(len, deep)), [1] in deep) == (14, 11, True)
 
 

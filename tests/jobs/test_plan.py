@@ -136,7 +136,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
     lines = (folder / "generations.jsonl").read_text().splitlines(keepends=True)
     (folder / "generations.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
     before = {path: path.stat().st_mtime_ns for path in (results / "runs").rglob("*.json*")}
-    monkeypatch.setattr("spec_bench.jobs.job.job.models_of", None)
+    monkeypatch.setattr("spec_bench.jobs.job.models.models_of", None)
     swept = overrides(family, results, "spec=2x2", "seed=0,1,2", "plan=true")
     assert main(monkeypatch, "-m", *swept, "hydra/launcher=slurm") == 0
     said = capsys.readouterr().out

@@ -44,7 +44,7 @@ def settings(*overrides: str) -> JobSettings:
 
 def acceptances(*overrides: str) -> list[Any]:
     cells = settings(*overrides).cells
-    return [cell.decoder["verifier"].get("acceptance") for cell in cells]
+    return [cell.settings["verifier"].get("acceptance") for cell in cells]
 
 
 Run = Callable[..., list[CellResult]]

@@ -20,7 +20,7 @@ REPLAYED = [Stretch(1, 1357 - 225, 13.48e9), Stretch(57, 57)]
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a script adds to it
 
     def load(name: str) -> dict[str, Any]:
         return runpy.run_path(str(SCRIPTS / name))
@@ -60,7 +60,7 @@ def test_a_gpu_is_known_by_what_the_driver_calls_it() -> None:
 
 @pytest.mark.slow
 def test_launches_that_are_expected_are_those_that_a_simulated_gpu_counts(scripts: Any) -> None:
-    counting = scripts("count_launches.py")
+    counting = scripts("bench/count_launches.py")
     for name, spec, law in (("ar", "-", ("1", "1")), ("sd", "3", ("1", "0.95"))):
         kept = counting["outside"]()[name, spec, law]
         now = counting["count_outside"](name, spec, law)
@@ -69,14 +69,14 @@ def test_launches_that_are_expected_are_those_that_a_simulated_gpu_counts(script
             # Beyond a tenth `make plan-gpu WITH=--again` is due.
             assert getattr(kept, part) == pytest.approx(getattr(now, part), rel=0.1, abs=4)
     llama = counting["count_pass"]("llama")
-    kept_pass = scripts("launches_table.py")["pass_launches"]()["llama"]
+    kept_pass = scripts("bench/launches_table.py")["pass_launches"]()["llama"]
     assert kept_pass.layer == pytest.approx(llama.layer, rel=0.1)
 
 
 def test_a_plan_has_every_pair_that_prints_a_speed_and_its_numbers_hang_together(
     scripts: Any,
 ) -> None:
-    plan = scripts("plan_gpu.py")
+    plan = scripts("gpu/plan.py")
     row = next(
         each
         for each in plan["cells"]("rsd")
@@ -95,13 +95,13 @@ def test_a_plan_has_every_pair_that_prints_a_speed_and_its_numbers_hang_together
 
 
 def test_launches_of_every_cell_that_a_paper_prints_are_counted(scripts: Any) -> None:
-    counting = scripts("count_launches.py")
+    counting = scripts("bench/count_launches.py")
     missing = set(counting["printed"]()) - set(counting["outside"]())
     assert not missing, "make plan-gpu is due"
 
 
 def test_an_eagle_head_is_as_large_as_the_paper_says_and_read_once_a_level(scripts: Any) -> None:
-    plan = scripts("plan_gpu.py")
+    plan = scripts("gpu/plan.py")
     config = plan["random_config"]("random:vicuna_7b")
     borrowed = 32000 * 4096  # the target's last layer
     assert plan["eagle_parameters"]("eagle", config) - borrowed == pytest.approx(0.24e9, rel=0.02)
@@ -110,7 +110,7 @@ def test_an_eagle_head_is_as_large_as_the_paper_says_and_read_once_a_level(scrip
 
 
 def test_a_printed_row_stands_beside_the_machine_that_it_was_measured_on(scripts: Any) -> None:
-    plan = scripts("plan_gpu.py")
+    plan = scripts("gpu/plan.py")
     cells = list(plan["cells"]("eagle"))
     machines = {(row["table"], plan["machine"]("eagle", row)) for row in cells}
     assert ("3", "A100") in machines
@@ -120,7 +120,7 @@ def test_a_printed_row_stands_beside_the_machine_that_it_was_measured_on(scripts
 
 
 def test_names_of_papers_are_names_of_architectures(scripts: Any) -> None:
-    name = scripts("plan_gpu.py")["architecture_of"]
+    name = scripts("gpu/plan.py")["architecture_of"]
     assert name("Llama-2-Chat-7B") == "llama2_7b"
     assert name("LLaMA2-13B-chat") == "llama2_13b"
     assert name("Llama-2-115M") == "llama_115m"

@@ -14,7 +14,7 @@ from tests import bare
 from tests.measure.conftest import PlayPower
 from tests.measure.energy_curves import Curve
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu_energy.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gpu" / "energy.py"
 
 
 def rows_of(folder: Path, *arguments: str) -> list[dict[str, str]]:

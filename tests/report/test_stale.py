@@ -22,14 +22,15 @@ COMMITTED = subprocess.run(
 ).stdout.splitlines()
 COMMANDS = (ROOT / "Makefile").read_text(encoding="utf-8")
 SCRIPTS = COMMANDS + "".join(
-    path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").glob("*.py"))
+    path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").rglob("*.py"))
 )
 EXPERIMENTS = sorted(
     {path.split("/")[2] for path in COMMITTED if re.fullmatch(r"results/embedded/.*/.*", path)}
 )
-ROWS = ("results.csv", "records.parquet", "page.html")
+ROWS = ("results.csv", "records.parquet")
+NOT_IN_GIT = (".html", ".pdf", ".tex")  # make report makes them again
 WITHOUT_ROWS = {  # made by spec_bench.audit.bernoulli and by make heads-grid
-    "rsd-fig1": ["acceptance.csv", "rsd-fig1.pdf", "rsd-fig1.png"],
+    "rsd-fig1": ["acceptance.csv", "rsd-fig1.png"],
     "redrafter-heads": ["heads.csv"],
 }
 
@@ -55,7 +56,7 @@ def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_st
 
 
 def made_of(experiment: str) -> set[str]:
-    """What ``report all`` writes of an experiment, without writing it."""
+    """What ``report all`` writes of an experiment and git keeps, without writing it."""
     recipe = recipes_by_name()[experiment]
     assert f"{recipe} experiment=embedded" in COMMANDS
     items = load_paper(recipe.partition("=")[0]).items
@@ -67,8 +68,8 @@ def made_of(experiment: str) -> set[str]:
     return {
         *ROWS,
         *(["screening.csv"] if screened else []),
-        *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv", "tex")),
-        *(f"figures/{name}.{suffix}" for name in figures for suffix in ("png", "pdf")),
+        *(f"tables/{stem}.{suffix}" for stem in tables for suffix in ("md", "csv")),
+        *(f"figures/{name}.png" for name in figures),
     }
 
 
@@ -81,10 +82,14 @@ def test_every_committed_file_of_an_experiment_is_one_that_a_command_makes(
     assert there == {*(WITHOUT_ROWS.get(experiment) or made_of(experiment))}
 
 
+def test_no_page_is_committed() -> None:
+    assert [path for path in COMMITTED if path.endswith(NOT_IN_GIT)] == []
+
+
 def test_every_other_committed_result_is_one_that_a_command_makes() -> None:
     others = [path for path in COMMITTED if path.count("/") < 3]
     quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
-    known = {"results/README.md", "results/embedded/index.html"}
+    known = {"results/README.md"}
     known |= {f"results/quickstart/{name}" for name in quickstart}
     known |= {path for path in others if path.startswith("results/benchmarks/") and named(path)}
     assert {*others} - known == set()
@@ -95,4 +100,6 @@ def named(path: str) -> bool:
     if any(name in SCRIPTS for name in (path.split("/")[-1], path.partition(".")[0])):
         return True
     text = (ROOT / path).read_text(encoding="utf-8") if path.endswith(".md") else ""
-    return any((ROOT / name).is_file() for name in re.findall(r"`python (scripts/\w+\.py)", text))
+    return any(
+        (ROOT / name).is_file() for name in re.findall(r"`python (scripts/[\w/]+\.py)", text)
+    )

@@ -20,11 +20,10 @@ from spec_bench.tasks.schema import databases_digest
 from spec_bench.tasks.source import EMBEDDED
 from tests.said import naming
 
-from .conftest import ROOT, config
+from .conftest import config
 
 ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM customer"}
 SHIPPED = EMBEDDED / "spider" / "database"
-CHECK = ROOT / "scripts" / "check_spider.py"
 
 
 def task_of(folder: Path, row: dict, **values):
@@ -34,8 +33,8 @@ def task_of(folder: Path, row: dict, **values):
 
 
 def check(*arguments: str | Path) -> tuple[int, str]:
-    """Exit status and output of the script."""
-    command = [sys.executable, CHECK, *arguments]
+    """Exit status and output of the command."""
+    command = [sys.executable, "-m", "spec_bench", "spider", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

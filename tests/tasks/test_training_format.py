@@ -12,9 +12,12 @@ from .conftest import NAMES, ROOT, config
 
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_equal_what_the_generator_trained_on(name, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    samples = pytest.importorskip("world.samples", reason="the generator is not in this checkout")
-    databases = pytest.importorskip("world.databases")
+    monkeypatch.syspath_prepend(ROOT)
+    world = "scripts.family.world"
+    samples = pytest.importorskip(
+        f"{world}.samples", reason="the generator is not in this checkout"
+    )
+    databases = pytest.importorskip(f"{world}.databases")
     rows = [samples.draw_sample(name, Random(seed), seed) for seed in range(20)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for row in rows if name == "spider" else ():

@@ -1,6 +1,6 @@
 """From what the user wrote to the list of decoders of a job, the baseline first.
 
-Knows decoder configs as dictionaries and their files; nothing about models.
+Reads a decoder's file and mapping into its types, once; knows nothing about models.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 
@@ -19,6 +19,9 @@ from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
 from spec_bench.vocabulary.decoders import without_display
 from spec_bench.vocabulary.names import combined
+
+if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
+    from spec_bench.decode.config import DecoderConfig
 
 Count = Annotated[Whole, Ge(1)]
 Counts = Annotated[tuple[Count, ...], MinLen(1), Says("a list of whole numbers >= 1")]
@@ -101,25 +104,49 @@ class Cell:
     """One decoder of a job.
 
     Attributes:
-        decoder: its resolved config.
-        spec: the papers' shorthand of its tree.
-        drafts: how many of the pair's drafts it uses; 0 for the baseline.
-        heads: which kind of the pair's draft heads it uses, if any.
-        library: whose code decodes; "": ours.
-        revision: of its tree policy.
+        config: the decoder, its parts typed and checked.
+        settings: the resolved mapping that it was read from, which run ids are made of.
     """
 
-    decoder: Mapping[str, Any]
-    spec: str
-    drafts: int
-    heads: str | None = None
-    library: str = ""
-    revision: int = 0
+    config: DecoderConfig
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, settings: Mapping[str, Any], sampling: SamplingSettings | None = None) -> Cell:
+        """A cell of a decoder's resolved mapping.
+
+        Raises:
+            ValueError: as ``decode.config.read_decoder``.
+        """
+        # What a decoder may contain is known only where decoders are, which needs torch.
+        from spec_bench.decode.config import read_decoder
+
+        return cls(read_decoder(settings, sampling), settings)
 
     @property
     def name(self) -> str:
         """The decoder's name."""
-        return str(self.decoder["name"])
+        return self.config.name
+
+    @property
+    def spec(self) -> str:
+        """The papers' shorthand of its tree."""
+        return self.config.spec
+
+    @property
+    def drafts(self) -> int:
+        """How many of the pair's drafts it uses; 0 for the baseline."""
+        return self.config.drafts
+
+    @property
+    def heads(self) -> str | None:
+        """Which kind of the pair's draft heads it uses, if any."""
+        return self.config.heads
+
+    @property
+    def library(self) -> str:
+        """Whose code decodes; "": ours."""
+        return self.config.library
 
     @property
     def title(self) -> str:
@@ -171,7 +198,7 @@ def build_cells(
     cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
     unique: dict[str, Cell] = {}
     for cell in cells:
-        unique.setdefault(repr(_ordered(cell.decoder)), cell)
+        unique.setdefault(repr(_ordered(cell.settings)), cell)
     return tuple(unique.values())
 
 
@@ -195,9 +222,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     A drafter or verifier given by name replaces the decoder's, with settings of its own, and the
     decoder is named after all of them.
     """
-    # What a decoder may contain is known only where decoders are, which needs torch.
-    from spec_bench.decode.blocks import resolve_spec
-    from spec_bench.decode.config import read_decoder
+    from spec_bench.decode.blocks import resolve_spec  # needs torch
 
     drafter, rule = decoder.get("drafter"), decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
@@ -206,10 +231,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
         decoder["drafter"] = {"kind": drafter}
     if isinstance(rule, str):
         decoder["verifier"] = {"rule": rule}
-    decoder = resolve_spec(decoder, None if spec is None else str(spec))
-    config = read_decoder(decoder, sampling)
-    revision = config.tree.revision
-    return Cell(decoder, config.spec, config.drafts, config.heads, config.library, revision)
+    return Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
 
 
 def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:

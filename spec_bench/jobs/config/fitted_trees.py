@@ -103,7 +103,7 @@ class FittedTrees:
         Raises:
             ValueError: none was fitted to the pair; naming the command that does.
         """
-        tree = cell.decoder["tree"]
+        tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
         found = next((fit for fit in self._known if self._is_ours(fit)), None)
@@ -112,7 +112,7 @@ class FittedTrees:
         from spec_bench.tree.best_list import best_list
 
         nodes = [list(node) for node in best_list(found.accepted, int(tree["total"]))]
-        return replace(cell, decoder={**cell.decoder, "tree": {**tree, "nodes": nodes}})
+        return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)
 
     @cached_property
     def _known(self) -> list[Fit]:

@@ -24,6 +24,7 @@ usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
        python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
+       python -m spec_bench spider FOLDER                        whether its databases are whole
 
   python -m spec_bench                                       rsd_s on xsum with the embedded models
   python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task

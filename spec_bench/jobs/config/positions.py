@@ -33,7 +33,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
     known = [
         (length - levels, length, levels, path)
-        for levels, drafts in {(levels_of(each.decoder), each.drafts) for each in settings.cells}
+        for levels, drafts in {(levels_of(each.config), each.drafts) for each in settings.cells}
         for length, path in lengths[: 1 + drafts]
         if length is not None
     ]

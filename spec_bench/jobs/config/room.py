@@ -1,36 +1,31 @@
-"""Cache slots and positions that a decoder takes, from its settings alone; builds no decoder."""
+"""Cache slots and positions that a decoder takes, before it is built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import DecoderConfig
 
 
-def levels_of(decoder: Mapping[str, Any]) -> int:
-    """Positions that a draft tree takes behind the text: what the built decoder's ``depth`` says.
+def levels_of(config: DecoderConfig) -> int:
+    """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
+    from spec_bench.tree.base import GrownTree  # needs torch, which refusals do not
 
-    Args:
-        decoder: its resolved settings.
-    """
-    from spec_bench.decode.config import read_decoder  # needs torch, which refusals do not
-    from spec_bench.tree.base import GrownTree
-
-    tree: Any = read_decoder(decoder).tree
+    tree: Any = config.tree
     return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
 
 
-def slots_of(decoder: Mapping[str, Any], prompt: int, new_tokens: int) -> int:
+def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
     """What the built decoder's ``slots_needed`` says.
 
     Args:
-        decoder: its resolved settings.
+        config: the decoder.
         prompt: tokens of the longest prompt.
         new_tokens: limit on an answer.
     """
-    from spec_bench.decode.config import read_decoder  # needs torch, which refusals do not
-    from spec_bench.tree.base import GrownTree
+    from spec_bench.tree.base import GrownTree  # needs torch, which refusals do not
 
-    config = read_decoder(decoder)
     tree: Any = config.tree
     if isinstance(tree, GrownTree):
         return prompt + new_tokens + tree.slots

@@ -76,7 +76,8 @@ def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> 
     place = {"url": url, "model": model or asked.pair.target}
     if asked.server.tokens != "ids":
         place["tokens"] = asked.server.tokens
-    return Cell({**asked.decoder, "name": name, "server": place}, "-", drafts=0, library=SERVER)
+    decoder = {**asked.decoder, "name": name}
+    return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
 
 def client(settings: ServerSettings, cell: Cell) -> Server:
@@ -86,8 +87,8 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         ValueError: httpx is not installed, or the key cannot be sent.
     """
     return Server(
-        cell.decoder["server"]["url"],
-        cell.decoder["server"]["model"],
+        cell.settings["server"]["url"],
+        cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),
         ids=settings.tokens == "ids",
         timeout_s=settings.timeout_s,

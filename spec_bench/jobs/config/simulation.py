@@ -6,17 +6,14 @@ Knows what the user may write and the papers' reference tables; nothing about ho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from spec_bench.core.sampling import SamplingSettings
+from spec_bench.jobs.config.cells import Cell
 from spec_bench.settings.configs import experiments_dir
 from spec_bench.settings.validation import Ge, Le, MinLen, Real, Says, Text, check, settings
 from spec_bench.vocabulary.published import FILE, Row, read_published
-
-if TYPE_CHECKING:
-    from spec_bench.jobs.config.cells import Cell
 
 _FORMS = "a probability, a list of one per depth, {table: PAPER/NUMBER} or null"
 _DIGITS = 6
@@ -76,11 +73,11 @@ def simulate_cells(
     return tuple(_simulated(cell, stated, sampling) if cell.drafts else cell for cell in cells)
 
 
-def simulated_acceptance(decoder: Mapping[str, Any]) -> tuple[float, ...]:
+def simulated_acceptance(cell: Cell) -> tuple[float, ...]:
     """The stated acceptance, for all depths or one each; none if the rule decides."""
-    if decoder["verifier"].get("rule") != SIMULATED:
+    if cell.config.verifier.name != SIMULATED:
         return ()
-    acceptance = decoder["verifier"]["acceptance"]
+    acceptance = cell.settings["verifier"]["acceptance"]
     return tuple(acceptance) if isinstance(acceptance, list) else (acceptance,)
 
 
@@ -112,24 +109,20 @@ def _simulated(
     cell: Cell, stated: Callable[[Cell, int], Acceptance], sampling: SamplingSettings
 ) -> Cell:
     """One cell with its acceptance stated."""
-    from spec_bench.decode.blocks import read_tree
-    from spec_bench.decode.config import read_decoder
     from spec_bench.tree.base import GrownTree
 
-    tree = read_tree(cell.decoder)
+    tree = cell.config.tree
     if not isinstance(tree, GrownTree):
         raise ValueError(f"{cell.title} keeps several beams; simulate must be null")
     depth = tree.shape.depth
     verifier = {
         "rule": SIMULATED,
         "acceptance": stated(cell, depth),
-        "computed": dict(cell.decoder["verifier"]),
+        "computed": dict(cell.settings["verifier"]),
     }
-    if cell.decoder["verifier"].get("rule") == SIMULATED:
+    if cell.config.verifier.name == SIMULATED:
         raise ValueError(f"{cell.title} states its own acceptance; simulate must be null")
-    decoder = {**cell.decoder, "verifier": verifier}
-    read_decoder(decoder, sampling)
-    return replace(cell, decoder=decoder)
+    return Cell.read({**cell.settings, "verifier": verifier}, sampling)
 
 
 def _stated(simulate: Any) -> Callable[[Cell, int], Acceptance]:

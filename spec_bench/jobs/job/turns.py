@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 import torch
 
 from spec_bench.engine import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun
-from spec_bench.jobs.work.metering import Metering
 from spec_bench.jobs.work.pairing import (
     OtherTokensError,
-    Timings,
     check_retimed,
     timings,
     to_time,
 )
-from spec_bench.jobs.work.prompts import Prompts
-from spec_bench.measure.machine import Machine
+from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Generation, Request
 from spec_bench.sinks.console import Progress
 from spec_bench.system import signals
@@ -34,54 +30,38 @@ _QUEUE = 4  # batches' worth of prompts in the queue of a continuous batch
 
 
 @dataclass(frozen=True)
-class Sitting:
-    """What a batch is decoded in.
+class Turn:
+    """A cell's turn at a batch of prompts.
 
     Attributes:
-        name: tells it from the job's other sittings.
-        against: for the baseline: its timings, which the batch adds to.
+        run: the cell.
+        batch: what it decodes.
+        repeat: for which time.
     """
 
-    name: str
-    against: Timings | None = None
+    run: CellRun
+    batch: Sequence[Request]
+    repeat: int
+
+    @property
+    def done(self) -> dict[str, Generation]:
+        """What the cell has of this repeat, by prompt id."""
+        return self.run.done[self.repeat]
 
 
-def decode_in_turn(
-    settings: JobSettings,
-    runs: Sequence[CellRun],
-    baseline: CellRun | None,
-    against: Timings,
-    prompts: Prompts,
-    metering: Metering,
-    machine: Machine,
-) -> None:
+def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going.
 
     Args:
-        settings: the job's.
-        runs: the cells to work on.
-        baseline: one of them; None if nothing decodes plainly.
-        against: every timing of the baseline.
-        prompts: what is asked.
-        metering: the job's energy meter.
-        machine: what it runs on.
+        session: the job's.
+        runs: the cells to work on, the baseline among them where one decodes plainly.
     """
-    repeats, sitting = range(settings.repeats), uuid4().hex[:12]
-    missing = sum(len(run.missing(prompts.requests, each)) for run in runs for each in repeats)
-    if baseline is not None:
-        missing += sum(
-            len(to_time(baseline, runs, prompts.requests, each))
-            - len(baseline.missing(prompts.requests, each))
-            for each in repeats
-        )
-    shown = settings.sink.progress and processes.rank() == 0
-    progress = Progress(missing, enabled=shown)
+    baseline = session.baseline if session.baseline in runs else None
+    shown = session.settings.sink.progress and processes.rank() == 0
+    progress = Progress(_missing(session, runs, baseline), enabled=shown)
     try:
-        size = _turn(settings)
-        waves = [batch for wave in prompts.waves() for batch in batches(wave, size)]
-        turns = ((repeat, batch) for repeat in repeats for batch in waves)
-        for turn, (repeat, batch) in enumerate(turns):
-            first = turn % len(runs)
+        for number, (repeat, batch) in enumerate(_batches(session)):
+            first = number % len(runs)
             if baseline is None or baseline.decoder is None:
                 for run in runs:
                     run.unpaired.clear()  # there is nothing to be in turn with
@@ -90,10 +70,7 @@ def decode_in_turn(
                 signals.check()
                 todo = timed if run is baseline else run.missing(batch, repeat)
                 if todo and run.decoder is not None:
-                    sit = Sitting(sitting, against if run is baseline else None)
-                    _decode_batch(
-                        settings, run, prompts, todo, repeat, sit, progress, metering, machine
-                    )
+                    _decode(session, Turn(run, todo, repeat), progress)
     except OtherTokensError as error:
         for run in runs:
             run.fail(error)
@@ -101,85 +78,80 @@ def decode_in_turn(
         progress.close()
 
 
-def _decode_batch(
-    settings: JobSettings,
-    run: CellRun,
-    prompts: Prompts,
-    batch: Sequence[Request],
-    repeat: int,
-    sitting: Sitting,
-    progress: Progress,
-    metering: Metering,
-    machine: Machine,
-) -> None:
+def _batches(session: Session) -> Iterator[tuple[int, Sequence[Request]]]:
+    """Repeat and prompts, all prompts of a repeat before the next."""
+    size = _prompts_a_turn(session.settings)
+    batched = [batch for wave in session.prompts.waves() for batch in batches(wave, size)]
+    return ((repeat, batch) for repeat in range(session.settings.repeats) for batch in batched)
+
+
+def _missing(session: Session, runs: Sequence[CellRun], baseline: CellRun | None) -> int:
+    """Prompts that will be decoded, the baseline's new timings included."""
+    requests, count = session.requests, 0
+    for repeat in range(session.settings.repeats):
+        count += sum(len(run.missing(requests, repeat)) for run in runs if run is not baseline)
+        count += 0 if baseline is None else len(to_time(baseline, runs, requests, repeat))
+    return count
+
+
+def _decode(session: Session, turn: Turn, progress: Progress) -> None:
     """One batch of one cell, on disk when this returns.
 
     Raises:
         OtherTokensError: the baseline, timed again, gave other tokens than before.
     """
+    run, settings = turn.run, session.settings
     assert run.decoder is not None
-    progress.start(run.cell.title, (run.run_id, repeat), run.done[repeat].values())
+    progress.start(run.cell.title, (run.run_id, turn.repeat), turn.done.values())
     new: Sequence[Generation] = ()
     try:
-        requests = prompts.resolved(batch, run.done[repeat])
+        requests = session.prompts.resolved(turn.batch, turn.done)
         run.memory.begin()
         run.passes.begin(run.decoder)
-        generations = metering.generate(run.decoder, requests, settings.seed, progress.step)
+        generations = session.metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.passes.end(run.decoder)
         run.memory.end()
-        generations = _dated(prompts, generations, repeat, sitting, machine)
-        if repeat and settings.repeatable:
+        generations = _dated(session, turn, generations)
+        if turn.repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
-        new = _keep(settings, run, generations, run.done[repeat], sitting)
+        new = _keep(session, turn, generations)
     except OtherTokensError:
         raise
     except Exception as error:
         if answered := getattr(error, "answered", ()):  # by a server, beside what was not
-            kept = _dated(prompts, answered, repeat, sitting, machine)
-            _keep(settings, run, kept, run.done[repeat], sitting)
+            _keep(session, turn, _dated(session, turn, answered))
         run.fail(error)
         _release_memory(settings.device)
     else:
-        run.done[repeat].update({each.prompt_id: each for each in new})
-        run.unpaired -= {(repeat, each.prompt_id) for each in new}
-    progress.finish(len(batch), new)
+        turn.done.update({each.prompt_id: each for each in new})
+        run.unpaired -= {(turn.repeat, each.prompt_id) for each in new}
+    progress.finish(len(turn.batch), new)
 
 
-def _dated(
-    prompts: Prompts,
-    generations: Sequence[Generation],
-    repeat: int,
-    sitting: Sitting,
-    machine: Machine,
-) -> list[Generation]:
+def _dated(session: Session, turn: Turn, generations: Sequence[Generation]) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
-    state = machine.read()._asdict() | {"repeat": repeat, "sitting": sitting.name}
-    kinds = prompts.categories
+    state = session.machine.read()._asdict() | {"repeat": turn.repeat, "sitting": session.sitting}
+    kinds = session.prompts.categories
     return [replace(each, category=kinds.get(each.prompt_id, ""), **state) for each in generations]
 
 
-def _keep(
-    settings: JobSettings,
-    run: CellRun,
-    generations: Sequence[Generation],
-    done: Mapping[str, Generation],
-    sitting: Sitting,
-) -> Sequence[Generation]:
+def _keep(session: Session, turn: Turn, generations: Sequence[Generation]) -> Sequence[Generation]:
     """Writes a batch; returns the cell's own generations, without new timings of the baseline.
 
     Raises:
         OtherTokensError: the baseline's tokens are not those of before.
     """
-    if sitting.against is None:
+    run, done = turn.run, turn.done
+    if run is not session.baseline:
         run.store.append(generations)
         return generations
     again = [each for each in generations if each.prompt_id in done]
     new = [each for each in generations if each.prompt_id not in done]
-    check_retimed(again, done, run.run_id, settings.repeatable)
+    check_retimed(again, done, run.run_id, session.settings.repeatable)
     run.store.append(new)
     if again:
-        run.store.append_retimed(again, sitting.name)
-    sitting.against.update(timings(generations))
+        run.store.append_retimed(again, session.sitting)
+    session.against.update(timings(generations))
     return new
 
 
@@ -197,7 +169,7 @@ def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation])
             )
 
 
-def _turn(settings: JobSettings) -> int:
+def _prompts_a_turn(settings: JobSettings) -> int:
     """Prompts that a cell decodes before it is the next cell's turn."""
     turns = _QUEUE if settings.batching == "continuous" else 1
     return settings.batch_size * turns

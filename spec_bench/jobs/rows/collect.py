@@ -17,15 +17,15 @@ from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
-from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.rows.bounds import bound_columns
 from spec_bench.jobs.rows.gaps import columns_of, rates_left_out, reasons_of
 from spec_bench.jobs.rows.served_columns import has_no_baseline, served_columns, served_reasons
 from spec_bench.jobs.work.cell_run import CellRun, job_of
 from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
-from spec_bench.jobs.work.pairing import Timings, paired
+from spec_bench.jobs.work.pairing import paired
 from spec_bench.jobs.work.prompts import Prompts, prompt_ids
+from spec_bench.jobs.work.session import Session
 from spec_bench.judge.conversation import ANSWERS, QUESTIONS
 from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
@@ -39,39 +39,27 @@ from spec_bench.tasks import Example, Task
 from spec_bench.tasks.conversation import fixed_answers
 
 
-def collect(
-    settings: JobSettings,
-    runs: Sequence[CellRun],
-    fresh: Sequence[CellRun],
-    against: Timings,
-    prompts: Prompts,
-    metering: Metering,
-    ran: Mapping[str, Any],
-) -> None:
+def collect(session: Session, ran: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on.
 
     The packed records of an earlier baseline that was timed again get the new timings.
 
     Args:
-        settings: the job's.
-        runs: all cells of the job, the baseline first where there is one.
-        fresh: those without a complete result.
-        against: every timing of the baseline.
-        prompts: what was decoded, for scoring.
-        metering: how energy was measured.
-        ran: the ``CellFacts`` known from the loaded models.
+        session: the job's, everything decoded.
+        ran: the ``CellFacts`` known from those who decoded.
     """
-    job, baseline = job_of(runs), runs[0] if runs[0].cell.name == BASELINE else None
+    job, baseline, settings = job_of(session.runs), session.baseline, session.settings
     assert baseline or settings.served
-    for run in fresh:
+    for run in session.pending:
         facts = replace(settings.facts(run.cell), **ran)
         compared = None
         if run.decoder is None:
             result = _failed(facts, run)
         else:
             try:
-                reference = paired(_in_order(run, prompts), against) if baseline else None
-                result = _complete(settings, facts, run, run.decoder, reference, prompts, metering)
+                timed = _in_order(run, session.prompts)
+                reference = paired(timed, session.against) if baseline else None
+                result = _complete(session, facts, run, run.decoder, reference)
                 if reference is not None and baseline:
                     sittings = sorted({each.sitting for one in reference for each in one})
                     compared = {"run_id": baseline.run_id, "sittings": sittings}
@@ -79,7 +67,8 @@ def collect(
                 run.fail(error)
                 result = _failed(facts, run)
         run.store.finish(result, job, compared)
-    if baseline and baseline not in fresh and files.retimed_files(baseline.store.folder):
+    again = baseline and baseline not in session.pending
+    if baseline and again and files.retimed_files(baseline.store.folder):
         baseline.store.pack()
 
 
@@ -90,19 +79,18 @@ def _failed(facts: CellFacts, run: CellRun) -> CellResult:
 
 
 def _complete(
-    settings: JobSettings,
+    session: Session,
     facts: CellFacts,
     run: CellRun,
     decoder: AnyDecoder,
     baseline: list[list[Generation]] | None,
-    prompts: Prompts,
-    metering: Metering,
 ) -> CellResult:
     """A row with its numbers; if a column is empty the reason says why.
 
     Without a baseline that was timed in turn it is ``partial``: a rerun times both, and fills in
     the speedup.
     """
+    settings, prompts, metering = session.settings, session.prompts, session.metering
     generations, *again = _in_order(run, prompts)
     reference, more = (baseline[0], baseline[1:]) if baseline else (None, [])
     records = CellRecords(

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from spec_bench.decode.config import AnyDecoder, read_decoder
+from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import Visit, bounds_of, law_of, levels_bounded, watch, why_no_bound
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun, VisitedNode
 from spec_bench.jobs.work.prompts import Prompts
+from spec_bench.jobs.work.session import Session
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import Generation, Request
 from spec_bench.tree.base import GrownTree
@@ -37,22 +38,20 @@ _NUMBERS = 2**20  # most nodes of a level times tokens of the vocabulary
 _STEP = 0.5
 
 
-def look_at_nodes(settings: JobSettings, runs: Sequence[CellRun], prompts: Prompts) -> None:
+def look_at_nodes(session: Session) -> None:
     """Samples the nodes of cells that have decoded everything, in every process of a split model.
 
     Args:
-        settings: the job's.
-        runs: cells that have no result yet.
-        prompts: what was decoded.
+        session: the job's.
     """
-    for run in runs:
+    settings = session.settings
+    for run in session.pending:
         if run.decoder is None or not settings.bound_iterations or run.cell.name == BASELINE:
             continue
-        config = read_decoder(run.cell.decoder, settings.sampling)
-        why = why_no_bound(config)
+        why = why_no_bound(run.cell.config)
         if why is None:
             try:
-                run.nodes = _nodes(settings, run, run.decoder, prompts)
+                run.nodes = _nodes(settings, run, run.decoder, session.prompts)
                 run.store.keep_nodes([vars(node) for node in run.nodes])
             except Exception as error:
                 log.exception("%s: its nodes could not be looked at", run.cell.title)
@@ -106,7 +105,7 @@ def _nodes(
 ) -> tuple[VisitedNode, ...]:
     """The nodes of a sample of iterations."""
     assert isinstance(decoder, Decoder)
-    config = read_decoder(run.cell.decoder, settings.sampling)
+    config = run.cell.config
     assert isinstance(config.tree, GrownTree)
     requests = prompts.resolved(prompts.requests, run.done[0])
     answers = [run.done[0][request.prompt_id] for request in requests]

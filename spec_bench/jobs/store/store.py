@@ -25,7 +25,7 @@ from spec_bench.jobs.store.kept import Kept
 from spec_bench.judge.cells import read_judged
 from spec_bench.records import cell_folder, jsonl, parquet, seals
 from spec_bench.records.jsonl import Lines
-from spec_bench.records.lines import Scores
+from spec_bench.records.line import Scores
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import stored

@@ -184,7 +184,7 @@ def longest_sequence(settings: JobSettings) -> int | None:
     else:
         prompt = max(sum(map(len, example.turns)) for example in settings.examples)
     new = settings.max_new_tokens
-    return max(slots_of(cell.decoder, prompt, new) for cell in settings.cells)
+    return max(slots_of(cell.config, prompt, new) for cell in settings.cells)
 
 
 def _slots(sizes: Sequence[ModelSize], slots: int | None) -> int | None:

@@ -12,6 +12,7 @@ Each after ``python -m spec_bench.report``:
   sweep NAME            a page to explore any experiment
   export NAME           one line per cell, prompt and repeat, for other tools
   answers FILE ...      answer files of other harnesses as rows of an experiment
+  wandb --sweep NAME    a W&B report of a project, a page and a paper's lines in it
   NAME/results.csv      a results file of any experiment: its table, figure and checks
 
 Papers are the folders below experiments/, experiments those below results/. A wrong name lists
@@ -40,6 +41,10 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
     "export": (subcommands.run_export, "a line per prompt and repeat: parquet, CSV, a dictionary"),
     "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
+    "wandb": (
+        subcommands.run_wandb,
+        "a W&B report of a project; --dry-run needs no account",
+    ),
     "results": (subcommands.run_plain, "a results file's own table, figure and checks"),
 }
 
@@ -133,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the texts.csv of spec_bench answers, as a column",
     )
     _add_answers(made["answers"])
+    _add_wandb(made["wandb"])
 
     for name in COMMANDS.keys() - {"results"}:
         made[name].add_argument(
@@ -165,4 +171,19 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="tokenizer.json: counts the baseline's tokens again, as Spec-Bench does",
+    )
+
+
+def _add_wandb(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", default="spec_bench", help="default: spec_bench")
+    parser.add_argument("--entity", help="the account or team; default: the account's own")
+    parser.add_argument(
+        "--sweep", default="", metavar="NAME", help="the page of an experiment or a results.csv"
+    )
+    parser.add_argument("--task", default="", help="such as xsum; default: all tasks")
+    parser.add_argument("--paper", default="", help="such as rsd: its printed lines stand beside")
+    parser.add_argument("--target", default="", help="of the paper's lines; default: its first")
+    parser.add_argument("--draft", help="of the paper's lines; default: the target's first")
+    parser.add_argument(
+        "--dry-run", type=Path, metavar="FILE", help="write the spec there, runs offline beside it"
     )

@@ -187,6 +187,13 @@ def run_answers(options: Namespace) -> None:
     read_in(options)
 
 
+def run_wandb(options: Namespace) -> None:
+    """A W&B report of a project."""
+    from spec_bench.report.wandb_report.command import publish
+
+    publish(options)
+
+
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     """One experiment's files, each beside its results.
 

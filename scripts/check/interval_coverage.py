@@ -1,0 +1,310 @@
+"""How often the 95% intervals cover what they are about: simulated prompts with known truth.
+
+    python scripts/check/interval_coverage.py        # 2,000 simulations per line, some minutes
+    python scripts/check/interval_coverage.py --simulations 300 --out /tmp/coverage.md
+
+A simulated prompt has an answer of lognormal length (sigma 0.7), cut at the token limit, an
+acceptance of its own that leans on the length, seconds per call that grow with the context, and
+answers that are right or wrong, or as good as a draw from a Beta law. Every interval is the one
+that a table or a claim prints, by the function that makes it. With repeats every run has a factor
+of its own (8% standard deviation, the same for all decoders of the run) and every decoder of it
+another (2%). What is drawn for Pearson's r are heads, not prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from spec_bench.metrics.bounded import score_interval
+from spec_bench.metrics.interval import FEWEST, Interval
+from spec_bench.metrics.intervals import (
+    mean_interval,
+    median_interval,
+    rate_ratio_interval,
+    ratio_interval,
+)
+from spec_bench.metrics.limits import limited
+from spec_bench.metrics.quality import Bleu
+from spec_bench.report.claims.contrast import RELATIVE, Contrast, of_table
+from spec_bench.report.claims.functions.heads import fisher
+from spec_bench.report.claims.picks import FEWEST_PICKED
+
+OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/interval-coverage.md"
+PROMPTS = (5, 8, 12, 50)
+SIGMA, TOKEN_LIMIT, MEDIAN_LENGTH, DRAFT_LENGTH = 0.7, 256, 60, 4
+RUN_FACTOR, OWN_FACTOR = 0.08, 0.02
+REPEATS = 3
+LARGE = 1_000_000  # prompts that a truth is taken from
+PICKED = 5
+
+Array = NDArray[np.float64]
+World = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What an interval is about.
+
+    Attributes:
+        name: for the table.
+        inputs: which numbers of a world, its columns: (columns, prompts) or, with repeats,
+            (columns, repeats, prompts).
+        interval: the interval as it is printed.
+        value: the quantity itself, of many prompts' columns.
+        fewest: prompts that have an interval.
+        repeats: how often prompts are measured.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    interval: Callable[[Array], Interval | None]
+    value: Callable[[Array], float]
+    fewest: int = FEWEST
+    repeats: int = 1
+
+
+def _ratio(columns: Array) -> float:
+    above, below = columns.sum(axis=1)
+    return float(above / below)
+
+
+def _ratio_of_ratios(columns: Array) -> float:
+    return _ratio(columns[:2]) / _ratio(columns[2:])
+
+
+def _gap(columns: Array) -> float:
+    return _ratio(columns[:2]) - _ratio(columns[2:])
+
+
+def _printed(name: str, found: Interval | None) -> Interval | None:
+    return found and limited(name, found)
+
+
+def _rate(name: str, above: str, below: str) -> Quantity:
+    """A ratio of sums in a table's column."""
+    title = {"energy_j_per_token": "energy per token"}.get(name, name.replace("_", " "))
+    return Quantity(
+        title, (above, below), lambda x: _printed(name, ratio_interval(*x)), _ratio
+    )  # fmt: skip
+
+
+def _speedup(repeats: int) -> Quantity:
+    inputs = ("tokens", "seconds", "tokens", "ar_seconds")
+    return Quantity(
+        "speed-up", inputs, lambda x: _printed("speedup", rate_ratio_interval(*x)),
+        _ratio_of_ratios, repeats=repeats,
+    )  # fmt: skip
+
+
+def _mean(title: str, name: str) -> Quantity:
+    """A mean score in a table's column."""
+    return Quantity(title, (name,), lambda x: mean_interval(x[0].tolist()), lambda x: x[0].mean())
+
+
+def _compared(
+    title: str,
+    metric: str,
+    inputs: tuple[str, ...],
+    value: Callable[[Array], float],
+    fewest: int = FEWEST,
+) -> Quantity:
+    """A difference as a claim has it: of each cell two inputs, the last cell on the right."""
+    rows = [{"decoder": "sd", "spec": str(place)} for place in range(len(inputs) // 2)]
+    contrast = Contrast(tuple(rows[:-1]), (rows[-1],))
+
+    def interval(columns: Array) -> Interval | None:
+        found = of_table([contrast], columns[:, None, :], metric, metric in RELATIVE)
+        return None if found is None else Interval(found.value, *(found.ends or (None, None)))
+
+    return Quantity(title, inputs, interval, value, fewest)
+
+
+def _perplexity(columns: Array) -> Interval | None:
+    found = ratio_interval(*columns)
+    return _printed("perplexity", found and found.mapped(exp))
+
+
+def _pearson(columns: Array) -> Interval | None:
+    r = float(np.corrcoef(columns)[0, 1])
+    return Interval(r, *fisher(r, columns.shape[1])[:2])
+
+
+def _medians(columns: Array) -> Array:
+    tokens, seconds, _, ar_seconds = columns
+    return (ar_seconds / tokens) / (seconds / tokens)
+
+
+BLEU = tuple(f"bleu_{place}" for place in range(10))
+TIMED = ("tokens", "seconds", "tokens", "ar_seconds")
+OTHER = ("tokens", "seconds", "tokens", "other_seconds")
+PICKS = tuple(name for place in range(PICKED + 1) for name in ("tokens", f"equal_{place}"))
+QUANTITIES = (
+    _rate("block_efficiency", "emitted", "calls"),
+    _rate("acceptance_rate", "accepted", "reached"),
+    _rate("token_rate", "tokens", "seconds"),
+    _speedup(repeats=1),
+    Quantity(
+        "median speed-up", TIMED,
+        lambda x: _printed("speedup_median", median_interval(_medians(x).tolist())),
+        lambda x: float(np.median(_medians(x))), fewest=6,
+    ),
+    Quantity("perplexity", ("nats", "tokens"), _perplexity, lambda x: exp(_ratio(x))),
+    _rate("energy_j_per_token", "joules", "tokens"),
+    *(_mean(f"exact match, {share:.0%} right", f"right_{share}") for share in (0.1, 0.5, 0.9)),
+    _mean("ROUGE-like score", "rouge"),
+    Quantity(
+        "BLEU", BLEU, lambda x: score_interval(Bleu.of_sums, x),
+        lambda x: float(Bleu.of_sums(x.sum(axis=1, keepdims=True))[0]),
+    ),
+    Quantity(
+        "judge's mean, 1 to 10", ("ratings", "turns"),
+        lambda x: mean_interval(x[0].tolist(), x[1].tolist(), 1.0, 10.0), _ratio,
+    ),
+    _compared(
+        "difference in block efficiency", "block_efficiency",
+        ("emitted", "calls", "other_emitted", "other_calls"), _gap,
+    ),
+    _compared("token rate over another's", "token_rate", OTHER, lambda x: _ratio_of_ratios(x) - 1),
+    _compared("difference of shares of right answers", "exact_match",
+              ("right_0.5", "one", "other_right", "one"), _gap),
+    _compared("difference of ROUGE-like scores", "rouge2",
+              ("rouge", "one", "other_rouge", "one"), _gap),
+    _compared(f"best of {PICKED} equal ones over another", "token_rate", PICKS, lambda x: 0.0,
+              FEWEST_PICKED),
+    Quantity("Pearson's r (Fisher)", ("accuracy", "head_rate"), _pearson,
+             lambda x: float(np.corrcoef(x)[0, 1])),
+    _speedup(repeats=REPEATS),
+)  # fmt: skip
+
+
+def world(prompts: int, rng: np.random.Generator) -> World:
+    """Everything that is drawn for so many prompts."""
+
+    def noisy(spread: float) -> Array:
+        return np.exp(spread * rng.standard_normal(prompts))
+
+    tokens = np.round(MEDIAN_LENGTH * noisy(SIGMA)).clip(1, TOKEN_LIMIT)
+    longer = np.log(tokens / MEDIAN_LENGTH)
+    alpha = 1 / (1 + np.exp(-(1 + 0.5 * rng.standard_normal(prompts) + 0.3 * longer)))
+    tau = (1 - alpha ** (DRAFT_LENGTH + 1)) / (1 - alpha)
+    found = {"tokens": tokens, "one": np.ones(prompts)}
+    context = 1 + 0.002 * tokens
+    for name, share, cost in (("", 1.0, 0.015), ("other_", 0.97, 0.016)):
+        own = np.maximum(1, share * tau * noisy(0.06))
+        calls = np.ceil(tokens / own)
+        found[f"{name}calls"], found[f"{name}emitted"] = calls, calls * own
+        found[f"{name}seconds"] = calls * cost * context * noisy(0.05)
+    reached = np.ceil(found["calls"] * (1 - alpha**DRAFT_LENGTH) / (1 - alpha))
+    found["reached"], found["accepted"] = reached, rng.binomial(reached.astype(int), alpha) * 1.0
+    found["ar_seconds"] = tokens * 0.01 * context * noisy(0.05)
+    found["joules"] = tokens * 0.5 * noisy(0.5)
+    found["nats"] = tokens * 1.2 * noisy(0.25)
+    for place in range(PICKED + 1):
+        found[f"equal_{place}"] = tokens / tau * 0.015 * noisy(0.1)
+    return found | answers(prompts, rng) | heads(prompts, rng)
+
+
+def answers(prompts: int, rng: np.random.Generator) -> World:
+    """Scores: half of the right and wrong ones, and of the others, both decoders have alike."""
+    luck, same = rng.random(prompts), rng.random(prompts) < 0.5
+    found = {f"right_{share}": (luck < share) * 1.0 for share in (0.1, 0.5, 0.9)}
+    found["other_right"] = (np.where(same, luck, rng.random(prompts)) < 0.45) * 1.0
+    found["rouge"] = rng.beta(5, 0.9, prompts)
+    found["other_rouge"] = np.where(same, found["rouge"], rng.beta(4.5, 0.9, prompts))
+    means = 7.5 + 1.2 * rng.standard_normal(prompts)
+    ratings = np.rint(means + 1.2 * rng.standard_normal((2, prompts))).clip(1, 10)
+    found["ratings"], found["turns"] = ratings.sum(axis=0), np.full(prompts, 2.0)
+    words = np.rint(25 * np.exp(0.4 * rng.standard_normal(prompts))).clip(6, 80).astype(int)
+    wanted = np.rint(words * np.exp(0.15 * rng.standard_normal(prompts))).clip(4, 100)
+    share, matched = rng.beta(6, 4, prompts), words
+    for order in range(4):
+        total = words - order
+        matched = rng.binomial(np.minimum(matched, total), share ** (0.6 if order else 1.0))
+        found[f"bleu_{order}"], found[f"bleu_{4 + order}"] = matched * 1.0, total * 1.0
+    found["bleu_8"], found["bleu_9"] = words * 1.0, wanted
+    return found
+
+
+def heads(count: int, rng: np.random.Generator) -> World:
+    """Trained heads that decode faster the better they guess (r = 0.7)."""
+    accuracy = rng.standard_normal(count)
+    return {
+        "accuracy": accuracy,
+        "head_rate": 0.7 * accuracy + (1 - 0.7**2) ** 0.5 * rng.standard_normal(count),
+    }
+
+
+def columns_of(each: Quantity, drawn: World, rng: np.random.Generator) -> Array:
+    """A quantity's columns, measured as often as it says."""
+    once = np.stack([drawn[name] for name in each.inputs])
+    if each.repeats == 1:
+        return once
+    found = np.tile(once[:, None, :], (1, each.repeats, 1))
+    run = np.exp(RUN_FACTOR * rng.standard_normal((each.repeats, 1)))
+    for place, name in enumerate(each.inputs):
+        if name.endswith("seconds"):
+            own = np.exp(OWN_FACTOR * rng.standard_normal((each.repeats, 1)))
+            found[place] *= run * own * np.exp(0.02 * rng.standard_normal(found[place].shape))
+    return found
+
+
+def measure(prompts: int, simulations: int, truths: Sequence[float]) -> Iterator[str]:
+    """A line of the table for each quantity."""
+    rng, known = np.random.default_rng(1), [each.fewest <= prompts for each in QUANTITIES]
+    ends: list[list[tuple[float, float]]] = [[] for _ in QUANTITIES]
+    for _ in range(simulations):
+        drawn = world(prompts, rng)
+        for each, own, there in zip(QUANTITIES, ends, known, strict=True):
+            found = each.interval(columns_of(each, drawn, rng)) if there else None
+            if found and found.low is not None and found.high is not None:
+                own.append((found.low, found.high))
+    for each, own, truth in zip(QUANTITIES, ends, truths, strict=True):
+        if not own:
+            continue
+        low, high = np.array(own).T
+        above, below = (low > truth).mean(), (high < truth).mean()
+        cells = [f"{truth:.3f}", f"{1 - above - below:.3f}", f"{above:.3f}", f"{below:.3f}"]
+        cells += [f"{np.median(high - low):.3f}", f"{1 - len(own) / simulations:.3f}"]
+        yield f"| {each.name} | {each.repeats} | {prompts} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Prints the table and writes it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--simulations", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=OUT)
+    wanted = parser.parse_args()
+    large = world(LARGE, np.random.default_rng(0))
+    truths = [each.value(np.stack([large[name] for name in each.inputs])) for each in QUANTITIES]
+    lines = [
+        f"Coverage of 95% intervals, {wanted.simulations} simulations per line "
+        "(`python scripts/check/interval_coverage.py`; its docstring says what is drawn).",
+        "",
+        "*misses above*: the whole interval lies above the truth. *width*: median, in the "
+        "quantity's own unit. *none*: the share of simulations without an interval, such as where "
+        "its ends would be a factor of more than ten apart.",
+        "",
+        "| quantity | repeats | n | truth | coverage | misses above | misses below | width "
+        "| none |",
+        "| --- " + "| ---: " * 8 + "|",
+    ]
+    print("\n".join(lines), flush=True)
+    for prompts in PROMPTS:
+        for line in measure(prompts, wanted.simulations, truths):
+            print(line, flush=True)
+            lines.append(line)
+    wanted.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

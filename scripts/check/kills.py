@@ -1,0 +1,295 @@
+"""Kills jobs, sweeps, launchers and trainings at random moments; does a rerun end as undisturbed?
+
+    make kill-check                                          # all of them; goes on where it was
+    python scripts/check/kills.py --only job,joblib --kills 5
+
+Each kind runs once undisturbed. Then it is started again and again in a fresh folder, its group of
+processes is killed -9 at a moment drawn with a seed (while it starts, behind a drawn number of
+lines on disk, behind the last one), and the same command is run to its end. Held against the
+undisturbed one: every row of the CSV but for times, energy, load and clock; of a training all
+weights, bit by bit, and its log. Nothing that was on disk may be lost, and nothing may have to be
+set aside. With Slurm (``scripts/check/slurm.py``) a task is killed, and who waits for it; without
+Slurm's programs submitit's own processes take its place.
+
+Every kill is noted in ``kills.jsonl`` as it ends. Exit status: 0 where all are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.check import slurm
+from scripts.check.process_groups import tasks, wait_for_quiet
+from spec_bench.records.types import ENGINE
+from spec_bench.system.files import digest, read_csv, write_json, write_text
+from spec_bench.vocabulary import columns
+from tests.warm import Command
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CELLS = ("cells=[sd:3,rsd_s:2x2,mcsd:2-2]", "prompts=4", "warmup=0")
+JOB = (*CELLS, "generation.max_new_tokens=12", "sink=quiet", "engine.threads=1", "task=xsum")
+SWEEP = ("-m", *JOB, "seed=0,1")
+TRAINING = (
+    *("name=heads", "head=redrafter", "engine.threads=1", "data.kind=prompts"),
+    *("data.answers.max_new_tokens=24", "data.validation=0.3", "optimiser.steps=16"),
+    *("optimiser.batch=2", "log_every=1", "validate_every=4", "save_every=2"),
+    *("sink.progress=false", "out_dtype=float32"),
+)
+QUESTIONS = ("Translate", "Article: It", "A", "The boat", "Summary:", "In the town")
+PHASES = {"while it starts": 0.2, "between lines": 0.55, "behind the last line": 0.25}
+PATIENCE_S = 600.0
+LATE = 6  # draws until a command is killed before it ends
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is killed.
+
+    Attributes:
+        name: in the table.
+        kills: how many.
+        module: after ``python -m``.
+        words: what follows, but for the folder.
+        tasks: whether a task of a launcher's is killed and not the command's own group.
+    """
+
+    name: str
+    kills: int
+    module: str
+    words: tuple[str, ...]
+    tasks: bool = False
+
+
+KINDS = (
+    Kind("job", 20, "spec_bench", JOB),
+    Kind("sweep", 20, "spec_bench", SWEEP),
+    Kind("joblib", 20, "spec_bench", (*SWEEP, "hydra/launcher=workers", "hydra.launcher.n_jobs=2")),
+    Kind("training", 5, "spec_bench.train", TRAINING),
+    Kind("slurm", 5, "spec_bench", (*SWEEP, *slurm.SLURM), tasks=True),
+)
+STAND_IN = Kind("submitit", 5, "spec_bench", (*SWEEP, "hydra/launcher=processes"), tasks=True)
+
+
+def start(kind: Kind, folder: Path) -> Command:
+    """The kind's command in a folder of its own, leading a group of processes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [*kind.words, f"results={folder / 'results'}"]
+    if kind.module.endswith("train"):
+        path = folder / "prompts.jsonl"
+        write_text(path, "".join(json.dumps({"prompt": each}) + "\n" for each in QUESTIONS))
+        words.append(f"data.path={path}")
+    return Command(kind.module, words, folder, group=True)
+
+
+def finish(command: Command) -> None:
+    """Waits for its end.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    status, _, said = command.finish(PATIENCE_S)
+    if status:
+        raise RuntimeError(f"status {status}: {said[-2000:]}")
+
+
+def lines(folder: Path) -> dict[Path, bytes]:
+    """The whole lines of everything that is written line by line."""
+    results = folder / "results"
+    found = [*results.glob("runs/*/*.jsonl"), *results.glob("cache/*.jsonl")]
+    found += results.glob("*/log.csv")
+    data = {path: path.read_bytes() for path in found}
+    return {path: text[: text.rfind(b"\n") + 1] for path, text in data.items()}
+
+
+def count(folder: Path) -> int:
+    """How many lines are on disk."""
+    return sum(text.count(b"\n") for text in lines(folder).values())
+
+
+def outcome(kind: Kind, folder: Path) -> Any:
+    """What must be equal."""
+    if kind.module.endswith("train"):
+        heads = folder / "results/heads/heads"
+        log = read_csv(folder / "results/heads/log.csv")
+        timed = ("seconds", "tokens_per_s")
+        rows = [{name: row[name] for name in row if name not in timed} for row in log]
+        names = ("model.safetensors", "config.json", "accuracies.json")
+        return {"log": rows, **{name: (heads / name).read_bytes() for name in names}}
+    return {row["run_id"]: row for row in slurm.rows(folder / "results")}
+
+
+def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
+    """Where two outcomes differ; "" where they do not."""
+    names = [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+    first = [(found.get(name), expected.get(name)) for name in names[:1]]
+    cells = [
+        f"{key} {ours.get(key)!r} for {theirs.get(key)!r}"
+        for ours, theirs in first
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping)
+        for key in theirs
+        if ours.get(key) != theirs.get(key)
+    ]
+    return "; ".join([*names, *cells[:4]])
+
+
+def undisturbed(kind: Kind, folder: Path) -> dict[str, float]:
+    """Runs it once, unless that was done: how many lines it writes, and when."""
+    note = folder / "timeline.json"
+    if not note.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        command, began, seen = start(kind, folder), time.monotonic(), 0
+        first = last = began
+        while command.poll() is None:
+            if (now := count(folder)) > seen:
+                last, first, seen = time.monotonic(), first if seen else time.monotonic(), now
+            time.sleep(0.01)
+        finish(command)
+        end = time.monotonic()
+        values = {"start_s": first - began, "lines_s": last - first, "end_s": end - last}
+        write_json(note, {"lines": count(folder), **values})
+    return json.loads(note.read_text())
+
+
+def moment(draws: random.Random, usual: Mapping[str, float]) -> tuple[str, int, float]:
+    """A phase, the lines to wait for, and seconds to wait behind them."""
+    phase = draws.choices([*PHASES], [*PHASES.values()])[0]
+    total = int(usual["lines"])
+    if phase == "while it starts":
+        return phase, 0, draws.uniform(0, usual["start_s"])
+    if phase == "between lines":
+        return phase, draws.randint(1, total - 1), draws.uniform(0, usual["lines_s"] / total)
+    return phase, total, draws.uniform(0, usual["end_s"])
+
+
+def kill(kind: Kind, folder: Path, after: int, delay_s: float, draws: random.Random) -> bool:
+    """Starts the command and kills it then; whether it was still at work."""
+    command, began = start(kind, folder), time.monotonic()
+    try:
+        while command.poll() is None and count(folder) < after:
+            assert time.monotonic() < began + PATIENCE_S, "it never came so far"
+            time.sleep(0.002)
+        while kind.tasks and command.poll() is None and not tasks(folder):
+            time.sleep(0.01)
+        time.sleep(delay_s)
+        if command.poll() is not None:
+            return False
+        for process in draws.sample(found, 1) if (found := tasks(folder)) else ():
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(process), signal.SIGKILL)
+    finally:
+        command.kill()
+    wait_for_quiet(command.pid, folder)
+    return True
+
+
+def key(kind: Kind, seed: int) -> str:
+    """What kills are of: of another command or another table they are no answer."""
+    return digest([seed, kind.words, list(columns.header()), ENGINE])
+
+
+def once(kind: Kind, number: int, top: Path, seed: int) -> dict[str, Any]:
+    """One kill and what came of it, as it is noted."""
+    whole, folder = top / kind.name / f"whole-{key(kind, seed)}", top / kind.name / f"{number}"
+    usual, draws = undisturbed(kind, whole), random.Random(f"{seed} {kind.name} {number}")
+    for _ in range(LATE):
+        shutil.rmtree(folder, ignore_errors=True)
+        phase, after, delay_s = moment(draws, usual)
+        if kill(kind, folder, after, delay_s, draws):
+            break
+    else:
+        raise RuntimeError(f"{kind.name}: it always ended before it could be killed")
+    before = lines(folder)
+    had = {
+        "lines": sum(text.count(b"\n") for text in before.values()),
+        "results": len([*folder.glob("results/runs/*/result.json")]),
+        "csv": (folder / "results/default/results.csv").exists(),
+    }
+    wrong = ended_unlike(kind, folder, whole, before)
+    if not wrong:
+        shutil.rmtree(folder)
+    said = {"phase": phase, "delay_s": round(delay_s, 3), **had, "wrong": wrong}
+    return {"kind": kind.name, "number": number, "digest": key(kind, seed), **said}
+
+
+def ended_unlike(kind: Kind, folder: Path, whole: Path, before: Mapping[Path, bytes]) -> str:
+    """Runs the command to its end: what is then other than undisturbed, or lost; "" for nothing."""
+    try:
+        finish(start(kind, folder))
+        wrong = differences(outcome(kind, folder), outcome(kind, whole))
+    except (RuntimeError, TimeoutError, OSError) as error:
+        return f"it did not end well: {error}"
+    now = lines(folder)
+    if not kind.module.endswith("train"):  # whose log goes back to the checkpoint
+        wrong += "".join(f"; lost lines of {p}" for p in before if not now[p].startswith(before[p]))
+    return wrong + "".join(f"; set aside: {path}" for path in folder.rglob("*.bad-*"))
+
+
+def table(kinds: Sequence[Kind], notes: Sequence[Mapping[str, Any]]) -> str:
+    """One line a kind."""
+    heads = ["what", "kills", "equal", *PHASES, "lines on disk"]
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    for kind in kinds:
+        own = [note for note in notes if note["kind"] == kind.name]
+        counts = [sum(note["phase"] == phase for note in own) for phase in PHASES]
+        spread = [note["lines"] for note in own] or [0]
+        equal = sum(not note["wrong"] for note in own)
+        cells = [kind.name, f"{len(own)} of {kind.kills}", equal, *counts]
+        rows.append([*map(str, cells), f"{min(spread)} to {max(spread)}"])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="kinds, such as job,slurm")
+    parser.add_argument("--kills", type=int, help="of each kind at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("outputs/kill_check"))
+    parser.add_argument("--out", type=Path, help="a file for the table")
+    options = parser.parse_args()
+    there = all(map(slurm.find, slurm.PROGRAMS))
+    kinds = [each if there or each.name != "slurm" else STAND_IN for each in KINDS]
+    kinds = [each for each in kinds if each.name in (options.only or each.name).split(",")]
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "kills.jsonl"
+    written = path.read_text().splitlines() if path.exists() else []
+    known = {
+        (note["kind"], note["number"], note["digest"]): note for note in map(json.loads, written)
+    }
+    notes = []
+    for kind in kinds:
+        place: Callable[[], Any] = slurm.anywhere if kind.name == "slurm" else nullcontext
+        wanted = range(min(kind.kills, options.kills or kind.kills))
+        keys = [(kind.name, number, key(kind, options.seed)) for number in wanted]
+        with place() if any(each not in known for each in keys) else nullcontext():
+            for each in keys:
+                if each not in known:
+                    known[each] = once(kind, each[1], folder, options.seed)
+                    with path.open("a") as stream:
+                        stream.write(json.dumps(known[each]) + "\n")
+                notes.append(known[each])
+                print(json.dumps(known[each]), flush=True)
+    text = table(kinds, notes)
+    print(text)
+    if options.out:
+        write_text(options.out, f"# Killed at random moments, and run again\n\n{text}")
+    return int(any(note["wrong"] for note in notes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

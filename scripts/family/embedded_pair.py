@@ -1,0 +1,59 @@
+"""What the benchmark scripts share: the embedded pair, its prompts, nine decoders with their trees.
+
+Needs torch, transformers and PyYAML only, so that it runs where the rest is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import build_decoder
+from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.records.types import Request
+
+ROOT = Path(__file__).resolve().parents[2]
+EMBEDDED = ROOT / "spec_bench" / "embedded"
+SPECS = {
+    "ar": "-",
+    "sd": "3",
+    "spectr": "4x3",
+    "specinfer": "2-2-2",
+    "mcsd": "4-1-1",
+    "mcsd_wor": "4-1-1",
+    "mcns": "4-1-1",
+    "rsd_c": "2-2-2",
+    "rsd_s": "4x3",
+}
+Models = tuple[HuggingFaceModel, HuggingFaceModel]
+
+
+def embedded_pair(how: str = "none", device: str = "cpu", dtype: str = "float32") -> Models:
+    """The shipped target and its distilled draft, their passes captured as ``how`` says."""
+    folders = (EMBEDDED / "models" / name for name in ("target", "draft_distilled"))
+    target, draft = (
+        load_model(ModelSpec(str(folder), dtype, device, compile=how)) for folder in folders
+    )
+    return target, draft
+
+
+def embedded_requests(count: int, new_tokens: int) -> list[Request]:
+    """Prompts of the shipped XSum sample; nothing stops an answer but its length."""
+    tokenizer = load_tokenizer(str(EMBEDDED / "models" / "target"))
+    lines = (EMBEDDED / "tasks" / "xsum.jsonl").read_text(encoding="utf-8").splitlines()
+    prompts = [f"Article: {json.loads(line)['document']}\nSummary:" for line in lines[:count]]
+    ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    return [Request(str(i), prompt, new_tokens) for i, prompt in enumerate(ids)]
+
+
+def decoder(name: str, models: Models, sampling: SamplingSettings) -> Decoder:
+    """A decoder of ``conf/decoder`` with the benchmark's tree."""
+    settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
+    drafts = [] if settings["drafter"]["kind"] in ("lookup", "first_match") else [models[1]]
+    return build_decoder(resolve_spec(settings, SPECS.get(name)), models[0], drafts, sampling)

@@ -1,0 +1,69 @@
+"""What a W&B report is made with, and the run whose drawings it shows; not what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spec_bench.sinks.logged import locked, recall, remember
+from spec_bench.sinks.wandb import Wandb, open_run
+
+_MISSING = "wandb_workspaces is not installed: pip install 'spec-bench[reports]'"
+
+
+def reports() -> Any:
+    """The module with a report's blocks.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import wandb_workspaces.reports.v2 as found
+    except ModuleNotFoundError as error:
+        raise ValueError(_MISSING) from error
+    return found
+
+
+def log_drawings(
+    sink: Wandb,
+    run_id: str,
+    title: str,
+    job_type: str,
+    tags: Sequence[str],
+    config: Mapping[str, Any],
+    tables: Mapping[str, tuple[Sequence[str], list[list[str]]]],
+    drawings: Iterable[tuple[str, Any]],
+    content: str,
+) -> bool:
+    """A run of interactive figures and of tables.
+
+    Args:
+        sink: where to.
+        run_id: of the run.
+        title: of the run.
+        job_type: of the run.
+        tags: of the run.
+        config: of the run.
+        tables: name -> columns and lines.
+        drawings: names and plotly's figures; read only where the run is logged.
+        content: digest of what is drawn.
+
+    Returns:
+        Whether anything was logged: the same content is logged once.
+    """
+    import wandb
+
+    folder = sink.folder / "wandb" / run_id
+    with locked(folder):
+        note = recall(folder, sink.note(run_id))
+        if note.content == content:
+            return False
+        with open_run(sink, run_id, title, job_type, tags, config) as run:
+            line: dict[str, Any] = {
+                name: wandb.Table(columns=[*heads], data=rows)
+                for name, (heads, rows) in tables.items()
+            }
+            line |= {name: wandb.Plotly(drawing) for name, drawing in drawings}
+            run.log(line, step=note.steps)
+        remember(folder, note.now(content, note.steps + 1))
+    return True

@@ -1,0 +1,101 @@
+"""Checks Spider's databases: ``python -m spec_bench spider FOLDER``.
+
+FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and its tables counted;
+with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing
+is an error. The last line is a SHA-256 over the databases' names and contents, the same that
+``sha256sum */*.sqlite | sha256sum`` prints in FOLDER (with LC_ALL=C, where all of them are wanted);
+a cell's ``config.yaml`` states that of the databases its prompts ask, as ``examples.databases``.
+
+Spider's authors publish no digest. The hub's dataset HAL-9001/spider-databases publishes one of the
+archive (205,800,266 bytes), which it says is the file of Spider's own download; ``--archive
+spider_data.zip`` compares with that. Of the unpacked databases we know of none; ``--expect DIGEST``
+compares with one that you have from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spec_bench.settings.arguments import Parser
+from spec_bench.tasks.schema import database_file, databases_digest, schema_text
+
+# The card of https://huggingface.co/datasets/HAL-9001/spider-databases
+ARCHIVE_SHA256 = "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b"
+
+
+def named_databases(rows: Path) -> list[str]:
+    """The ``db_id`` of the rows of a JSON list, or of a file of JSON lines."""
+    text = rows.read_text(encoding="utf-8")
+    if rows.suffix == ".jsonl":
+        values = [json.loads(line) for line in text.splitlines() if line.strip()]
+    else:
+        values = json.loads(text)
+    return sorted({row["db_id"] for row in values})
+
+
+def wanted_files(folder: Path, rows: Path | None) -> list[Path]:
+    """The databases to check, sorted by name.
+
+    Raises:
+        ValueError: there is none, or one that the rows name is missing.
+    """
+    if rows is not None:
+        return [database_file(folder, name) for name in named_databases(rows)]
+    files = sorted(folder.glob("*/*.sqlite"))
+    if not files:
+        raise ValueError(f"no database in {folder}: expected <db_id>/<db_id>.sqlite")
+    return files
+
+
+def unreadable(files: Iterable[Path]) -> list[str]:
+    """What is wrong with the databases, one line each."""
+    faults = []
+    for file in files:
+        try:
+            if not schema_text(file):
+                faults.append(f"{file}: no tables")
+        except sqlite3.Error as error:
+            faults.append(f"{file}: {error}")
+    return faults
+
+
+def compare(what: str, found: str, expected: str | None) -> bool:
+    """Prints a digest and, where one is expected, whether it is that."""
+    if expected is None:
+        print(f"{what} sha256 {found}")
+        return True
+    same = found == expected.lower()
+    print(f"{what} sha256 {found}" + (" as expected" if same else f", expected {expected}"))
+    return same
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 where all is as expected, 1 where it is not, 2 where there is nothing to check."""
+    parser = Parser(
+        prog="python -m spec_bench spider",
+        description="Opens and digests Spider's databases; compares the archive with its digest.",
+    )
+    parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")
+    parser.add_argument("--rows", type=Path, help="JSON or JSONL rows: only the databases they ask")
+    parser.add_argument("--expect", help="digest that the databases should have")
+    parser.add_argument("--archive", type=Path, help="spider_data.zip, to compare with its digest")
+    chosen = parser.parse_args(list(arguments))
+    try:
+        files = wanted_files(chosen.folder, chosen.rows)
+        faults = unreadable(files)
+        good = not faults
+        print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
+        if chosen.archive is not None:
+            with chosen.archive.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            good &= compare(chosen.archive.name, found, ARCHIVE_SHA256)
+        good &= compare("databases", databases_digest(files), chosen.expect)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"spec_bench spider: {error}", file=sys.stderr)
+        return 2
+    return 0 if good else 1

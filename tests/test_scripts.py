@@ -1,0 +1,45 @@
+"""Scripts lie in four workshops, each is named in their README, and none hides a module."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = sorted(path.relative_to(ROOT) for path in (ROOT / "scripts").glob("*/*.py"))
+README = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_names_every_script_once_and_no_other() -> None:
+    named = re.findall(r"^\| `(?:python3? )?(scripts/\w+/\w+\.py)", README, re.MULTILINE)
+    assert sorted(named) == [path.as_posix() for path in SCRIPTS]
+
+
+def test_a_line_without_a_command_is_that_of_a_script_which_cannot_be_run() -> None:
+    for path in SCRIPTS:
+        runs = '__name__ == "__main__"' in (ROOT / path).read_text(encoding="utf-8")
+        assert runs == bool(re.search(rf"`python3? {path.as_posix()}", README)), path
+
+
+def test_a_script_does_not_hide_a_module_from_those_that_it_imports() -> None:
+    """A script's own folder comes before the installed packages."""
+    taken = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
+    assert not {path.stem for path in SCRIPTS} & taken
+
+
+@pytest.mark.parametrize("name", ["flips", "kills"])
+def test_a_script_finds_this_checkouts_package_by_itself(name: str, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"runpy.run_path({str(ROOT / 'scripts' / 'check' / name)!r} + '.py')\n"
+        "print(sys.modules['spec_bench'].__file__)\n"
+    )
+    command = [sys.executable, "-E", "-c", code]  # without PYTHONPATH
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()) == ROOT / "spec_bench" / "__init__.py"
