@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import (
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
@@ -21,8 +20,11 @@ from transformers import (
 )
 
 from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import DecoderConfig, read_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.records.types import Request
+from spec_bench.tree.base import GrownTree
 
 CONF = Path(__file__).parent.parent / "conf"
 VOCAB = 60
@@ -35,13 +37,9 @@ _SHAPE: dict[str, Any] = {
 }
 ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
 PAPERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")
-BEYOND = ("block", "traversal", "optimal", "top_and_sample")  # rules of no paper that is drawn here
 # trees of another form in every iteration
 DYNAMIC = ("opt_tree", "dyspec", "sd_dynamic", "traversal_paths", "lookup_or_draft")
-DECODERS = (*PAPERS, *BEYOND, *DYNAMIC)
-ELSEWHERE = ("served", "hf_generate", "hf_assisted", "hf_prompt_lookup")  # not on our engine
 FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
-OURS = sorted({path.stem for path in (CONF / "decoder").glob("*.yaml")} - {*ELSEWHERE})
 
 
 def tiny_model(architecture: str) -> PreTrainedModel:
@@ -83,12 +81,28 @@ def tiny_pair(
     )
 
 
+def decoder_names() -> list[str]:
+    """Every decoder of ``conf/decoder``."""
+    return sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
+
+
 def decoder_settings(name: str, spec: str | None = None) -> dict[str, Any]:
     """A decoder from ``conf/decoder``."""
-    settings = yaml.safe_load((CONF / "decoder" / f"{name}.yaml").read_text())
+    settings = load_decoder([CONF], name)
     if settings["tree"]["policy"] == "fitted_list":  # a job fills it in, from what was measured
         settings["tree"] |= {"nodes": FITTED, "total": len(FITTED)}
     return resolve_spec(settings, spec)
+
+
+def _drafts_by_model(config: DecoderConfig) -> bool:
+    """Whether it grows trees of single sequences from a draft model, or is the baseline."""
+    return isinstance(config.tree, GrownTree) and (config.drafts > 0 or config.name == "ar")
+
+
+_CONFIGS = {name: read_decoder(decoder_settings(name)) for name in decoder_names()}
+OURS = [name for name, config in _CONFIGS.items() if not config.library]  # on our engine
+DECODERS = [name for name in OURS if _drafts_by_model(_CONFIGS[name])]
+NEWER = [name for name in DECODERS if name not in PAPERS]
 
 
 def random_requests(count: int, new_tokens: int, seed: int = 0) -> list[Request]:

@@ -154,7 +154,9 @@ def test_its_papers_table_figure_claim_and_page_are_made(
     assert "| riddles | SD | 3 | 1.90 |" in printed
     assert "comb > sd in block efficiency, trees of one depth" in printed
     assert sorted(path.suffix for path in (measured / "drawn").iterdir()) == [".pdf", ".png"]
+    assert "| Comb | 3x3 |" in printed
     page = (measured / "results" / "comb-teeth" / "page.html").read_text(encoding="utf-8")
+    assert "Comb, first child" in page and "--comb_first: #009E73;" in page
     assert "wasted nodes" in page
     assert "Teeth never hurt." in page
 

@@ -29,6 +29,7 @@ from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
 from spec_bench.verify.elsewhere import Served, Transformers
+from spec_bench.vocabulary.decoders import DISPLAY
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
 _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
@@ -246,7 +247,7 @@ def read_decoder(
 
     Args:
         given: its settings: keys ``name``, ``drafter``, ``tree``, ``verifier``, and
-            ``tree_attention`` if it is off.
+            ``tree_attention`` if it is off. ``display`` is for people and not read.
         settings: sampling settings, if known; by default temperature 1.
 
     Raises:
@@ -257,7 +258,7 @@ def read_decoder(
     if not isinstance(name, str) or not name:
         raise ValueError(f"{title}: name must be a text")
     for key in given:
-        if key not in _KEYS:
+        if key not in (*_KEYS, DISPLAY):
             raise ValueError(
                 f"{title}: {shown(key, quoted=False)} is no key of a decoder, which has "
                 f"{', '.join(_KEYS)}"

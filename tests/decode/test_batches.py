@@ -10,11 +10,11 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.records.types import Generation, Request
 from tests.decode.test_eagle import decoder_of as eagle_decoder
 from tests.decode.test_heads import decoder_of
-from tests.families import BEYOND, DYNAMIC, decoder_settings, random_requests, tiny_pair
+from tests.families import NEWER, decoder_settings, random_requests, tiny_pair
 from tests.said import naming
 
 WARM = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", *BEYOND, *DYNAMIC)
+SINGLE = ("ar", "sd", "spectr", "rsd_c", "rsd_s", *NEWER)
 BEAMS = ("beam_sampling", "dsbd", "beam_search")
 HEADS = ("medusa", "redrafter", "redrafter apart")
 EAGLE = {"eagle": "chain_5", "eagle2": "3x3@6", "eagle3": "3x3@6", "eagle_rsd_s": "2x3"}

@@ -14,8 +14,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from tests.families import (
     ARCHITECTURES,
-    BEYOND,
-    DYNAMIC,
+    NEWER,
     PAPERS,
     VOCAB,
     decoder_settings,
@@ -70,8 +69,8 @@ def differences_from_generate(
 
 
 CASES = [(a, n, b) for a in ARCHITECTURES for n in PAPERS for b in BATCHES]
-CASES += [("llama", name, 4) for name in (*BEYOND, *DYNAMIC)]
-OTHERS = [(a, n, b) for a in ARCHITECTURES for n in (*BEYOND, *DYNAMIC) for b in BATCHES]
+CASES += [("llama", name, 4) for name in NEWER]
+OTHERS = [(a, n, b) for a in ARCHITECTURES for n in NEWER for b in BATCHES]
 OTHERS = [case for case in OTHERS if case not in CASES]
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import read_decoder
-from tests.families import CONF, decoder_settings
+from tests.families import decoder_names, decoder_settings
 
-DECODERS = sorted(path.stem for path in (CONF / "decoder").glob("*.yaml"))
+DECODERS = decoder_names()
 WRONG: tuple[Any, ...] = (
     *(float("nan"), float("inf"), -1, 0, 1.5, True, False, None, "x", "3", "", "\n", "ß∂"),
     *([], [1, 2], [[1]], {}, {"a": 1}, 10**9, 10**400, -(10**400), "9" * 9999, [10**6] * 50),

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.families import BEYOND, DYNAMIC
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import RunJob, eagle_heads, overrides, tokens_of
 
 SMALL = {
-    "dynamic": dict(zip(DYNAMIC, ("2x2@3", "2x2@3", "3", "2x2", "3"), strict=True)),
-    "rules": dict(zip(BEYOND, ("2", "2-1", "2x2", "2-1"), strict=True)),
+    "dynamic": {
+        **{"opt_tree": "2x2@3", "dyspec": "2x2@3", "sd_dynamic": "3"},
+        **{"traversal_paths": "2x2", "lookup_or_draft": "3"},
+    },
+    "rules": {"block": "2", "traversal": "2-1", "optimal": "2x2", "top_and_sample": "2-1"},
     "eagle": {
         **{"eagle": "chain_5", "eagle2": "2x2@3", "eagle3": "2x2@3"},
         **{"eagle_rsd_s": "2x2", "eagle_traversal": "chain_5"},

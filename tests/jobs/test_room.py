@@ -18,7 +18,7 @@ from spec_bench.jobs.config.pair import PairSettings
 from spec_bench.jobs.config.room import slots_of
 from spec_bench.jobs.sweep.plan import job_memory
 from spec_bench.records.types import Request
-from tests.families import CONF, decoder_settings, tiny_pair
+from tests.families import decoder_names, decoder_settings, tiny_pair
 from tests.heads import HEADS
 
 GREEDY = SamplingSettings(temperature=0)
@@ -38,7 +38,7 @@ def live_bytes() -> int:
     return sum(storages.values())
 
 
-HERE = {path.stem for path in (CONF / "decoder").glob("*.yaml")} - {"served"}  # by a server
+HERE = {*decoder_names()} - {"served"}  # by a server
 
 
 @pytest.mark.parametrize("name", sorted(HERE))

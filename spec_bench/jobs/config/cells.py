@@ -17,6 +17,7 @@ import yaml
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, check, settings
+from spec_bench.vocabulary.decoders import without_display
 from spec_bench.vocabulary.names import combined
 
 if TYPE_CHECKING:  # it needs torch, which a wrong setting's refusal does not
@@ -157,10 +158,10 @@ DecoderLoader = Callable[[str], dict[str, Any]]
 
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
-    """Reads ``decoder/NAME.yaml`` from the first config folder that has it.
+    """Reads ``decoder/NAME.yaml`` from the first config folder that has it, but for its display.
 
     Raises:
-        ValueError: no folder has it; the message lists the known ones.
+        ValueError: no folder has it; the message lists the known ones. Or its display is wrong.
     """
     for folder in folders:
         path = folder / "decoder" / f"{name}.yaml"
@@ -168,7 +169,7 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
             decoder = yaml.safe_load(path.read_text(encoding="utf-8"))
             if not isinstance(decoder, dict):
                 raise ValueError(f"decoder config {path} is no mapping")
-            return decoder
+            return without_display(decoder, f"{path}: ")
     known = sorted({file.stem for folder in folders for file in folder.glob("decoder/*.yaml")})
     raise ValueError(f"unknown decoder {name!r}; known: {', '.join(known)}")
 

@@ -20,6 +20,7 @@ from spec_bench.system.files import RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
 from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.vocabulary.decoders import without_display
 
 _LONGEST_NAME = 200  # bytes; file systems allow 255
 
@@ -99,7 +100,11 @@ def check_settings(config: Any) -> RunSettings:
     """
     asked = check(RunSettings, config)
     lists = [asked.cells, *asked.trees.values()]
-    asked = replace(asked, cells=tuple(cell for cells in lists for cell in cells))
+    asked = replace(
+        asked,
+        cells=tuple(cell for cells in lists for cell in cells),
+        decoder=without_display(asked.decoder, "decoder."),
+    )
     if asked.cells and asked.spec is not None:
         raise ValueError(
             f"spec={asked.spec} goes with decoder=..., not with cells=[...], budget or length"

@@ -19,7 +19,7 @@ from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
 from spec_bench.report.figures.texts import fill, jobs
 from spec_bench.report.figures.writing import write_texts
 from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.vocabulary.names import MARKERS
+from spec_bench.vocabulary.palette import MARKERS
 
 _NARROW = 0.4  # width of a column of panels where nothing was measured
 

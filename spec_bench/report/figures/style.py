@@ -14,16 +14,14 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from spec_bench.report.figures.drawing import Layer
-from spec_bench.vocabulary import names
+from spec_bench.vocabulary.decoders import find_decoder
+from spec_bench.vocabulary.palette import COLOURS, MARKERS, PALETTE
 
 FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
 GREY = "grey"
 _DPI = 200
-_COLOURS = {  # as descriptions call them
-    name: getattr(names, name.upper()).light
-    for name in ("blue", "vermillion", "green", "purple", "orange", "sky", "black")
-}
+_COLOURS = {str(name): colour.light for name, colour in COLOURS.items()}
 _SETTINGS = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -72,7 +70,7 @@ def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple
     looks = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
-        usual = names.DECODERS.get(name) if layer.hue == ("decoder",) else None
+        usual = find_decoder(name) if layer.hue == ("decoder",) else None
         colour, marker = _of_index(layer, index, len(values))
         if usual is not None:
             colour, marker = usual.colour.light, usual.marker
@@ -89,7 +87,7 @@ def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple
 def shapes_of(layer: Layer, rows: pd.DataFrame) -> dict[Any, str]:
     """The markers of the column that they tell apart, by its value."""
     values = sorted(rows[layer.marker].dropna().unique()) if layer.marker else []
-    return {value: names.MARKERS[i % len(names.MARKERS)] for i, value in enumerate(values)}
+    return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(values)}
 
 
 def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -107,10 +105,10 @@ def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple
 
 def _of_index(layer: Layer, index: int, count: int) -> tuple[Any, str]:
     """Colour and marker of a series that has none of its own."""
-    marker = names.MARKERS[index % len(names.MARKERS)]
+    marker = MARKERS[index % len(MARKERS)]
     if isinstance(layer.colours, float) and count > 2:
         return pyplot.cm.viridis(layer.colours * index / (count - 1)), marker
-    return names.PALETTE[index % len(names.PALETTE)].light, marker
+    return PALETTE[index % len(PALETTE)].light, marker
 
 
 def settings() -> Any:

@@ -25,6 +25,7 @@ from spec_bench.report.papers.recipes import (
     recipe_cells,
     recipe_name,
 )
+from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
 __all__ = [
@@ -196,7 +197,7 @@ def _paper(name: str, folder: Path) -> Paper:
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
     claims = [read_claim(entry) for entry in _entries(data, "claims")]
-    unknown = sorted(data.keys() - {"paper", "arxiv", "machine"})
+    unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
     return Paper(

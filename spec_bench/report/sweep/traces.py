@@ -19,6 +19,7 @@ from spec_bench.report.data.rows import Row, rows_of
 from spec_bench.report.sweep.choose import Part, decoder_of, numbers
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column, of_kind, scores_in
+from spec_bench.vocabulary.palette import COLOURS
 
 Figure = dict[str, Any]
 _SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"} | {
@@ -89,7 +90,8 @@ def time_stack(part: Part, records: Records) -> Figure | None:
         spent = (prefill, draft, target, max(0.0, whole - draft - target))
         for own, seconds in zip(shares.values(), spent, strict=True):
             own.append(1000 * seconds / tokens if tokens else 0.0)
-    colours = ("#bbbbbb", names.SKY.light, names.BLUE.light, names.ORANGE.light)
+    sky, blue, orange = COLOURS["sky"], COLOURS["blue"], COLOURS["orange"]
+    colours = ("#bbbbbb", sky.light, blue.light, orange.light)
     traces = [
         {
             **{"type": "bar", "orientation": "h", "name": name, "x": short(values)},

@@ -1,0 +1,197 @@
+"""How decoders are shown: title, colour, marker, and a line in the table of decoders.
+
+A decoder of ``conf/decoder`` has them in its own YAML, under ``display``. A cell of a recipe that
+replaces a decoder's drafter or rule is shown by its parts, or as its paper's ``paper.yaml`` says
+under ``decoders``. Other packages' folders are read too. Of a decoder's settings this module knows
+the names of its drafter and its rule, nothing else.
+
+    python -m spec_bench.vocabulary.decoders     # that table
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spec_bench.settings.configs import conf_dir, conf_dirs, experiments_dirs
+from spec_bench.settings.fields import read, shown
+from spec_bench.vocabulary.palette import COLOURS, Colour, ColourName, Marker
+
+DISPLAY = "display"
+DECODERS = "decoders"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BASELINE, _DRAFT_MODEL = "ar", "language_model"
+
+
+@dataclass(frozen=True)
+class Display:
+    """A block ``display`` of a decoder's YAML.
+
+    Attributes:
+        title: in tables and figures.
+        colour: in figures and on pages.
+        marker: matplotlib's letter.
+        tree: in words, for the table of decoders.
+        rule: likewise.
+        source: where the decoder is from, likewise.
+    """
+
+    title: str
+    colour: ColourName
+    marker: Marker = "o"
+    tree: str = ""
+    rule: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder for people: title, colour and matplotlib's letter of a marker."""
+
+    title: str
+    colour: Colour
+    marker: Marker = "o"
+
+
+def find_decoder(name: str) -> Decoder | None:
+    """How a decoder is shown; None for one of which no YAML says it.
+
+    Raises:
+        ValueError: a YAML says it wrong; the file, the key, the value and what is allowed.
+    """
+    return _find(name, *_folders())
+
+
+def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A decoder's settings alone: how it is shown is checked and left out.
+
+    Args:
+        decoder: a decoder's YAML.
+        where: what stands before ``display`` in messages.
+
+    Raises:
+        ValueError: as ``find_decoder``.
+    """
+    settings = dict(decoder)
+    if DISPLAY in settings:
+        _checked(settings.pop(DISPLAY), f"{where}{DISPLAY}")
+    return settings
+
+
+def decoders_table() -> str:
+    """Our decoders in Markdown: the baseline, those on a draft model, others by drafter."""
+    files = _files((conf_dir(),))
+    drafters = {name: _drafter(_read(path)) for name, path in files.items()}
+
+    def place(name: str) -> tuple[bool, bool, str, str]:
+        return name != _BASELINE, drafters[name] != _DRAFT_MODEL, drafters[name], name
+
+    lines = ["| decoder | drafter | tree | rule | from |", "| --- | --- | --- | --- | --- |"]
+    for name in sorted(files, key=place):
+        display = _checked(_read(files[name]).get(DISPLAY), f"{files[name]}: {DISPLAY}")
+        said = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
+        lines.append(f"| {' | '.join(said)} |")
+    return "\n".join(lines)
+
+
+@functools.cache
+def _folders() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Of configs and of papers, as they are when first asked for."""
+    return tuple(conf_dirs()), tuple(experiments_dirs())
+
+
+@functools.cache
+def _find(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decoder | None:
+    path = _files(confs).get(name)
+    if path is not None:
+        display = _read(path).get(DISPLAY)
+        return None if display is None else _shown(_checked(display, f"{path}: {DISPLAY}"))
+    return _of_papers(papers).get(name) or _of_parts(name, confs, papers)
+
+
+def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> Decoder | None:
+    """``DRAFTER_DECODER`` looks like the decoder, ``DECODER_RULE`` has the colour of the rule.
+
+    A drafter and a rule are titled as the decoder that bears their name.
+    """
+    for first, rest in _splits(name):
+        if _drafter(_block(first, confs)) == first:
+            head, own = _find(first, confs, papers), _find(rest, confs, papers)
+            if head and own:
+                return replace(own, title=f"{head.title}, {own.title}")
+    for first, rest in _splits(name):
+        if _rule(_block(rest, confs)) == rest:
+            own, rule = _find(first, confs, papers), _find(rest, confs, papers)
+            if own and rule:
+                return replace(own, title=f"{own.title}, {rule.title}", colour=rule.colour)
+    return None
+
+
+def _splits(name: str) -> Iterator[tuple[str, str]]:
+    """A name cut in two at each of its underscores."""
+    words = name.split("_")
+    for place in range(1, len(words)):
+        yield "_".join(words[:place]), "_".join(words[place:])
+
+
+@functools.cache
+def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
+    """Decoder -> its YAML; where two folders have one name, the first's is taken."""
+    paths = [path for conf in reversed(confs) for path in sorted(conf.glob("decoder/*.yaml"))]
+    return {path.stem: path for path in paths}
+
+
+@functools.cache
+def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
+    """What the papers' YAMLs say of decoders, the first folder's before all others'."""
+    found: dict[str, Decoder] = {}
+    for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
+        where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
+        if not isinstance(listed, Mapping):
+            raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
+        found |= {name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()}
+    return found
+
+
+@functools.cache
+def _read(path: Path) -> Mapping[str, Any]:
+    """A YAML's mapping, empty for any other."""
+    data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+    return data if isinstance(data, Mapping) else {}
+
+
+def _block(name: str, confs: tuple[Path, ...]) -> Mapping[str, Any]:
+    path = _files(confs).get(name)
+    return {} if path is None else _read(path)
+
+
+def _drafter(block: Mapping[str, Any]) -> str:
+    return _kind(block.get("drafter"), "kind")
+
+
+def _rule(block: Mapping[str, Any]) -> str:
+    return _kind(block.get("verifier"), "rule")
+
+
+def _kind(part: Any, key: str) -> str:
+    """What a part of a decoder names: by itself, or under that key."""
+    return str(part.get(key, "") if isinstance(part, Mapping) else part or "")
+
+
+def _checked(display: Any, where: str) -> Display:
+    if not isinstance(display, Mapping):
+        raise ValueError(f"{where} must be a mapping, got {shown(display)}")
+    return read(Display, display, where, "how a decoder is shown")
+
+
+def _shown(display: Display) -> Decoder:
+    return Decoder(display.title, COLOURS[display.colour], display.marker)
+
+
+if __name__ == "__main__":
+    print(decoders_table())
