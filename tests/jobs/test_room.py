@@ -48,13 +48,13 @@ def test_a_decoders_room_follows_from_its_settings(name: str) -> None:
     heads = HEADS[kind](32, target.vocab_size) if kind in HEADS else None
     drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
-    assert slots_of(settings, 17, 9) == built.slots_needed(17, 9)
+    assert slots_of(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)
 
 
 @pytest.mark.slow
 def test_live_storages_of_five_growing_decoders_are_what_the_plan_says(family: Path) -> None:
     pair = PairSettings(target=str(family / "target"), draft=str(family / "draft"))
-    slots = max(slots_of(decoder_settings(*each), PROMPT, NEW) for each in GROWING)
+    slots = max(slots_of(read_decoder(decoder_settings(*each)), PROMPT, NEW) for each in GROWING)
     planned = job_memory(pair, EngineSettings("cpu", "float32"), slots, ROWS)
     assert planned.weights_bytes and planned.cache_bytes
     forget_constants()

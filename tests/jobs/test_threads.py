@@ -11,6 +11,7 @@ from time import sleep
 import pytest
 import torch
 
+from spec_bench.engine.pool import CachePool
 from spec_bench.jobs.work import threads
 from tests.jobs.tiny import RunJob
 
@@ -80,15 +81,13 @@ def test_a_number_that_is_asked_for_is_taken_without_timing(
 def test_capturing_for_longer_than_decoding_is_said(
     family: Path, run_job: RunJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from spec_bench.jobs.job import job
+    prepare = CachePool.prepare
 
-    prepare = job._prepare
-
-    def slowly(*args: object) -> None:
+    def slowly(pool: CachePool, batch: int) -> None:
         sleep(2)
-        prepare(*args)
+        prepare(pool, batch)
 
-    monkeypatch.setattr(job, "_prepare", slowly)
+    monkeypatch.setattr(CachePool, "prepare", slowly)
     small = ("cells=[]", "prompts=1", "generation.max_new_tokens=2")
     with caplog.at_level(logging.WARNING):
         run_job(*small)

@@ -273,4 +273,4 @@ def test_the_command_says_how_much_the_records_hold_and_whose_are_missing(
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_nothing_else_in_the_report_opens_raw_runs(path: Path) -> None:
     opened = re.findall(r"GENERATIONS|PROVENANCE|CONFIG\b|run_folder", path.read_text("utf-8"))
-    assert not opened or path.relative_to(SOURCES[0].parent) == Path("records.py")
+    assert not opened or path.relative_to(SOURCES[0].parent) == Path("data/records.py")
