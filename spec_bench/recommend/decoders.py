@@ -48,7 +48,7 @@ class Text:
 def why_not(config: DecoderConfig) -> str | None:
     """Why a decoder cannot be forecast; None where it can."""
     if config.drafter.kind != "language_model" or config.drafts != 1:
-        return "only one draft language model is foreseen"
+        return "the forecast is of one draft model that is asked token by token"
     if not isinstance(config.tree, Chain | Branching):
         return f"a {config.tree.name!r} tree hangs on more than the text"
     if isinstance(config.verifier, Traversal):

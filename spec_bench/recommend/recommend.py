@@ -4,13 +4,15 @@ Plain decoding is run once and target and draft are run over its text; from that
 efficiency of every decoder that can be forecast follows without running it. Decoders that cannot
 are counted by running them on the same few prompts, and named with the reason. Iterations of those
 that may win are timed on this machine, decoders in turn. The best few are then measured, in turn
-with plain decoding, on prompts that nothing has seen.
+with plain decoding, on prompts that nothing has seen. A target alone is enough: decoders that look
+up drafts in the text need no other model, and for a draft that does not exist yet a table says what
+it would have to cost and accept.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,10 @@ from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.identity import run_id
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.metrics.many import at_once
+from spec_bench.recommend.needed import Needed, needed, pass_costs
 from spec_bench.recommend.screening import Candidate, Screening
-from spec_bench.recommend.timing import NEAR
 from spec_bench.records.types import CellResult
 from spec_bench.system import files
 
@@ -37,18 +40,24 @@ class Recommendation:
         candidates: all, the best forecast first.
         measured: rows of those that were measured on fresh prompts, plain decoding among them.
         best: of them; plain decoding if nothing is surely faster.
+        ties: of the others, those that are not surely slower than the best.
+        needed: what a draft would have to cost and accept, where the pair has none or it does not
+            pay.
     """
 
     candidates: tuple[Candidate, ...]
     measured: tuple[CellResult, ...]
     best: CellResult
+    ties: tuple[CellResult, ...] = ()
+    needed: tuple[Needed, ...] = ()
 
 
-def recommend(settings: JobSettings) -> Recommendation:
+def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) -> Recommendation:
     """Looks for the fastest decoder.
 
     Args:
         settings: a job in two stages; its cells are the candidates.
+        told: takes a line before each long step.
 
     Raises:
         ValueError: the job does not have two stages, no decoder fits the pair, or plain decoding
@@ -62,26 +71,37 @@ def recommend(settings: JobSettings) -> Recommendation:
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
         raise ValueError(f"recommend has no decoder to choose among{why}")
-    settings = settings.pinned()
+    settings, step = settings.pinned(), told or (lambda line: None)
     baseline = settings.cells[0]
+    step(f"1 of 3: plain decoding of {len(settings.examples)} prompts")
     (plain,) = run_stage(replace(settings, cells=(baseline,)), ())
     if plain.status != "complete":
         raise ValueError(f"plain decoding failed: {plain.reason}")
     store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
-    candidates = Screening(settings, dict(store.load())).candidates()
-    known = [each for each in candidates if each.forecast and each.timed][: confirm.best]
-    least = NEAR * max((each.speedup.value for each in known), default=0.0)
-    tried = [e for e in candidates if e.why_counted and e.timed and e.speedup.value >= least][:2]
+    step(f"2 of 3: a first look at {len(settings.cells) - 1} decoders")
+    screening = Screening(settings, dict(store.load()), told is not None)
+    candidates = screening.candidates()
+    tried = [each for each in candidates if each.timed][: confirm.best]
+    titles = ", ".join(each.cell.title for each in tried)
+    step(f"3 of 3: {titles} in turn with plain decoding, {len(settings.fresh)} fresh prompts")
     second = replace(
         settings,
-        cells=(baseline, *(each.cell for each in (*known, *tried))),
+        cells=(baseline, *(each.cell for each in tried)),
         examples=settings.fresh,
         fresh=(),
         confirm=None,
         stage="confirm",
     )
     measured = run_stage(second, ())
-    return Recommendation(tuple(candidates), tuple(measured), best_of(measured))
+    best = best_of(measured)
+    unpaid = best.facts.decoder == BASELINE or not settings.pair.drafts
+    return Recommendation(
+        tuple(candidates),
+        tuple(measured),
+        best,
+        ties_of(best, measured, settings.results),
+        tuple(needed(pass_costs(screening.target))) if unpaid else (),
+    )
 
 
 def best_of(measured: Sequence[CellResult]) -> CellResult:
@@ -97,6 +117,31 @@ def best_of(measured: Sequence[CellResult]) -> CellResult:
         if row.status == "complete" and (_least_speedup(row, len(measured) - 1) or 0) > 1
     ]
     return max(faster, key=lambda row: float(row.metrics["speedup"] or 0), default=plain)
+
+
+def ties_of(
+    best: CellResult, measured: Sequence[CellResult], results: Path
+) -> tuple[CellResult, ...]:
+    """Rows that may be as fast as the best, by their token rates over the same prompts.
+
+    Args:
+        best: one of the rows.
+        measured: complete and other rows, plain decoding among them.
+        results: where their records are.
+    """
+    others = [row for row in measured if row is not best and row.status == "complete"]
+    found, mine = [], CellStore(results, best.run_id).load()
+    for row in others:
+        own = CellStore(results, row.run_id).load()
+        both = [(mine[prompt], own[prompt]) for prompt in mine if prompt in own]
+        rates = [[len(each.tokens), each.decode_s] for pair in both for each in pair]
+        ours, theirs = rates[::2], rates[1::2]
+        ratio = rate_ratio_interval(*zip(*ours, strict=True), *zip(*theirs, strict=True))
+        ends = (ratio.value, ratio.low or 0.0, ratio.high or 0.0) if ratio else (0.0, 0.0, 0.0)
+        surely = at_once(ends, len(both), len(others)) if both else None
+        if surely is None or surely[0] <= 1:
+            found.append(row)
+    return tuple(found)
 
 
 def _least_speedup(row: CellResult, of: int) -> float | None:
@@ -128,15 +173,17 @@ def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
 
     register()
     try:
-        told = ["experiment=recommend", "sink=quiet", *recipe_arguments(list(overrides))]
+        told = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
+        told += recipe_arguments(list(overrides))
         with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
             config = compose("config", overrides=told)
         settings = settings_of(config)
-        answer = recommend(settings)
+        answer = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench: {one_line(error)}", file=sys.stderr)
         return 2, None
-    print("\n".join([*table_of(answer), *counted_of(answer), "", *answer_of(answer, overrides)]))
+    lines = [*table_of(answer), *counted_of(answer), *needed_of(answer), ""]
+    print("\n".join([*lines, *answer_of(answer, overrides)]))
     stem = f"recommend-{settings.pair.name}-{settings.task.name}.json"
     kept = files.results_file(settings.results, settings.name).with_name(stem)
     files.write_json(kept, stated(settings, answer, overrides))
@@ -206,6 +253,25 @@ def counted_of(answer: Recommendation) -> list[str]:
     return ["", *lines] if lines else []
 
 
+def needed_of(answer: Recommendation) -> list[str]:
+    """What a draft would have to accept, by its length and its cost; nothing where one pays."""
+    if not answer.needed:
+        return []
+    shares = list(answer.needed[0].acceptance)
+    heads = "".join(f"{f'r = {share:g}':>10}" for share in shares)
+    lines = [
+        "",
+        "A draft pays if its tokens are accepted more often than this, r its seconds over the "
+        "target's:",
+        f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
+    ]
+    for each in answer.needed:
+        least = (each.acceptance[share] for share in shares)
+        shown = "".join(f"{'never' if own is None else f'{own:.2f}':>10}" for own in least)
+        lines.append(f"{each.length:<14}{each.cost:>16.2f}{shown}")
+    return lines
+
+
 def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
     """The answer in three lines: decoder and spec, speed-up with interval, the command."""
     best, fresh = answer.best.facts, answer.best.metrics.get("prompts")
@@ -214,11 +280,13 @@ def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
     others, count = len(answer.measured) - 1, len(answer.candidates)
     among = f"{others} measured on {fresh} fresh prompts, of {count} candidates"
     if best.decoder == BASELINE:
-        first, second = "plain decoding", f"speed-up 1: nothing is surely faster, {among}"
+        first, second = "plain decoding", f"speed-up 1: nothing is surely faster; {among}"
     else:
         first = f"{best.decoder} {best.spec}"
         second = f"speed-up {_shown(answer.best, 'speedup')} over plain decoding, best of {among}"
-    spec = "" if best.decoder == BASELINE else f" spec={best.spec}"
+        if ties := [f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in answer.ties]:
+            second += f"; not told apart from {', '.join(ties)}"
+    spec = "" if best.decoder == BASELINE or best.spec == "-" else f" spec={best.spec}"
     return [
         first,
         second,

@@ -6,17 +6,19 @@ it can no longer come near the best: then nothing more is spent on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import torch
+from tqdm import tqdm
 
 from spec_bench.decode.config import AnyDecoder
+from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.work.models import models_of, tokenizer_of
+from spec_bench.jobs.work.models import heads_of, models_of, tokenizer_of
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import ratio_interval
@@ -71,14 +73,16 @@ class Screening:
     Args:
         settings: the job's; its cells are the candidates, plain decoding first.
         answers: plain decoding's, by prompt.
+        bars: whether long steps show how far they are.
     """
 
-    def __init__(self, settings: JobSettings, answers: dict[str, Generation]) -> None:
-        self._settings, self._answers = settings, answers
+    def __init__(
+        self, settings: JobSettings, answers: dict[str, Generation], bars: bool = False
+    ) -> None:
+        self._settings, self._answers, self._bars = settings, answers, bars
         tokenizer, tokens = tokenizer_of(settings.pair)
         self._requests = Prompts.build(settings, tokenizer).requests
         self._models = models_of(settings.pair, tokens)
-        self._both = self._models[0], self._models[1]
         self._pool = CachePool()
         self._generator = torch.Generator().manual_seed(settings.seed)
         self._configs = [cell.config for cell in settings.cells]
@@ -102,7 +106,7 @@ class Screening:
 
         near = NEAR if line is None else min(NEAR, 1 / line.factor)
         least = near * max((hoped(p, own.value) for p, own in efficiency.items()), default=0.0)
-        for place in (place for place in why if why[place]):
+        for place in self._watched([place for place in why if why[place]], "counting"):
             enough = least / hoped(place, 1.0)  # tokens per call
             efficiency[place] = self._counted(decoders[place], enough)
         hopes = {place: hoped(place, own.value) for place, own in efficiency.items()}
@@ -141,16 +145,18 @@ class Screening:
         settings, found = self._settings.sampling, []
         for request in self._requests:
             said = self._answers[request.prompt_id].tokens
-            laws = laws_of(*self._both, request.prompt_ids, said, settings)
+            laws = laws_of(self._models[0], self._models[1], request.prompt_ids, said, settings)
             found.append(Text(torch.tensor(said), *laws))
         return found
 
     def _forecasts(self, places: Sequence[int]) -> dict[int, Interval]:
         """Tokens per target call of decoders that can be forecast."""
+        if not places:
+            return {}
         texts, found = self._texts(), {}
         shared: list[Known] = [{} for _ in texts]
         own = self._settings.sampling, self._generator, DRAWS, None
-        for place in places:
+        for place in self._watched(places, "forecasting"):
             calls = [
                 calls_for(self._configs[place], text, *own, known)
                 for text, known in zip(texts, shared, strict=True)
@@ -162,7 +168,20 @@ class Screening:
 
     def _decoder(self, cell: Cell) -> AnyDecoder:
         target, drafts = self._models[0], self._models[1 : cell.drafts + 1]
-        return cell.config.build(target, drafts, self._settings.sampling, 1, self._pool)
+        heads = heads_of(self._settings.pair, cell.heads, target)
+        return cell.config.build(target, drafts, self._settings.sampling, 1, self._pool, heads)
+
+    def _watched(self, places: Sequence[int], what: str) -> Iterable[int]:
+        """The places, with a bar that says which decoder is looked at."""
+        bar = tqdm(places, desc=what, unit="decoder", leave=False, disable=not self._bars)
+        for place in bar:
+            bar.set_postfix_str(self._settings.cells[place].title)
+            yield place
+
+    @property
+    def target(self) -> LanguageModel:
+        """The loaded target."""
+        return self._models[0]
 
     def _counted(self, decoder: AnyDecoder, enough: float) -> Interval:
         """Block efficiency by running the decoder, delivered tokens over target calls.

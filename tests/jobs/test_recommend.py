@@ -69,6 +69,27 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     assert page.count("<img ") == 2 and best in page and "counted: a " in page
 
 
+def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["prompts=2", "confirm.prompts=2", "generation.max_new_tokens=8", "engine.threads=1"]
+    told = ["task=xsum", *small, "cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]"]
+    target = ["pair.target=embedded:target", f"results={tmp_path}", "hydra/job_logging=none"]
+    status, found = main([*told, *target])
+    said, steps = capsys.readouterr()
+    assert status == 0 and found is not None
+    tried = [line.split()[0] for line in said.splitlines() if " counted" in line and "[" in line]
+    assert "prompt_lookup" in tried and not {"sd", "medusa"} & {*tried}
+    assert "A draft pays if" in said and "3 of 3: " in steps
+    assert "pair.target=embedded:target" in said.splitlines()[-1]
+
+
+def test_a_best_row_names_those_it_is_not_told_apart_from() -> None:
+    plain, best, near = (row(BASELINE, None, 1.0), row("sd", 1.5, 1.6), row("rsd_s", 1.4, 1.5))
+    answer = Recommendation((), (plain, best, near), best, ties=(near,))
+    assert answer_of(answer, [])[1].endswith(f"not told apart from rsd_s {near.facts.spec}")
+
+
 def test_noise_of_tokens_and_of_seconds_widens_a_forecast_speedup() -> None:
     steady = faster(Interval(3.0, 2.0, 4.5), [2.0, 2.0], [3.0, 3.0])
     assert (steady.value, steady.low, steady.high) == pytest.approx((2.0, 2 / 1.5, 3.0))
@@ -77,14 +98,14 @@ def test_noise_of_tokens_and_of_seconds_widens_a_forecast_speedup() -> None:
 
 
 def test_what_cannot_be_right_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1", "pair.draft=null"):
+    for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1"):
         assert main(["task=xsum", wrong]) == (2, None)
     complaints = capsys.readouterr().err.splitlines()
     assert (
         complaints[0] == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
     )
-    assert len(complaints) == 5
+    assert len(complaints) == 4
     for told, line in zip(
-        ("'nowhere'", "'none'", "2 to 256 nodes, got 1", "draft"), complaints[1:], strict=True
+        ("'nowhere'", "'none'", "2 to 256 nodes, got 1"), complaints[1:], strict=True
     ):
         assert told in line

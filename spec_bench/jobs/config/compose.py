@@ -51,15 +51,26 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it.
 
     Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
-    quoted.
+    quoted; a target of one's own comes without the default pair's draft and heads.
 
     Raises:
         ValueError: an unknown budget or length, or several choices of a group that takes one.
     """
     _check_single(arguments)
+    arguments = [*arguments, *_left_behind(arguments)]
     papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
     named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
     return with_quoted_numbers(named)
+
+
+def _left_behind(arguments: Sequence[str]) -> list[str]:
+    """What ``pair.target=...`` alone does not take over from the default pair."""
+    named = {each.lstrip("+").partition("=")[0] for each in arguments}
+    if "pair.target" not in named or "pair" in named:
+        return []
+    heads = any(name.startswith("pair.heads") for name in named)
+    gone = ["pair.draft", "pair.seen_in_training", *([] if heads else ["pair.heads"])]
+    return [f"{name}=null" for name in gone if name not in named]
 
 
 def _check_single(arguments: Sequence[str]) -> None:
