@@ -36,7 +36,7 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapte
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import did_you_mean, one_line
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -121,7 +121,7 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     """One error in one line."""
     key, annotation, owner = _followed(error["loc"], kind, at)
     if error["type"] == "value_error":
-        return " ".join(str(error["ctx"]["error"]).split())
+        return one_line(error["ctx"]["error"])
     if error["type"] in _UNKNOWN:
         known = sorted(_hints(owner))
         word = str(error["loc"][-1])

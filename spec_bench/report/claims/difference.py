@@ -11,6 +11,7 @@ from spec_bench.metrics.interval import WIDEST, Interval
 from spec_bench.metrics.many import p_above, p_below
 from spec_bench.report.claims.picks import widened
 from spec_bench.report.claims.verdict import Odds
+from spec_bench.vocabulary.numbers import with_ends
 
 
 @dataclass(frozen=True)
@@ -83,5 +84,4 @@ class Difference:
         form = "+.1%" if self.relative else "+.3f"
         if self.ends is None:
             return f"{self.value:{form}} (no interval: {self.why})"
-        low, high = self.ends
-        return f"{self.value:{form}} [{low:{form}}, {high:{form}}]"
+        return with_ends(self.value, *self.ends, form)

@@ -25,6 +25,7 @@ from spec_bench.report.data.heads import ACCURACY, GUESSES, KINDS, NO_RNN, best_
 from spec_bench.report.data.statistics import correlation
 from spec_bench.report.papers.claim import Claim
 from spec_bench.report.papers.pairs import written
+from spec_bench.vocabulary.numbers import ends_of
 
 _MEDUSA, _REDRAFTER, _ = KINDS
 _SAME = ("blocks", "learning_rate", "steps")
@@ -78,12 +79,11 @@ def _recurrence(blocks: float, by_steps: Mapping[float, Sequence[float]], where:
         lambda sums: sums[0] / sums[1], [differences, [1.0] * len(differences)]
     )
     assert found is not None, "a mean of numbers is a number"
-    evidence = f"{found.value:+.4f}"
-    if found.low is not None and found.high is not None:
-        evidence += f" [{found.low:+.4f}, {found.high:+.4f}], interval over pairs"
-    else:
-        evidence += f" (no interval: fewer than {FEWEST} pairs of heads)"
-    evidence += f", mean of {_pairs(differences)} trained longest, {most:g} steps"
+    short = found.low is None or found.high is None
+    basis = (
+        f" (no interval: fewer than {FEWEST} pairs of heads)" if short else ", interval over pairs"
+    )
+    evidence = f"{found:+.4f}{basis}, mean of {_pairs(differences)} trained longest, {most:g} steps"
     for steps in fewer:
         own = by_steps[steps]
         evidence += f"; {steps:g} steps: {fmean(own):+.4f}, mean of {_pairs(own)}"
@@ -105,7 +105,7 @@ def correlations(claim: Claim, scope: Scope) -> Iterator[Check]:
             evidence, odds = f"Pearson's r = {r:.3f} over {len(own)} heads", None
             if len(own) >= FEWEST and abs(r) < 1:
                 low, high, odds = fisher(r, len(own))
-                evidence += f" [{low:.3f}, {high:.3f}]"
+                evidence += f" {ends_of(low, high, '.3f')}"
             yield Check(text, str(own.task.iloc[0]), evidence, NOT_DECIDED, odds=odds)
 
 
