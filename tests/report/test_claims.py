@@ -635,8 +635,8 @@ def test_a_claim_may_ask_for_settings_of_its_cells(scope: Scoped) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"metrics": "token_rate"}, "metrics: Extra inputs"),
-        ({"compare": "guess"}, "compare: Input should be 'best', 'first'"),
+        ({"metrics": "token_rate"}, "unknown setting metrics; did you mean metric?"),
+        ({"compare": "guess"}, "compare must be one of best, first"),
         ({"compare": "steps"}, "along goes with compare"),
         ({"section": ""}, "and its section, or says ours: true"),
         ({"ours": True}, "and its section, or says ours: true"),

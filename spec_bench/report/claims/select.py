@@ -11,11 +11,10 @@ import pandas as pd
 
 from spec_bench.report.data.counts import Records, Rounds
 from spec_bench.report.data.heads import grid_of, heads_of
-from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.own_rows import of_recipes, once
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    cell_keys,
     groups_of,
     score_column,
     tree_attention,
@@ -154,9 +153,7 @@ def name_of(row: Row) -> str:
 
 
 def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
-    """The rows that a claim may take (``of_recipes``), each cell once.
-
-    A cell measured twice counts with the larger number of prompts.
+    """The rows that a claim may take (``of_recipes``), each cell once (``once``).
 
     Args:
         rows: measured cells.
@@ -165,10 +162,7 @@ def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.Dat
     """
     if only and not ("experiment" in rows and rows.experiment.isin(names).any()):
         return rows.iloc[:0]
-    rows = of_recipes(rows, names)
-    if "prompts" in rows:
-        rows = rows.sort_values("prompts", ascending=False, kind="stable")
-    return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
+    return once(of_recipes(rows, names))
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,10 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from spec_bench.report.papers.paper import Figure
+from spec_bench.settings.validation import check
 from spec_bench.vocabulary.columns import COLUMNS
 
 Names = tuple[str, ...]
@@ -257,30 +258,13 @@ def drawing_of(item: Figure) -> Drawing | None:
     Raises:
         ValueError: a key is unknown or a value wrong; the message names it.
     """
-    if not item.drawing:
-        return None
-    try:
-        return Drawing.model_validate(item.drawing)
-    except ValidationError as error:
-        raise ValueError(f"figure {item.name}: drawing.{_line(error)}") from None
+    return check(Drawing, item.drawing, "drawing", f"figure {item.name}") if item.drawing else None
 
 
 def _inherit(kind: type[_Part], above: Layer, own: Mapping[str, Any]) -> _Part:
     """A panel of a figure, or a layer of a panel: what was said above it, and its own."""
     said = {key: getattr(above, key) for key in above.model_fields_set if key in kind.model_fields}
-    try:
-        return kind.model_validate(_over(said, own))
-    except ValidationError as error:
-        raise ValueError(_line(error)) from None
-
-
-def _line(error: ValidationError) -> str:
-    """The first thing that is wrong: the key, what it should be, and what it is."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "value_error":
-        return ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
-    return f"{where}: {first['msg']}, got {first['input']!r}"
+    return check(kind, _over(said, own), "drawing")
 
 
 def _over(above: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

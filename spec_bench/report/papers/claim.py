@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from spec_bench.settings.validation import check
 
 Value = str | bool | int | float
 
@@ -209,14 +211,7 @@ def read_claim(entry: Mapping[str, Any]) -> Claim:
     Raises:
         ValueError: it is not written as one; names the claim, the key and what is wrong.
     """
-    try:
-        return Claim.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        what = first["msg"].removeprefix("Value error, ")
-        name = entry.get("claim") or entry.get("function")
-        raise ValueError(f"claim {name!r}: {f'{key}: ' if key else ''}{what}") from None
+    return check(Claim, entry, of=f"claim {entry.get('claim') or entry.get('function')!r}")
 
 
 _LISTS = ("experiments", "across", "same", "each", "metric", "evidence")
