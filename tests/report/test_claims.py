@@ -660,7 +660,7 @@ def test_a_claim_that_is_not_written_as_one_is_a_line_that_names_it_and_the_key(
         (stated(metric="token_rat"), "no column 'token_rat'"),
         (stated(given={"temprature": {"from": 1}}), "no column 'temprature'"),
         (stated(axis="length", each="length"), "no axis 'length'; the paper has: none"),
-        ({"function": "guess", "ours": True}, "heads_accuracy"),
+        ({"function": "guess", "ours": True}, "exact_scores"),
     ],
 )
 def test_an_unknown_name_in_a_claim_is_said(

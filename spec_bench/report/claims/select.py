@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.heads import grid_of, heads_of
 from spec_bench.report.data.own_rows import of_recipes, once
 from spec_bench.report.data.rows import (
     Group,
@@ -20,6 +20,7 @@ from spec_bench.report.data.rows import (
     tree_attention,
 )
 from spec_bench.report.papers.claim import Claim, Range, Side
+from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.spec import parse
 
@@ -35,11 +36,13 @@ class Scope:
         rows: measured cells, neither failed nor simulated.
         records: where per-prompt counts come from.
         axes: the axes of the paper's tables.
+        folder: the paper's; None where the claims are of no paper.
     """
 
     rows: pd.DataFrame
     records: Records
     axes: Axes
+    folder: Path | None = None
 
     def for_claim(self, claim: Claim) -> Scope:
         """The same, with times compared over rounds where the claim is of jobs of their own."""
@@ -51,7 +54,10 @@ class Scope:
         if all(side.tree_attention for pair in claim.sides for side in pair):
             rows = with_tree_attention(rows)
         rows = of_experiment(rows, *claim.experiments, only=claim.only)
-        return grid_of(heads_of(rows), rows) if claim.join == "heads" else rows
+        if claim.join and self.folder is not None:
+            joined: pd.DataFrame = form_of(self.folder, claim.join, "join")(rows)
+            return joined
+        return rows
 
     def groups(self, claim: Claim) -> list[Group]:
         """Comparable cells, which differ in the decoder and in ``across`` only."""

@@ -10,8 +10,9 @@ import pandas as pd
 from spec_bench.report.data.apart import split
 from spec_bench.report.data.own_rows import of_recipes, once
 from spec_bench.report.data.rows import tree_attention
-from spec_bench.report.figures.derived import GROUP
+from spec_bench.report.figures.derived import GROUP, derive
 from spec_bench.report.figures.drawing import Drawing
+from spec_bench.report.figures.printed import with_axes
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.vocabulary.columns import apart_in
@@ -31,6 +32,11 @@ def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -
     if not item.tasks:
         return found
     return found[~found.pair.isin(own) | found.task.isin(item.tasks)]
+
+
+def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+    """Measured cells."""
+    return with_axes(derive(shown_cells(item, rows, drawing.paths_as_rows)), item.paper)
 
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:

@@ -17,7 +17,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from spec_bench.report.papers.paper import Figure
+from spec_bench.report.papers.code import form_of
+from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.settings.validation import check
 from spec_bench.vocabulary.columns import COLUMNS
 
@@ -152,8 +153,8 @@ class Drawing(Panel):
     """A figure.
 
     Attributes:
-        source: which rows are drawn, a key of ``sources.SOURCES``.
-        drawer: what draws the figure in place of panels, a key of ``DRAWERS``.
+        source: which rows are drawn, a function of the paper's own code; "": measured cells.
+        drawer: what draws the figure in place of panels, likewise.
         files: columns; every combination of their values is a file.
         down: column whose values are rows of panels; ``cell.group``: cells that may be compared.
         across: columns whose combinations are columns of panels.
@@ -176,8 +177,8 @@ class Drawing(Panel):
         note_printed: added where printed numbers are drawn.
     """
 
-    source: Literal["cells", "cells_of_heads", "best_of_heads"] = "cells"
-    drawer: Literal["heat_maps"] | None = None
+    source: str = ""
+    drawer: str = ""
     files: Names = ("pair",)
     down: str | None = None
     across: Names = ()
@@ -222,7 +223,7 @@ class Drawing(Panel):
         if self.wrap and (self.down or len(self.rows) > 1):
             raise ValueError("wrap is for figures with one row of panels")
         places = product(range(len(self.rows)), range(len(self.columns)))
-        for place in places if self.drawer is None else ():
+        for place in () if self.drawer else places:
             for layer in self.panel(*place).drawn:
                 if not layer.x or not layer.y:
                     raise ValueError("a panel needs a column for x and one for y")
@@ -258,7 +259,13 @@ def drawing_of(item: Figure) -> Drawing | None:
     Raises:
         ValueError: a key is unknown or a value wrong; the message names it.
     """
-    return check(Drawing, item.drawing, "drawing", f"figure {item.name}") if item.drawing else None
+    if not item.drawing:
+        return None
+    drawing = check(Drawing, item.drawing, "drawing", f"figure {item.name}")
+    for key, name in (("source", drawing.source), ("drawer", drawing.drawer)):
+        if name:
+            form_of(load_paper(item.paper).folder, name, f"figure {item.name}: drawing.{key}")
+    return drawing
 
 
 def _inherit(kind: type[_Part], above: Layer, own: Mapping[str, Any]) -> _Part:

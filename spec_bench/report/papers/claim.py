@@ -97,7 +97,7 @@ class Claim(_Strict):
         only: no rows of other experiments, even where none of these is there.
         given: what the settings of the cells must be, e.g. ``temperature: {from: 0.7}``.
         across: settings in which compared cells may differ, e.g. ``batch_size``.
-        join: ``heads``: cells get the columns of the trained heads that drafted them.
+        join: a function of the paper's own code that adds columns to the cells.
         sides: pairs of left and right; ``left`` and ``right`` is short for one.
         pairs: model pairs to compare, left: right; none: both sides have the same.
         compare: ``best``: the best cell of each side. ``first``: the first cell of each side.
@@ -139,7 +139,7 @@ class Claim(_Strict):
     only: bool = False
     given: Mapping[str, Range] = {}
     across: tuple[str, ...] = ()
-    join: Literal["", "heads"] = ""
+    join: str = ""
     sides: tuple[tuple[Side, Side], ...] = ()
     pairs: Mapping[str, str] = {}
     compare: Compare = "pairs"
