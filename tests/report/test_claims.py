@@ -636,7 +636,6 @@ def test_a_claim_may_ask_for_settings_of_its_cells(scope: Scoped) -> None:
     ("fields", "words"),
     [
         ({"metrics": "token_rate"}, "unknown setting metrics; did you mean metric?"),
-        ({"compare": "guess"}, "compare must be one of best, first"),
         ({"compare": "steps"}, "along goes with compare"),
         ({"section": ""}, "and its section, or says ours: true"),
         ({"ours": True}, "and its section, or says ours: true"),
@@ -660,6 +659,7 @@ def test_a_claim_that_is_not_written_as_one_is_a_line_that_names_it_and_the_key(
         (stated(metric="token_rat"), "no column 'token_rat'"),
         (stated(given={"temprature": {"from": 1}}), "no column 'temprature'"),
         (stated(axis="length", each="length"), "no axis 'length'; the paper has: none"),
+        (stated(compare="guess"), "compare, if none of best, .* must be a function in paper.py"),
         ({"function": "guess", "ours": True}, "exact_scores"),
     ],
 )

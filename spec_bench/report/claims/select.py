@@ -54,7 +54,7 @@ class Scope:
         if all(side.tree_attention for pair in claim.sides for side in pair):
             rows = with_tree_attention(rows)
         rows = of_experiment(rows, *claim.experiments, only=claim.only)
-        if claim.join and self.folder is not None:
+        if claim.join:
             joined: pd.DataFrame = form_of(self.folder, claim.join, "join")(rows)
             return joined
         return rows

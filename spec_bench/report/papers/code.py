@@ -1,7 +1,8 @@
 """What one paper alone needs beside its data: ``paper.py`` next to its ``paper.yaml``.
 
 Claim functions register themselves there; a drawing's ``source`` and ``drawer`` and a claim's
-``join`` name functions of it. Knows how such a file is imported; nothing about what it does.
+``join`` and ``compare`` name functions of it. Knows how such a file is imported; nothing about what
+it does.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ def code_of(folder: Path) -> ModuleType | None:
     return module
 
 
-def form_of(folder: Path, name: str, where: str) -> Any:
+def form_of(folder: Path | None, name: str, where: str) -> Any:
     """A function of a paper's own code.
 
     Args:
-        folder: the paper's.
+        folder: the paper's; None where there is no paper.
         name: the function's.
         where: the key that names it.
 
     Raises:
         ValueError: there is none.
     """
-    found = getattr(code_of(folder), name, None)
+    found = getattr(code_of(folder), name, None) if folder is not None else None
     if not callable(found):
-        raise ValueError(f"{where} must be a function in {folder / CODE}, got {name!r}")
+        file = CODE if folder is None else folder / CODE
+        raise ValueError(f"{where} must be a function in {file}, got {name!r}")
     return found
