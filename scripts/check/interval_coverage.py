@@ -36,7 +36,7 @@ from spec_bench.metrics.intervals import (
 from spec_bench.metrics.limits import limited
 from spec_bench.metrics.quality import Bleu
 from spec_bench.report.claims.contrast import RELATIVE, Contrast, of_table
-from spec_bench.report.claims.functions.heads import fisher
+from spec_bench.report.claims.difference import fisher
 from spec_bench.report.claims.picks import FEWEST_PICKED
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/interval-coverage.md"

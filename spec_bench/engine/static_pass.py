@@ -27,6 +27,7 @@ from torch import Tensor
 from spec_bench.engine.agreement import disagreement
 from spec_bench.engine.cache import SlotCache
 from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
 MOST_TOKENS = 256  # of a row; longer passes are a prompt's, which keep a GPU busy by themselves
@@ -185,7 +186,7 @@ class StaticPasses:
         try:
             return StaticPass(buffers, function, self._pool)
         except Exception as error:  # recording fails in many ways; none may end a run
-            self._refuse(kind, " ".join(str(error).split()) or type(error).__name__)
+            self._refuse(kind, one_line(error))
             return None
 
     def _refuse(self, kind: Kind, reason: str) -> None:

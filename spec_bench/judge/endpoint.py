@@ -16,6 +16,7 @@ from typing import Any
 
 from spec_bench.judge.reply import NoWholeReplyError, hidden, post
 from spec_bench.judge.settings import JudgeSettings
+from spec_bench.settings.fields import one_line
 
 # The first pair whose address is set; a key goes to its own address only.
 VARIABLES = (
@@ -127,7 +128,7 @@ class Endpoint:
         # Some endpoints repeat the key that they refuse.
         said = hidden(body[:_READ].decode(errors="replace"), self.key)
         kind = RefusedError if status in (401, 403, 404) else JudgementFailedError
-        return kind(f"status {status}: {' '.join(said.split())[:_SHOWN]}")
+        return kind(f"status {status}: {one_line(said, _SHOWN)}")
 
 
 def endpoint_of(settings: JudgeSettings, environment: Mapping[str, str] | None = None) -> Endpoint:

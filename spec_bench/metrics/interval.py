@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from spec_bench.vocabulary.numbers import with_ends
+
 LEVEL = 0.95
 FEWEST = 5
 """Fewer prompts have no interval: what they differ by says next to nothing of prompts to come."""
@@ -34,6 +36,11 @@ class Interval:
     by_prompt: tuple[float, ...] = field(default=(), compare=False, repr=False)
     parts: tuple[tuple[float, ...], ...] = field(default=(), compare=False, repr=False)
     freedom: float | None = field(default=None, compare=False, repr=False)
+
+    def __format__(self, form: str) -> str:
+        """``value [low, high]``, each in that form; a point stands alone."""
+        point = self.low == self.high
+        return with_ends(self.value, None if point else self.low, self.high, form)
 
     def scaled(self, factor: float) -> Interval:
         """The interval of ``factor`` (positive) times the statistic."""

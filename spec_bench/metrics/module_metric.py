@@ -26,6 +26,7 @@ import numpy as np
 from spec_bench.metrics.bootstrap import SEED
 from spec_bench.metrics.bounded import share_ends
 from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
+from spec_bench.settings.fields import one_line
 
 SHIPPED = Path(__file__).parent / "modules"
 # Resamples by the most seconds that a module's call takes; a slower one has no interval. Few and
@@ -81,7 +82,7 @@ class ModuleMetric:
             found = self._module.compute(predictions=list(predictions), references=list(golds))
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error, 300)
             raise ValueError(f"score {self.name}: {type(error).__name__}: {reason}") from error
         if not isinstance(found, Mapping):
             raise ValueError(f"score {self.name}: the module returned {type(found).__name__}")
@@ -167,7 +168,7 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
         module = evaluate.load(asked, keep_in_memory=True)
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         if origin == "hub":
             reason = f"no score of ours, no file, and the hub did not give it ({reason})"
         known = ", ".join([*ours, *shipped_modules()])

@@ -12,6 +12,7 @@ from typing import Any
 from spec_bench.report.page.templating import render
 from spec_bench.system import files
 from spec_bench.vocabulary import names
+from spec_bench.vocabulary.numbers import ends_of
 
 _TITLES = {"block_efficiency": "tokens per target call", "speedup": "speed-up over plain decoding"}
 
@@ -65,8 +66,7 @@ def _shown(numbers: Sequence[float | None] | None) -> tuple[str, str]:
     if numbers is None or numbers[0] is None:
         return "–", ""
     value, low, high = numbers
-    ends = "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-    return f"{value:.2f}", ends
+    return f"{value:.2f}", ends_of(low, high, ".2f", "{} to {}")
 
 
 def _picture(candidates: Sequence[Mapping[str, Any]], name: str, title: str) -> str:

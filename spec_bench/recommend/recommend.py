@@ -27,6 +27,8 @@ from spec_bench.recommend.needed import Needed, needed, pass_costs
 from spec_bench.recommend.screening import Candidate, Screening
 from spec_bench.records.types import CellResult
 from spec_bench.system import files
+from spec_bench.vocabulary.columns import ENDS
+from spec_bench.vocabulary.numbers import with_ends
 
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
 _OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names its own
@@ -227,9 +229,11 @@ def table_of(answer: Recommendation) -> list[str]:
     lines = [f"{'decoder':<22}{'tokens a call':>28}{'speed-up':>20}  measured on fresh prompts"]
     for each in answer.candidates:
         cell, known, faster = each.cell, each.block_efficiency, each.speedup
-        efficiency = f"{known.value:.2f}{_ends(known.low, known.high)}"
+        efficiency = with_ends(known.value, known.low, known.high, ".2f")
         efficiency += " forecast" if each.forecast else " counted"
-        speed = f"{faster.value:.2f}{_ends(faster.low, faster.high)}{'' if each.timed else '*'}"
+        speed = (
+            f"{with_ends(faster.value, faster.low, faster.high, '.2f')}{'' if each.timed else '*'}"
+        )
         row = rows.get((cell.name, cell.spec))
         measured = (
             "" if row is None else f"{_shown(row, 'block_efficiency')}; {_shown(row, 'speedup')}"
@@ -299,9 +303,6 @@ def _shown(row: CellResult, name: str) -> str:
     value = row.metrics.get(name)
     if not isinstance(value, float | int):
         return "-"
-    return f"{value:.2f}{_ends(row.metrics.get(f'{name}_low'), row.metrics.get(f'{name}_high'))}"
-
-
-def _ends(low: object, high: object) -> str:
-    known = isinstance(low, float) and isinstance(high, float)
-    return f" [{low:.2f}, {high:.2f}]" if known else ""
+    ends = (row.metrics.get(f"{name}{end}") for end in ENDS)
+    low, high = (end if isinstance(end, float) else None for end in ends)
+    return with_ends(value, low, high, ".2f")

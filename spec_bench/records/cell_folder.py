@@ -19,6 +19,7 @@ from spec_bench.records.jsonl import read as read_generations
 from spec_bench.records.line import Scored, Scores
 from spec_bench.records.parquet import Packed, pack
 from spec_bench.records.types import Generation
+from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def read_scores(run: Path, own: Scores | None = None) -> Scores:
         # A version of before wrote a judge's ratings among the others.
         return {name: each for name, each in own.items() if name not in judged["columns"]} | found
     except (*_FAULTS, KeyError) as error:
-        raise ValueError(f"{str(path)!r} is no judgement: {_said(error)}") from error
+        raise ValueError(f"{str(path)!r} is no judgement: {one_line(error, 200)}") from error
 
 
 def own_scores(run: Path) -> Scores:
@@ -113,7 +114,7 @@ def own_scores(run: Path) -> Scores:
             raise ValueError(f"{files.RESULT} was made with others")
     except _FAULTS as error:
         raise ValueError(
-            f"{str(path)!r} is not what the cell's answers scored: {_said(error)}; "
+            f"{str(path)!r} is not what the cell's answers scored: {one_line(error, 200)}; "
             "run its experiment again"
         ) from error
     return found
@@ -135,7 +136,7 @@ def _sealed_scores(run: Path) -> str | None:
     except FileNotFoundError:
         return None
     except _FAULTS as error:
-        raise ValueError(f"{files.RESULT}: {_said(error)}") from error
+        raise ValueError(f"{files.RESULT}: {one_line(error, 200)}") from error
 
 
 def _numbers(scores: Any) -> dict[str, Any]:
@@ -170,10 +171,5 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
         if not all(isinstance(each, dict) and each for each in starts):
             raise ValueError("a start is no mapping")
     except _FAULTS as error:
-        raise ValueError(f"{str(path)!r} tells no starts: {_said(error)}") from error
+        raise ValueError(f"{str(path)!r} tells no starts: {one_line(error, 200)}") from error
     return starts
-
-
-def _said(error: BaseException) -> str:
-    """An error in one short line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

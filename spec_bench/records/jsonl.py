@@ -17,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from spec_bench.records.types import Delivery, Generation, StepRecord
+from spec_bench.settings.fields import one_line
 from spec_bench.system import files
 
 _CHECKED = re.compile(rb'(.*),"check":"([0-9a-f]{8})"}', re.DOTALL)
@@ -65,7 +66,7 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
         try:
             each = _read(line, path.parent.name, vocabulary)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-            faults.append(f"line {number}: {' '.join(str(error).split())[:120]}")
+            faults.append(f"line {number}: {one_line(error, 120)}")
         else:
             found[each.repeat, each.prompt_id] = each
     return Lines(tuple(found.values()), tuple(faults), len(data) - whole)

@@ -20,6 +20,7 @@ from spec_bench.report.data.rows import (
     Group,
     failure_of,
     groups_of,
+    interval_in,
     read_from,
     read_results,
     stall_of,
@@ -29,7 +30,7 @@ from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
-from spec_bench.vocabulary.columns import ENDS, Column
+from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.names import MARKS, MEANINGS
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
@@ -77,26 +78,11 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
             for cell in cells:
                 own = [cell.of(column).get(kind.name) for kind in kinds]
                 found = [*own, *map(cell.overall, last.values())]
-                numbers = [
-                    _written(each.value, each.low, each.high, 2) if each else "" for each in found
-                ]
+                numbers = [f"{each:.2f}" if each else "" for each in found]
                 lines.append([str(cell.row["decoder"]), str(cell.row["spec"]), *numbers])
             shown = [line for line in lines if any(line[2:])]
             table = markdown_table(["decoder", "spec", *heads], shown, labels=2)
             yield f"### {escape_markdown(group.title)} by category: {title}\n\n{table}\n"
-
-
-def formatted(row: pd.Series, column: str, digits: int) -> str:
-    """``value [low, high]``; empty where there is no value."""
-    value, low, high = (row.get(f"{column}{end}") for end in ("", *ENDS))
-    return "" if value is None or pd.isna(value) else _written(value, low, high, digits)
-
-
-def _written(value: float, low: float | None, high: float | None, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    if low is None or high is None or pd.isna(low) or pd.isna(high) or low == high:
-        return text
-    return f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _group_table(group: Group) -> str:
@@ -107,7 +93,8 @@ def _group_table(group: Group) -> str:
         marks = [MARKS.get(str(row.lossless), ""), "stalled" if stall_of(row) else ""]
         mark = ", ".join(filter(None, marks))
         name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
-        cells = [formatted(row, c.name, c.digits) for c in shown]
+        values = [(interval_in(row, c.name), c.digits) for c in shown]
+        cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
         if row.status == "failed":
             cells = [f"failed: {failure_of(row)}", *[""] * (len(shown) - 1)]
         lines.append([name, str(row.spec), *cells])

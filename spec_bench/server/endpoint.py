@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spec_bench.server.stream import BadStreamError, Served, StreamReader
+from spec_bench.settings.fields import one_line
 
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
@@ -162,7 +163,7 @@ class Server:
             if status != 200:
                 said = b"".join(parts)[:10_000].decode(errors="replace")
                 said = said.replace(self.key, "***") if self.key else said
-                shown = " ".join(said.split())[:_SHOWN]
+                shown = one_line(said, _SHOWN)
                 raise RefusedError(f"{self.url}: status {status}: {shown}")
             for line in _lines(parts):
                 waiting = not reader.begun

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_bench.settings.fields import one_line
+
 _DATA = b"data:"
 _DONE = b"[DONE]"
 
@@ -151,7 +153,7 @@ def _event(body: bytes) -> dict[str, Any]:
         raise BadStreamError("an event that is no object")
     if "error" in event and "choices" not in event:
         said = event["error"].get("message") if isinstance(event["error"], dict) else event["error"]
-        raise BadStreamError(f"the server says: {' '.join(str(said).split())[:200]}")
+        raise BadStreamError(f"the server says: {one_line(said, 200)}")
     return event
 
 

@@ -95,8 +95,17 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = " ".join(text.split())
+    text = one_line(text)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def one_line(said: object, longest: int | None = None) -> str:
+    """A text or an error's message in one line, cut where it is longer.
+
+    An error that says nothing is known by its type.
+    """
+    text = " ".join(str(said).split())[:longest]
+    return text or type(said).__name__ * isinstance(said, BaseException)
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

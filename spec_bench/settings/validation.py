@@ -36,13 +36,14 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapte
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.fields import did_you_mean, one_line
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
 Kind = TypeVar("Kind")
 Class = TypeVar("Class", bound=type)
-_UNKNOWN = {"unexpected_keyword_argument", "invalid_key"}
+_UNKNOWN = {"unexpected_keyword_argument", "invalid_key", "extra_forbidden"}
+_MAPPINGS = (dict, Mapping)
 _LONGEST = 120  # characters of a value that is shown
 
 
@@ -86,8 +87,8 @@ def settings(kind: Class) -> Class:
     return made
 
 
-def check(kind: type[Kind], values: Any, at: str = "") -> Kind:
-    """Reads a settings class from a plain mapping.
+def check(kind: type[Kind], values: Any, at: str = "", of: str = "") -> Kind:
+    """Reads a settings class, or a pydantic model, from a plain mapping.
 
     Fields are of these types: the ones below, ``Literal``, ``tuple[X, ...]`` (YAML's lists),
     ``dict[str, X]``, other settings classes, and unions of them.
@@ -96,20 +97,22 @@ def check(kind: type[Kind], values: Any, at: str = "") -> Kind:
         kind: a class made by ``settings``.
         values: as YAML has them, interpolations resolved.
         at: the key that holds the mapping, such as ``engine``; "" at the top.
+        of: what the mapping is, such as ``table 7``, to begin the line with; "" for none.
 
     Raises:
         ValueError: one line that names the first wrong key, its value and what is allowed.
     """
+    of = f"{of}: " if of else ""
     if not isinstance(values, Mapping):
         raise ValueError(
-            f"{at or 'the config'} must be a mapping of settings, got {_shown(values)}"
+            f"{of}{at or 'the config'} must be a mapping of settings, got {_shown(values)}"
         )
     try:
         return _adapter(kind).validate_python(dict(values))  # type: ignore[arg-type]
     except ValidationError as error:
         # A misspelt key is also a missing one; the misspelling is what the user looks for.
         first = min(error.errors(include_url=False), key=lambda each: each["type"] not in _UNKNOWN)
-        raise ValueError(_line(first, kind, at)) from None
+        raise ValueError(f"{of}{_line(first, kind, at)}") from None
 
 
 @cache
@@ -121,7 +124,7 @@ def _line(error: ErrorDetails, kind: type[Any], at: str) -> str:
     """One error in one line."""
     key, annotation, owner = _followed(error["loc"], kind, at)
     if error["type"] == "value_error":
-        return " ".join(str(error["ctx"]["error"]).split())
+        return one_line(error["ctx"]["error"])
     if error["type"] in _UNKNOWN:
         known = sorted(_hints(owner))
         word = str(error["loc"][-1])
@@ -150,7 +153,7 @@ def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, A
         if hints and (part in hints or items is None):
             owner, annotation = annotation, hints.get(str(part))
             key = f"{key}.{part}" if key else str(part)
-        elif origin is dict:
+        elif origin in _MAPPINGS:
             key, annotation = f"{key}.{part}", items
         elif origin is tuple and isinstance(part, int):
             key, annotation = f"{key}[{part}]", items
@@ -158,19 +161,19 @@ def _followed(loc: Sequence[int | str], kind: Any, at: str) -> tuple[str, Any, A
 
 
 def _hints(annotation: Any) -> dict[str, Any]:
-    """The fields of a settings class, Optional or not; none for anything else."""
+    """The fields of a settings class by key, Optional or not; none for anything else."""
     for member in _members(annotation):
-        if hasattr(member, "__pydantic_fields__"):
+        if fields := getattr(member, "__pydantic_fields__", None):
             hints = get_type_hints(member, include_extras=True)
-            return {name: hints[name] for name in member.__pydantic_fields__}
+            return {field.alias or name: hints[name] for name, field in fields.items()}
     return {}
 
 
 def _container(annotation: Any) -> tuple[type | None, Any]:
-    """``tuple`` or ``dict`` and what it holds, where a field may be one; else None twice."""
+    """``tuple`` or a mapping and what it holds, where a field may be one; else None twice."""
     for member in _members(annotation):
-        if (origin := get_origin(member)) in (tuple, dict):
-            return origin, get_args(member)[-1 if origin is dict else 0]
+        if (origin := get_origin(member)) in (tuple, *_MAPPINGS):
+            return origin, get_args(member)[-1 if origin in _MAPPINGS else 0]
     return None, None
 
 
@@ -204,7 +207,7 @@ def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return "true or false"
     if annotation is str:
         return "a text" + " that is not empty" * any(isinstance(m, MinLen) for m in metadata)
-    if origin is dict:
+    if origin in _MAPPINGS:
         return "a mapping"
     if origin is tuple:
         return f"a list, each {_allowed(arguments[0])}"

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.numbers import with_ends
 
 _LEAST_WIDTH, _MOST_WIDTH = 150, 10_000
 
@@ -128,6 +129,4 @@ def _cell(row: dict[str, Any], name: str) -> str:
         return str(value)
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     digits = 0 if abs(value) >= 100 else 2
-    if isinstance(low, float) and isinstance(high, float):
-        return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{value:.{digits}f}"
+    return with_ends(value, low, high, f".{digits}f")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spec_bench.settings.fields import one_line
 from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.wandb import Wandb, build_wandb, failures, open_run
 from spec_bench.system import files
@@ -54,4 +55,4 @@ def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -
                     run.summary[f"final {side} {guess}"] = share
             run.summary["parameters"] = facts["parameters"]
     except failures() as error:
-        log.error("W&B: %s: %s", type(error).__name__, " ".join(str(error).split()))
+        log.error("W&B: %s: %s", type(error).__name__, one_line(error))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import check
 from spec_bench.sinks.curves import AXES, METRICS, better_of, curves
 from spec_bench.sinks.logged import Note, locked, recall, remember
@@ -109,8 +110,8 @@ def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str
         if rows:
             log_table(sink, rows)
     except failures() as error:
-        reason = " ".join(str(error).split())
-        log.error("W&B: %s: %s; the same command logs the rest", type(error).__name__, reason)
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        log.error("W&B: %s; the same command logs the rest", reason)
 
 
 def log_cell(sink: Wandb, cell: LoggedCell) -> bool:

@@ -24,6 +24,7 @@ from spec_bench.engine.model import LAST, Layers
 from spec_bench.jobs.config.compose import CHATTY, register, shown_resolved
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.settings.configs import conf_dir
+from spec_bench.settings.fields import one_line
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.system import disk, signals
 from spec_bench.system.files import digest
@@ -186,6 +187,6 @@ def _batches(
 
 def _complain(error: Exception) -> None:
     """One line on what cannot be right."""
-    message = " ".join(str(error).split("Config search path:")[0].split())
+    message = one_line(str(error).split("Config search path:")[0])
     print(f"spec_bench.train: {message}", file=sys.stderr)
     _statuses.append(2)

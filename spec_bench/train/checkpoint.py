@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from spec_bench.settings.fields import one_line
 from spec_bench.system.disk import naming
 from spec_bench.system.files import digest, replacing, set_aside, write_csv
 
@@ -103,7 +104,7 @@ class Checkpoint:
         return state
 
     def _set_aside(self, error: Exception) -> None:
-        said = " ".join(str(error).split())[:120] or type(error).__name__
+        said = one_line(error, 120)
         try:
             name = set_aside(self.file).name
         except FileNotFoundError:  # another process of the training was first

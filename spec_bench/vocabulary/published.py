@@ -104,10 +104,11 @@ def spellings(paper: Any) -> list[tuple[str, str]]:
     return [
         (target, draft)
         for each in several
-        for target in _listed(each.get("target"))
-        for draft in _listed(each.get("draft")) or [""]
+        for target in listed(each.get("target"))
+        for draft in listed(each.get("draft")) or [""]
     ]
 
 
-def _listed(names: Any) -> list[str]:
+def listed(names: Any) -> list[str]:
+    """One name or several as a list; none for None."""
     return [] if names is None else [*names] if isinstance(names, list | tuple) else [str(names)]

@@ -635,8 +635,7 @@ def test_a_claim_may_ask_for_settings_of_its_cells(scope: Scoped) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"metrics": "token_rate"}, "metrics: Extra inputs"),
-        ({"compare": "guess"}, "compare: Input should be 'best', 'first'"),
+        ({"metrics": "token_rate"}, "unknown setting metrics; did you mean metric?"),
         ({"compare": "steps"}, "along goes with compare"),
         ({"section": ""}, "and its section, or says ours: true"),
         ({"ours": True}, "and its section, or says ours: true"),
@@ -660,7 +659,8 @@ def test_a_claim_that_is_not_written_as_one_is_a_line_that_names_it_and_the_key(
         (stated(metric="token_rat"), "no column 'token_rat'"),
         (stated(given={"temprature": {"from": 1}}), "no column 'temprature'"),
         (stated(axis="length", each="length"), "no axis 'length'; the paper has: none"),
-        ({"function": "guess", "ours": True}, "heads_accuracy"),
+        (stated(compare="guess"), "compare, if none of best, .* must be a function in paper.py"),
+        ({"function": "guess", "ours": True}, "exact_scores"),
     ],
 )
 def test_an_unknown_name_in_a_claim_is_said(

@@ -76,8 +76,9 @@ def test_no_claim_of_any_paper_looks_at_what_was_screened() -> None:
     rows = read_rows(path.with_name("results.csv") for path in SCREENED)
     assert (rows.stage == "screen").any()
     assert "stage" in [column.name for column in apart_in(rows)]  # so that no seeds are pooled
-    scope, seen = Scope(measured(rows), Records(ROOT), {}), 0
+    seen = 0
     for paper in paper_names():
+        scope = Scope(measured(rows), Records(ROOT), {}, load_paper(paper).folder)
         for claim in load_paper(paper).claims:
             found = scope.of(claim)
             assert "stage" not in found or not (found.stage == "screen").any()

@@ -82,8 +82,8 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
         ({"columns": [{"y": "mbsu"}], "x": ["mbsu", "speedup"]}, "exclude each other"),
         ({"wrap": 2, "down": "seed"}, "wrap"),
         ({"x": ""}, "a column for x and one for y"),
-        ({"source": "clouds"}, "drawing.source.*'cells'.*'clouds'"),
-        ({"drawer": "clouds"}, "drawing.drawer.*'heat_maps'.*'clouds'"),
+        ({"source": "clouds"}, "drawing.source must be a function in .*paper.py, got 'clouds'"),
+        ({"drawer": "clouds"}, "drawing.drawer must be a function in .*paper.py, got 'clouds'"),
     ],
 )
 def test_what_a_figure_cannot_be_is_one_line_that_names_it(

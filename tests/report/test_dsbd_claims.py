@@ -76,7 +76,7 @@ def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[in
 def at_same_width(settings: list[dict[str, object]], other: list[dict[str, object]]) -> list[Case]:
     claim: Claim = next(c for c in load_paper("dsbd").claims if c.compare == "interpolated")
     rows = frame(*settings, *other)
-    scope = Scope(rows, Records(Path("nowhere/results.csv")), {})
+    scope = Scope(rows, Records(Path("nowhere/results.csv")), {}, load_paper("dsbd").folder)
     return cases(scope, claim, Group("squad", rows), claim.sides[0])
 
 

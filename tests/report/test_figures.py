@@ -10,11 +10,11 @@ import pytest
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
 from spec_bench.report.figures.choose import own_pairs_first, pairs_of, usable
-from spec_bench.report.figures.heat_maps import square
 from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.printed import axes_of, printed_cells
+from spec_bench.report.figures.printed import printed_cells
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
+from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import find_item, load_paper
 from tests.report.drawn import points, series_of, sheet_of
 from tests.report.rows import EMBEDDED, frame
@@ -73,7 +73,8 @@ def test_without_a_baseline_there_is_no_accuracy() -> None:
 
 
 def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
-    lengths, budgets = axes_of("rsd")["draft_length"], axes_of("rsd")["target_budget"]
+    axes = load_paper("rsd").axes
+    lengths, budgets = axes["draft_length"], axes["target_budget"]
     assert lengths["rsd_c", "2-2"] == 2
     assert budgets["rsd_c", "2-2"] == 6
     assert budgets["sd", "30"] == 30
@@ -173,6 +174,7 @@ def test_rows_that_are_not_exact_are_marked() -> None:
 
 def test_a_heat_map_has_p_down_and_q_across() -> None:
     rows = frame({"p": 1.0, "q": 0.0, "otm": 0.1}, {"p": 0.0, "q": 0.0, "otm": 1.0})
+    square = form_of(load_paper("rsd").folder, "square", "a test")
     assert square(rows, "otm").to_numpy().tolist() == [[1.0], [0.1]]
 
 

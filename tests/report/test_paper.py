@@ -75,12 +75,17 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
 @pytest.mark.parametrize(
     ("paper", "right", "wrong", "named"),
     [
-        ("misspelt_key", "digits: 2", "digts: 2", r"table 1: columns\.0\.digts: .*, got 2"),
-        ("wrong_type", "digits: 2", "digits: two", r"table 1: columns\.0\.digits: .*, got 'two'"),
-        ("wrong_choice", "block: [task]", "other_pair: above", r"table 1: other_pair: .*'above'"),
+        (
+            "misspelt_key",
+            "digits: 2",
+            "digts: 2",
+            r"unknown setting columns\[0\]\.digts; did you mean",
+        ),
+        ("wrong_type", "digits: 2", "digits: two", r"table 1: columns\[0\]\.digits .*, got 'two'"),
+        ("wrong_choice", "block: [task]", "other_pair: above", r"table 1: other_pair .*'above'"),
         ("wrong_source", "tree: spec", "tree: spc", r"no labels come from 'spc'; .* decoder, spec"),
         ("wrong_name", "on {task}", "on {taks}", r"table 1: .*no \{taks\} in titles; .*task"),
-        ("no_heads", "heads: {decoder: decoder, tree: spec}", "", r"table 1: heads: .*required"),
+        ("no_heads", "heads: {decoder: decoder, tree: spec}", "", r"table 1: heads is missing: .*"),
         ("no_title", 'paper: "Mine: a paper"', "", "'paper' is missing"),
         ("no_list", "tables:", "tables: 3\nclaims:", "tables must be a list of mappings"),
     ],

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.heads import best_heads, grid_of, heads_of, shown_heads
 from spec_bench.report.data.own_rows import figure_rows
 from spec_bench.report.data.rows import groups_of
 from spec_bench.report.data.statistics import correlation, half_width
@@ -15,6 +14,7 @@ from spec_bench.report.figures import draw
 from spec_bench.report.figures.choose import usable
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import find_figure, find_item, load_paper
 from spec_bench.report.tables.measured import Measured
 from tests.report.drawn import points, sheet_of
@@ -29,6 +29,8 @@ from tests.report.rows import (
     row,
 )
 from tests.said import naming
+
+OWN = code_of(load_paper("redrafter").folder)
 
 
 def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:
@@ -45,15 +47,15 @@ def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:
 
 def test_heads_lie_beside_the_rows_or_are_the_rows(tmp_path: Path) -> None:
     rows = redrafter_grid(tmp_path)
-    assert len(heads_of(rows)) == 9
+    assert len(OWN.heads_of(rows)) == 9
     own = pd.DataFrame([head("medusa")])
-    assert heads_of(own) is own
-    assert heads_of(rows.assign(file="nowhere/results.csv")).empty
+    assert OWN.heads_of(own) is own
+    assert OWN.heads_of(rows.assign(file="nowhere/results.csv")).empty
 
 
 def test_of_each_kind_the_head_that_is_best_in_validation_is_shown() -> None:
     heads = pd.DataFrame([head("redrafter", "a", 0.3), head("medusa"), head("redrafter", "b", 0.6)])
-    best = best_heads(heads)
+    best = OWN.best_heads(heads)
     assert list(best) == ["medusa", "redrafter"]
     assert best["redrafter"]["folder"] == "b"
 
@@ -65,7 +67,7 @@ def test_redrafters_of_two_and_of_four_blocks_are_two_lines() -> None:
         for each in (0.3, 0.6)
     ]
     rows = pd.DataFrame([head("medusa"), *heads])
-    assert {k: h["folder"] for k, h in shown_heads(rows).items() if k != "medusa"} == {
+    assert {k: h["folder"] for k, h in OWN.shown_heads(rows).items() if k != "medusa"} == {
         "redrafter_2": "20.6",
         "redrafter_4": "40.6",
     }
@@ -103,7 +105,7 @@ def test_cells_and_heads_are_joined_by_the_heads_folder(tmp_path: Path) -> None:
     rows = redrafter_grid(tmp_path)
     rows.loc[0, "draft"] = "heads/redrafter-0/"  # as a user may write it
     rows.loc[1, "draft"] = "heads/of-someone-else"
-    joined = grid_of(heads_of(rows), rows)
+    joined = OWN.grid_of(OWN.heads_of(rows), rows)
     assert len(joined) == 7
     assert joined.iloc[0]["validation t+5"] == pytest.approx(0.45)
 

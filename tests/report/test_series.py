@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.heads import grid_of
 from spec_bench.report.figures.derived import derive
 from spec_bench.report.figures.sheet import PanelData, Sheet
+from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.paper import load_paper
 from tests.report.drawn import committed_sheets
 from tests.report.rows import frame, head, row, write
 from tests.said import naming
+
+OWN = code_of(load_paper("redrafter").folder)
 
 RULES = (
     "SpecTr 3, optimal rule 3, SpecTr's paths, traversal 3, SpecInfer 3, "
@@ -149,7 +152,7 @@ def test_a_column_that_rows_and_figures_both_have_stops_the_drawing() -> None:
         derive(rows.assign(**{"tree.depth": 7}))
     heads = frame(head("redrafter", "mine", status="trained"))
     with pytest.raises(ValueError, match=naming("heads.csv", "'status'")):
-        grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))
+        OWN.grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))
 
 
 def test_a_figure_that_cannot_be_drawn_is_not_left_out_in_silence(

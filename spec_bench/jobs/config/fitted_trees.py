@@ -20,6 +20,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Text, check, settings
 from spec_bench.system import files
 
@@ -160,7 +161,7 @@ def read_fit(path: Path) -> Fit:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path}: {one_line(error)}") from None
     return check(Fit, given, str(path))
 
 

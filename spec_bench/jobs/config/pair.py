@@ -6,7 +6,7 @@ Knows the files of ``conf/pair`` and names of models; loads nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from spec_bench.jobs.config.model_files import (
 )
 from spec_bench.settings.configs import read_config
 from spec_bench.settings.validation import Flag, Ge, Number, Text, Whole, check, settings
+from spec_bench.vocabulary.published import listed, spellings
 
 _MODELS = ("target", "draft")
 
@@ -61,22 +62,13 @@ class PairSettings:
     @property
     def drafts(self) -> tuple[str, ...]:
         """The draft models, in order."""
-        return _listed(self.draft)
+        return tuple(listed(self.draft))
 
     @property
     def printed(self) -> list[tuple[str, str]]:
         """(target, draft) in each of the papers' spellings; "" if there is no draft."""
-        spellings = (self.paper,) if isinstance(self.paper, Printed) else self.paper or ()
-        return [
-            (target, draft)
-            for each in spellings
-            for target in _listed(each.target)
-            for draft in _listed(each.draft) or ("",)
-        ]
-
-
-def _listed(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else names or ()
+        papers = (self.paper,) if isinstance(self.paper, Printed) else self.paper or ()
+        return spellings([asdict(each) for each in papers])
 
 
 @dataclass(frozen=True)

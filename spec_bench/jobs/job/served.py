@@ -20,6 +20,7 @@ from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server
+from spec_bench.settings.fields import one_line
 
 _WARMUP_TOKENS = 4
 
@@ -100,4 +101,4 @@ def library_of(server: Server) -> str:
     if not isinstance(version, str) or not version:
         return SERVER
     known = "vllm:" in (server.read("metrics") or "")
-    return f"{'vllm' if known else SERVER} {' '.join(version.split())[:40]}"
+    return f"{'vllm' if known else SERVER} {one_line(version, 40)}"

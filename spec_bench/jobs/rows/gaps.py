@@ -27,6 +27,7 @@ from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import Generation, Request
+from spec_bench.settings.fields import one_line
 from spec_bench.tree.base import GrownTree
 from spec_bench.vocabulary.columns import ENDS
 
@@ -55,7 +56,7 @@ def look_at_nodes(session: Session) -> None:
                 run.store.keep_nodes([vars(node) for node in run.nodes])
             except Exception as error:
                 log.exception("%s: its nodes could not be looked at", run.cell.title)
-                why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                why = f"{type(error).__name__}: {one_line(error, 200)}"
         run.no_nodes = why
 
 

@@ -25,6 +25,7 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import parquet
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
+from spec_bench.settings.fields import one_line
 from spec_bench.sinks.csv import merge_csv, read_rows
 from spec_bench.system import files
 
@@ -224,7 +225,7 @@ def _note(path: Path) -> JobNote | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, RecursionError, OSError) as error:
-        said = " ".join(str(error).split())
-        log.warning("%s: %s; it is now %s", path, said, files.set_aside(path).name)
+        aside = files.set_aside(path).name
+        log.warning("%s: %s; it is now %s", path, one_line(error), aside)
         return None
     return replace(note, cells=tuple(note.cells))

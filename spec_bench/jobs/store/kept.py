@@ -26,6 +26,7 @@ from spec_bench.records import cell_folder, jsonl, parquet, seals
 from spec_bench.records.jsonl import Lines
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import CellResult
+from spec_bench.settings.fields import one_line
 from spec_bench.sinks.rows import restored
 from spec_bench.system import files
 from spec_bench.vocabulary import columns
@@ -271,5 +272,5 @@ def _aside(path: Path, why: str, copy: bool = False) -> None:
 
 def _said(error: BaseException) -> str:
     """An error in one short line."""
-    text = " ".join(str(error).split())[:200]
-    return f"{text} is missing" if isinstance(error, KeyError) else text or type(error).__name__
+    text = one_line(error, 200)
+    return f"{text} is missing" if isinstance(error, KeyError) else text

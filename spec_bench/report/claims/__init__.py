@@ -21,6 +21,7 @@ from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.claim import read_claim
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 
 __all__ = ["Check", "check_claims", "check_generally"]
@@ -47,7 +48,8 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
     if rows.empty:
         return []
     records = Records(results)
-    scope = Scope(measured(pooled(rows, records)), records, found.axes)
+    scope = Scope(measured(pooled(rows, records)), records, found.axes, found.folder)
+    code_of(found.folder)  # registers the paper's own claim functions
     checks = [
         replace(check, number=number)
         for number, claim in enumerate(found.claims)

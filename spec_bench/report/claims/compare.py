@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-
-import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast
 from spec_bench.report.claims.select import Scope, name_of
 from spec_bench.report.data.rows import Group, Row
 from spec_bench.report.papers.claim import Claim, Side
-from spec_bench.vocabulary.spec import parse
+from spec_bench.report.papers.code import form_of
 
-_BEYOND = 0.25  # so far outside the measured places the nearest one stands in
+Form = Callable[[Scope, Claim, list[Row], list[Row]], Iterator[Contrast]]
+"""From a claim and the cells of both sides to contrasts; a paper may have one of its own."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Case:
 def cases(scope: Scope, claim: Claim, group: Group, sides: tuple[Side, Side]) -> list[Case]:
     """A group's contrasts, split by what the claim has one check each for."""
     left, right = (scope.side(claim, group, side) for side in sides)
-    found = list(_FORMS[claim.compare](scope, claim, left, right))
+    form = _FORMS.get(claim.compare) or form_of(scope.folder, claim.compare, _OTHER)
+    found = list(form(scope, claim, left, right))
     if claim.compare == "best":
         found = [c for c in found if _complete(c.left, sides[0]) and _complete(c.right, sides[1])]
     split: dict[tuple[Any, ...], list[Contrast]] = {}
@@ -97,47 +97,6 @@ def _ends(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iter
             yield _directed(claim, line[0], line[-1])
 
 
-def _mirrored(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """Trees whose widths fall, against those of the same widths in rising order."""
-    rising = {parse(row["spec"]).widths: row for row in right}
-    for row in left:
-        widths = parse(row["spec"]).widths or ()
-        mirror = widths[::-1]
-        if widths == tuple(sorted(widths, reverse=True)) != mirror and mirror in rising:
-            yield Contrast((row,), (rising[mirror],))
-
-
-def _interpolated(
-    scope: Scope, claim: Claim, left: list[Row], right: list[Row]
-) -> Iterator[Contrast]:
-    """Each cell against the right side at the same place, linear between its measured widths.
-
-    The place of a cell, e.g. its average accepted width, is taken as known: its own interval does
-    not enter. Cells outside the right side's places by more than a quarter are left out.
-    """
-    ordered = sorted(right, key=lambda row: scope.value(row, "width"))
-    for row in left:
-        place = row.get(claim.key)
-        found = None if place is None or pd.isna(place) else _around(scope, float(place), ordered)
-        if found is not None:
-            yield Contrast((row,), *found)
-
-
-def _around(
-    scope: Scope, place: float, ordered: Sequence[Row]
-) -> tuple[tuple[Row, ...], tuple[float, ...]] | None:
-    """The cells on both sides of a place with their weights."""
-    for lower, upper in pairwise(ordered):
-        low, high = scope.value(lower, "width"), scope.value(upper, "width")
-        if low <= place <= high:
-            share = (place - low) / (high - low)
-            return (lower, upper), (1 - share, share)
-    for end in (*ordered[:1], *ordered[-1:]):
-        if abs(scope.value(end, "width") - place) <= _BEYOND:
-            return (end,), (1.0,)
-    return None
-
-
 def _lines(scope: Scope, claim: Claim, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """Cells by what compared cells have in common."""
     found: dict[tuple[Any, ...], list[Row]] = {}
@@ -156,12 +115,11 @@ def _directed(claim: Claim, smaller: Row, larger: Row) -> Contrast:
     return Contrast((larger,), (smaller,))
 
 
-_FORMS: dict[str, Callable[[Scope, Claim, list[Row], list[Row]], Iterator[Contrast]]] = {
+_FORMS: dict[str, Form] = {
     "best": _best,
     "first": _first,
     "pairs": _pairs,
     "steps": _steps,
     "ends": _ends,
-    "mirrored": _mirrored,
-    "interpolated": _interpolated,
 }
+_OTHER = f"a claim's compare, if none of {', '.join(_FORMS)},"

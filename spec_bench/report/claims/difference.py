@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log
+from math import log, sqrt
 
 import numpy as np
+from scipy.special import ndtr
 
 from spec_bench.metrics.interval import WIDEST, Interval
 from spec_bench.metrics.many import p_above, p_below
 from spec_bench.report.claims.picks import widened
 from spec_bench.report.claims.verdict import Odds
+from spec_bench.vocabulary.numbers import with_ends
 
 
 @dataclass(frozen=True)
@@ -83,5 +85,11 @@ class Difference:
         form = "+.1%" if self.relative else "+.3f"
         if self.ends is None:
             return f"{self.value:{form}} (no interval: {self.why})"
-        low, high = self.ends
-        return f"{self.value:{form}} [{low:{form}}, {high:{form}}]"
+        return with_ends(self.value, *self.ends, form)
+
+
+def fisher(r: float, count: int) -> tuple[float, float, Odds]:
+    """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
+    z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
+    low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
+    return low, high, Odds(float(ndtr(-z / error)), float(ndtr(z / error)))

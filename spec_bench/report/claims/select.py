@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.heads import grid_of, heads_of
-from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.own_rows import of_recipes, once
 from spec_bench.report.data.rows import (
     Group,
     Row,
-    cell_keys,
     groups_of,
     score_column,
     tree_attention,
 )
 from spec_bench.report.papers.claim import Claim, Range, Side
+from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.spec import parse
 
@@ -36,11 +36,13 @@ class Scope:
         rows: measured cells, neither failed nor simulated.
         records: where per-prompt counts come from.
         axes: the axes of the paper's tables.
+        folder: the paper's; None where the claims are of no paper.
     """
 
     rows: pd.DataFrame
     records: Records
     axes: Axes
+    folder: Path | None = None
 
     def for_claim(self, claim: Claim) -> Scope:
         """The same, with times compared over rounds where the claim is of jobs of their own."""
@@ -52,7 +54,10 @@ class Scope:
         if all(side.tree_attention for pair in claim.sides for side in pair):
             rows = with_tree_attention(rows)
         rows = of_experiment(rows, *claim.experiments, only=claim.only)
-        return grid_of(heads_of(rows), rows) if claim.join == "heads" else rows
+        if claim.join:
+            joined: pd.DataFrame = form_of(self.folder, claim.join, "join")(rows)
+            return joined
+        return rows
 
     def groups(self, claim: Claim) -> list[Group]:
         """Comparable cells, which differ in the decoder and in ``across`` only."""
@@ -154,9 +159,7 @@ def name_of(row: Row) -> str:
 
 
 def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
-    """The rows that a claim may take (``of_recipes``), each cell once.
-
-    A cell measured twice counts with the larger number of prompts.
+    """The rows that a claim may take (``of_recipes``), each cell once (``once``).
 
     Args:
         rows: measured cells.
@@ -165,10 +168,7 @@ def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.Dat
     """
     if only and not ("experiment" in rows and rows.experiment.isin(names).any()):
         return rows.iloc[:0]
-    rows = of_recipes(rows, names)
-    if "prompts" in rows:
-        rows = rows.sort_values("prompts", ascending=False, kind="stable")
-    return rows.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")
+    return once(of_recipes(rows, names))
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:

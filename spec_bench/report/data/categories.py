@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import rate_ratio_interval, ratio_interval
 from spec_bench.metrics.limits import limited
 from spec_bench.report.data.counts import Counts, Records
-from spec_bench.report.data.rows import Group, Row, most_of, rows_of
-from spec_bench.vocabulary.columns import ENDS
+from spec_bench.report.data.rows import Group, Row, interval_in, most_of, rows_of
 
 TABLES = {
     "speedup": "speed-up over plain decoding of the same prompts",
@@ -73,9 +71,7 @@ class CellByCategory:
 
     def overall(self, column: str) -> Interval | None:
         """The row's own number, of all prompts; None where it has none."""
-        ends = [self.row.get(f"{column}{end}") for end in ("", *ENDS)]
-        value, low, high = (None if end is None or isnan(end) else float(end) for end in ends)
-        return None if value is None else Interval(value, low, high)
+        return interval_in(self.row, column)
 
 
 def kinds_of(group: Group, records: Records) -> list[Kind]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from spec_bench.report.data.rows import cell_keys
 from spec_bench.report.papers.items import Figure
 
 
@@ -45,3 +46,11 @@ def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame
         return rows
     own = rows[rows.experiment.isin(list(experiments))]
     return rows if own.empty else own
+
+
+def once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each cell once; one that was measured twice with the larger number of prompts."""
+    ordered = rows
+    if "prompts" in rows:
+        ordered = rows.sort_values("prompts", ascending=False, kind="stable")
+    return ordered.drop_duplicates(cell_keys(rows)).sort_index(kind="stable")

@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import pandas as pd
 
+from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.types import ENGINE
 from spec_bench.system import files
-from spec_bench.vocabulary.columns import Column, apart_in, columns_in, scores_in
+from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.spec import parse
 
 Row = Mapping[str, Any]
@@ -169,6 +170,26 @@ class Group:
         """The first cell of that decoder that has numbers."""
         found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
         return None if found.empty else found.iloc[0]
+
+
+def number_in(row: Row | pd.Series, column: str) -> float | None:
+    """A row's number in a column; None where it has none."""
+    value = row.get(column)
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def numbers_in(
+    row: Row | pd.Series, column: str
+) -> tuple[float | None, float | None, float | None]:
+    """A column's value and both ends of its interval."""
+    low, high = (number_in(row, f"{column}{end}") for end in ENDS)
+    return number_in(row, column), low, high
+
+
+def interval_in(row: Row | pd.Series, column: str) -> Interval | None:
+    """A row's number with its interval; None where it has no number."""
+    value, low, high = numbers_in(row, column)
+    return None if value is None else Interval(value, low, high)
 
 
 def most_of(row: Row) -> float | None:

@@ -6,16 +6,16 @@ nothing about where rows come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from spec_bench.report.data.apart import slugs
-from spec_bench.report.figures import heat_maps
 from spec_bench.report.figures.choose import (
     NothingMeasuredError,
+    cells,
     nothing_measured,
     pairs_of,
     parts_of,
@@ -26,14 +26,9 @@ from spec_bench.report.figures.printed import printed_cells
 from spec_bench.report.figures.published import published_sheets, shows_other_pairs
 from spec_bench.report.figures.select import sheets
 from spec_bench.report.figures.sheet import Sheet
-from spec_bench.report.figures.sources import SOURCES
 from spec_bench.report.figures.style import FORMATS, save, settings
+from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import Figure, find_figure, load_paper, paper_names
-
-DRAWERS: dict[str, Callable[[Figure, pd.DataFrame, Path, Sequence[str]], list[Path]]] = {
-    "heat_maps": heat_maps.draw
-}
-"""What ``drawer`` of a drawing may name: figures that are no panels of measured cells."""
 
 
 def drawable(paper: str) -> tuple[str, ...]:
@@ -79,8 +74,10 @@ def draw(
             raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
-    if drawing.drawer is not None:
-        return DRAWERS[drawing.drawer](item, rows, folder, formats)
+    if drawing.drawer:
+        drawer = form_of(load_paper(paper).folder, drawing.drawer, "drawer")
+        written: list[Path] = drawer(item, rows, folder, formats)
+        return written
     found = _sheets(item, drawing, rows, alone and pair is None)
     paths = []
     for sheet, name in zip(found, names_of(item, found), strict=True):
@@ -95,7 +92,8 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
     Raises:
         NothingMeasuredError: as it says.
     """
-    found = SOURCES[drawing.source](item, drawing, rows)
+    source, folder = drawing.source, load_paper(item.paper).folder
+    found = (form_of(folder, source, "source") if source else cells)(item, drawing, rows)
     printed = printed_cells(item.paper, found.pair) if "pair" in found else pd.DataFrame()
     own = [
         replace(sheet, setting=setting)

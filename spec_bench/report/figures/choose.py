@@ -8,10 +8,11 @@ from itertools import product
 import pandas as pd
 
 from spec_bench.report.data.apart import split
-from spec_bench.report.data.own_rows import of_recipes
-from spec_bench.report.data.rows import cell_keys, tree_attention
-from spec_bench.report.figures.derived import GROUP
+from spec_bench.report.data.own_rows import of_recipes, once
+from spec_bench.report.data.rows import tree_attention
+from spec_bench.report.figures.derived import GROUP, derive
 from spec_bench.report.figures.drawing import Drawing
+from spec_bench.report.figures.printed import with_axes
 from spec_bench.report.papers.pairs import pair_of
 from spec_bench.report.papers.paper import Figure, load_paper
 from spec_bench.vocabulary.columns import apart_in
@@ -33,11 +34,13 @@ def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -
     return found[~found.pair.isin(own) | found.task.isin(item.tasks)]
 
 
-def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
-    """Rows with numbers and tree attention, each cell once.
+def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
+    """Measured cells."""
+    return with_axes(derive(shown_cells(item, rows, drawing.paths_as_rows)), item.paper)
 
-    Those of the recipe's own experiments (``of_recipes``). Of a cell measured twice the one with
-    more prompts is shown.
+
+def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
+    """Rows with numbers and tree attention, of the recipe's own experiments; each cell once.
 
     Args:
         rows: measured cells; a column ``experiment`` names the folder each came from.
@@ -52,10 +55,7 @@ def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.
         found = found[found.status != "failed"]
     if found.empty:
         raise nothing_measured(item)
-    found = of_recipes(found, item.experiments)
-    order = found.assign(_prompts=found.get("prompts", pd.Series(0, found.index)))
-    order = order.sort_values("_prompts", ascending=False, kind="stable")
-    return found.loc[order.drop_duplicates(cell_keys(found)).index.sort_values()]
+    return once(of_recipes(found, item.experiments))
 
 
 def parts_of(drawing: Drawing, rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -15,9 +15,11 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from spec_bench.report.papers.paper import Figure
+from spec_bench.report.papers.code import form_of
+from spec_bench.report.papers.paper import Figure, load_paper
+from spec_bench.settings.validation import check
 from spec_bench.vocabulary.columns import COLUMNS
 
 Names = tuple[str, ...]
@@ -151,8 +153,8 @@ class Drawing(Panel):
     """A figure.
 
     Attributes:
-        source: which rows are drawn, a key of ``sources.SOURCES``.
-        drawer: what draws the figure in place of panels, a key of ``DRAWERS``.
+        source: which rows are drawn, a function of the paper's own code; "": measured cells.
+        drawer: what draws the figure in place of panels, likewise.
         files: columns; every combination of their values is a file.
         down: column whose values are rows of panels; ``cell.group``: cells that may be compared.
         across: columns whose combinations are columns of panels.
@@ -175,8 +177,8 @@ class Drawing(Panel):
         note_printed: added where printed numbers are drawn.
     """
 
-    source: Literal["cells", "cells_of_heads", "best_of_heads"] = "cells"
-    drawer: Literal["heat_maps"] | None = None
+    source: str = ""
+    drawer: str = ""
     files: Names = ("pair",)
     down: str | None = None
     across: Names = ()
@@ -221,7 +223,7 @@ class Drawing(Panel):
         if self.wrap and (self.down or len(self.rows) > 1):
             raise ValueError("wrap is for figures with one row of panels")
         places = product(range(len(self.rows)), range(len(self.columns)))
-        for place in places if self.drawer is None else ():
+        for place in () if self.drawer else places:
             for layer in self.panel(*place).drawn:
                 if not layer.x or not layer.y:
                     raise ValueError("a panel needs a column for x and one for y")
@@ -259,28 +261,17 @@ def drawing_of(item: Figure) -> Drawing | None:
     """
     if not item.drawing:
         return None
-    try:
-        return Drawing.model_validate(item.drawing)
-    except ValidationError as error:
-        raise ValueError(f"figure {item.name}: drawing.{_line(error)}") from None
+    drawing = check(Drawing, item.drawing, "drawing", f"figure {item.name}")
+    for key, name in (("source", drawing.source), ("drawer", drawing.drawer)):
+        if name:
+            form_of(load_paper(item.paper).folder, name, f"figure {item.name}: drawing.{key}")
+    return drawing
 
 
 def _inherit(kind: type[_Part], above: Layer, own: Mapping[str, Any]) -> _Part:
     """A panel of a figure, or a layer of a panel: what was said above it, and its own."""
     said = {key: getattr(above, key) for key in above.model_fields_set if key in kind.model_fields}
-    try:
-        return kind.model_validate(_over(said, own))
-    except ValidationError as error:
-        raise ValueError(_line(error)) from None
-
-
-def _line(error: ValidationError) -> str:
-    """The first thing that is wrong: the key, what it should be, and what it is."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "value_error":
-        return ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
-    return f"{where}: {first['msg']}, got {first['input']!r}"
+    return check(kind, _over(said, own), "drawing")
 
 
 def _over(above: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,23 +24,13 @@ def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
     in all rows unless some tree is only in its list.
     """
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
-    for axis, places in axes_of(paper).items():
-        others = {tree for name, own in axes_of(paper).items() if name != axis for tree in own}
+    axes = load_paper(paper).axes
+    for axis, places in axes.items():
+        others = {tree for name, own in axes.items() if name != axis for tree in own}
         own = any(tree in places and tree not in others for tree in trees)
         found = pd.Series([places.get(tree) if own else None for tree in trees], rows.index)
         rows = with_columns(rows, found.astype(float).to_frame(f"paper.{axis}"))
     return rows
-
-
-@functools.cache
-def axes_of(paper: str) -> dict[str, dict[tuple[str, str], int]]:
-    """For each axis of the paper's tables: (decoder, spec) -> its place on it."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
-    for row in load_paper(paper).numbers:
-        if row["axis"] and row["decoder"] != "ar":
-            places = found.setdefault(row["axis"], {})
-            places[row["decoder"], row["spec"]] = int(row["axis_value"])
-    return found
 
 
 def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
@@ -70,7 +60,7 @@ def _of_pair(paper: str, pair: str) -> pd.DataFrame:
     for name in number.intersection(rows):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
     rows = rows.fillna(_NOT_TRUNCATED).assign(pair=pair)
-    for axis in axes_of(paper):
+    for axis in load_paper(paper).axes:
         rows[f"paper.{axis}"] = rows.axis_value.where(rows.axis == axis)
     rows = rows.sort_values("table", kind="stable").reset_index(drop=True)
     if "token_rate" in rows and "speedup" not in rows:

@@ -29,7 +29,7 @@ def published_sheets(item: Figure, drawing: Drawing) -> list[Sheet]:
         drawing: how it is drawn.
     """
     rows = printed_cells(item.paper, pairs_of(item))
-    if rows.empty or drawing.source != "cells":
+    if rows.empty or drawing.source:
         return []
     if item.tables:
         rows = rows[rows.table.isin(item.tables)]

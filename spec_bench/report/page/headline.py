@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, prompts_of
+from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
-from spec_bench.vocabulary.columns import ENDS, column
+from spec_bench.vocabulary.columns import column
+from spec_bench.vocabulary.numbers import ends_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
 _MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
@@ -95,7 +96,7 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
         if ends and ends[0] > 1:
             return ""
         slower = ends and ends[1] < 1
-        interval = f"[{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "(no interval)"
+        interval = ends_of(*ends, ".2f") if ends else "(no interval)"
         shown = "" if slower else "none is shown to be faster; "
         return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
     own = group.row("ar")
@@ -110,11 +111,11 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
 
 def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
     """The interval of the best of so many; None where there is none."""
-    value, low, high = (best.get(f"{by}{end}") for end in ("", *ENDS))
-    prompts = best.get("prompts")
-    if not (_known(low) and _known(high) and _known(prompts)):
+    value, low, high = numbers_in(best, by)
+    prompts = number_in(best, "prompts")
+    if value is None or low is None or high is None or prompts is None:
         return None
-    return at_once((float(value), float(low), float(high)), float(prompts), of)
+    return at_once((value, low, high), prompts, of)
 
 
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
@@ -122,7 +123,7 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     digits = 1 if by == "token_rate" else 2
     unit = "×" if by == "speedup" else f" {column(by).title}"
     ends = _ends(best, by, of)
-    interval = f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}" if ends else ""
+    interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 
 

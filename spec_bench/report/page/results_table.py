@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench.report.data.rows import Group, Row, failure_of, rows_of, stall_of
+from spec_bench.report.data.rows import Group, Row, failure_of, numbers_in, rows_of, stall_of
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
+from spec_bench.vocabulary.numbers import ends_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
 _JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded
@@ -138,13 +139,12 @@ def _digits(rows: pd.DataFrame, column: Column) -> int:
 
 def _cell(row: Row, column: Column, digits: int, scale: Scale | None, best: bool) -> Cell | None:
     """A number, its interval, and that drawn where the column has a scale."""
-    value = row.get(column.name)
-    if value is None or pd.isna(value):
+    value, low, high = numbers_in(row, column.name)
+    if value is None:
         return None
-    low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
-    if low is None or high is None or pd.isna(low) or pd.isna(high):
+    if low is None or high is None:
         low = high = value
-    interval = f"{low:.{digits}f}–{high:.{digits}f}" if low != high else ""
+    interval = ends_of(low, high, f".{digits}f", "{}–{}") if low != high else ""
     drawn = _drawn(value, low, high, scale) if scale else None
     return Cell(f"{value:.{digits}f}", interval, f"{value:.6g}", drawn, best)
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from spec_bench.settings.validation import check
 
 Value = str | bool | int | float
 
-Compare = Literal["best", "first", "pairs", "steps", "ends", "mirrored", "interpolated"]
 Expect = Literal["ahead", "more", "less", "rising", "open"]
 
 
@@ -95,17 +96,16 @@ class Claim(_Strict):
         only: no rows of other experiments, even where none of these is there.
         given: what the settings of the cells must be, e.g. ``temperature: {from: 0.7}``.
         across: settings in which compared cells may differ, e.g. ``batch_size``.
-        join: ``heads``: cells get the columns of the trained heads that drafted them.
+        join: a function of the paper's own code that adds columns to the cells.
         sides: pairs of left and right; ``left`` and ``right`` is short for one.
         pairs: model pairs to compare, left: right; none: both sides have the same.
         compare: ``best``: the best cell of each side. ``first``: the first cell of each side.
             ``pairs``: every left cell with every right one. ``steps``: each left cell with the
-            next smaller one along ``along``. ``ends``: the largest with the smallest.
-            ``mirrored``: falling widths with the same ones rising. ``interpolated``: each left
-            cell with the right side at its value of ``along``.
+            next smaller one along ``along``. ``ends``: the largest with the smallest. Any other
+            name: a function of the paper's own code.
         same: what compared cells have in common: columns or parts of the shorthand.
-        along: what ``steps`` and ``ends`` are ordered by, and ``interpolated`` is read at; a minus
-            before it puts the smaller value on the left.
+        along: what ``steps`` and ``ends`` are ordered by; a minus before it puts the smaller value
+            on the left.
         axis: an axis of the paper's tables; cells that stand in no table are left out.
         each: one check per value of these, else one on the mean; ``left`` and ``right`` stand for
             decoder and tree.
@@ -137,10 +137,10 @@ class Claim(_Strict):
     only: bool = False
     given: Mapping[str, Range] = {}
     across: tuple[str, ...] = ()
-    join: Literal["", "heads"] = ""
+    join: str = ""
     sides: tuple[tuple[Side, Side], ...] = ()
     pairs: Mapping[str, str] = {}
-    compare: Compare = "pairs"
+    compare: str = "pairs"
     same: tuple[str, ...] = ()
     along: str = ""
     axis: str = ""
@@ -186,8 +186,9 @@ class Claim(_Strict):
             raise ValueError("a claim without a function needs claim, left and metric")
         if (self.every is not None or self.majority) and not self.each:
             raise ValueError("every and majority go with each: of what every or most must hold")
-        if (self.compare in ("steps", "ends", "interpolated")) != bool(self.along):
-            raise ValueError("along goes with compare: steps, ends or interpolated")
+        ordered, plain = ("steps", "ends"), ("best", "first", "pairs")
+        if self.compare in (plain if self.along else ordered):
+            raise ValueError("along goes with compare: steps or ends, or with the paper's own")
         return self
 
     @property
@@ -209,14 +210,7 @@ def read_claim(entry: Mapping[str, Any]) -> Claim:
     Raises:
         ValueError: it is not written as one; names the claim, the key and what is wrong.
     """
-    try:
-        return Claim.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        what = first["msg"].removeprefix("Value error, ")
-        name = entry.get("claim") or entry.get("function")
-        raise ValueError(f"claim {name!r}: {f'{key}: ' if key else ''}{what}") from None
+    return check(Claim, entry, of=f"claim {entry.get('claim') or entry.get('function')!r}")
 
 
 _LISTS = ("experiments", "across", "same", "each", "metric", "evidence")

@@ -1,4 +1,4 @@
-"""What ``tables:`` and ``figures:`` in a paper's ``paper.yaml`` may say, as dataclasses.
+"""What ``tables:`` and ``figures:`` in a paper's ``paper.yaml`` may say.
 
 Knows how a table's layout is written; nothing about files, printed numbers or rows.
 """
@@ -6,11 +6,12 @@ Knows how a table's layout is written; nothing about files, printed numbers or r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from string import Formatter
 from typing import Any, ClassVar, Literal
 
 from spec_bench.report.papers.recipes import recipe_name
+from spec_bench.settings.validation import settings
 from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 Kind = Literal["table", "figure"]
@@ -20,7 +21,7 @@ IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Item:
     """A table or figure of a paper.
 
@@ -31,7 +32,6 @@ class Item:
         recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     kind: ClassVar[Kind]
     paper: str
     number: int
@@ -49,7 +49,7 @@ class Item:
         return tuple(recipe_name(recipe) for recipe in self.recipes)
 
 
-@dataclass(frozen=True)
+@settings
 class Column:
     """A column of a table: the printed numbers of one metric, and what stands beside them.
 
@@ -72,7 +72,6 @@ class Column:
         tuned: how a number larger than that of the untuned draft is marked.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     metric: str | tuple[str, ...] = ""
     name: str = ""
     title: str = ""
@@ -99,7 +98,7 @@ class Column:
         return self.shows != "number"
 
 
-@dataclass(frozen=True)
+@settings
 class Lines:
     """How the lines of one decoder are labelled and measured, or a line that the paper has not.
 
@@ -115,7 +114,6 @@ class Lines:
         after: of an extra line: the decoder whose lines it follows; "" puts it last.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     decoder: str = ""
     method: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +125,7 @@ class Lines:
     after: str = ""
 
 
-@dataclass(frozen=True)
+@settings
 class Unprinted:
     """What a table shows that nobody has printed: its lines, and the cells measured there.
 
@@ -139,7 +137,6 @@ class Unprinted:
         cells: block -> its lines, as ``decoder:tree``.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
     target: str
     task: str
     temperatures: tuple[float, ...]
@@ -158,7 +155,7 @@ class Unprinted:
         ]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Table(Item):
     """A table: how its printed numbers are laid out, and which cells are measured beside them.
 
@@ -209,7 +206,7 @@ class Table(Item):
                 raise ValueError(f"no {{{name}}} in titles; there are {', '.join(IN_TITLES)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Figure(Item):
     """A figure: which cells it shows. How it is drawn is read by ``figures.drawing``.
 

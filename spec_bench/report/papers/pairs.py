@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from spec_bench.settings.registry import config_folders
-from spec_bench.system.files import package_folder
-from spec_bench.vocabulary.published import spellings
+from spec_bench.settings.configs import conf_dirs, read_config
+from spec_bench.vocabulary.published import listed, spellings
 
 _EMBEDDED = "embedded:"
 
@@ -54,8 +52,7 @@ class PairConfig:
 @functools.cache
 def pair_configs() -> dict[str, PairConfig]:
     """All pair configs by name, ours and those of other packages."""
-    tops = [package_folder("conf"), *(folder / "conf" for folder in config_folders())]
-    paths = [path for top in tops for path in sorted((top / "pair").glob("*.yaml"))]
+    paths = [path for top in conf_dirs() for path in sorted((top / "pair").glob("*.yaml"))]
     return {path.stem: _config(path) for path in paths}
 
 
@@ -74,8 +71,8 @@ def pair_of(target: str, draft: str) -> str | None:
 
 
 def _config(path: Path) -> PairConfig:
-    data = _read(path)
-    drafts = tuple(_listed(data.get("draft")))
+    data = read_config(path)
+    drafts = tuple(listed(data.get("draft")))
     return PairConfig(
         path.stem,
         str(data.get("target")),
@@ -88,26 +85,6 @@ def _config(path: Path) -> PairConfig:
         bool(data.get("chat_tuned")),
         data.get("seen_in_training") or {},
         {kind: str(where) for kind, where in (data.get("heads") or {}).items() if where},
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A config over those that its ``defaults`` name."""
-    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    merged: dict[str, Any] = {}
-    for entry in own.pop("defaults", []):
-        if isinstance(entry, str) and entry != "_self_":
-            merged |= _read(path.parent / f"{entry.partition('@')[0]}.yaml")
-    return merged | own
-
-
-def _listed(value: Any) -> list[str]:
-    return (
-        []
-        if value is None
-        else [str(each) for each in value]
-        if isinstance(value, list)
-        else [str(value)]
     )
 
 

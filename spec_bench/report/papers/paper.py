@@ -10,11 +10,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import yaml
-from pydantic import TypeAdapter, ValidationError
 
 from spec_bench.report.papers.claim import Claim, read_claim
 from spec_bench.report.papers.items import Column, Figure, Item, Kind, Lines, Table
@@ -25,6 +24,8 @@ from spec_bench.report.papers.recipes import (
     recipe_cells,
     recipe_name,
 )
+from spec_bench.settings.fields import one_line
+from spec_bench.settings.validation import check
 from spec_bench.vocabulary.decoders import DECODERS
 from spec_bench.vocabulary.published import FILE, Row, read_published
 
@@ -51,7 +52,6 @@ __all__ = [
 
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Of what divides tables into blocks, such as the draft length: (decoder, tree) -> value."""
-_Checked = TypeVar("_Checked")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Paper:
         path = self.folder / FILE
         return read_published(path) if path.is_file() else ()
 
-    @property
+    @functools.cached_property
     def axes(self) -> Axes:
         """The axes of its tables.
 
@@ -146,7 +146,7 @@ def load_paper(name: str) -> Paper:
         return _paper(name, folder)
     except (KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{folder / PAPER}: {' '.join(what.split())}") from error
+        raise ValueError(f"{folder / PAPER}: {one_line(what)}") from error
 
 
 def find_item(kind: Kind, name: str) -> Item:
@@ -223,7 +223,8 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 def _table(paper: str, number: int, entry: Mapping[str, Any]) -> Table:
     own = {key: value for key, value in entry.items() if key != "numbers"}
     recipes = _recipes(own)
-    return checked(Table, {"paper": paper, "number": number, "recipes": recipes, **own})
+    own = {"paper": paper, "number": number, "recipes": recipes, **own}
+    return check(Table, own, of=f"table {number}")
 
 
 def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) -> Figure:
@@ -231,28 +232,13 @@ def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) 
     shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
     own = {**({"recipe": shown[0]} if shown else {}), **entry}
     recipes = _recipes(own)
-    return checked(Figure, {"paper": paper, "recipes": recipes, **own})
+    return check(Figure, {"paper": paper, "recipes": recipes, **own}, of=f"figure {own['number']}")
 
 
 def _recipes(entry: dict[str, Any]) -> tuple[str, ...]:
     """Takes the recipes out of an entry, the usual one first."""
     own = entry.pop("recipe", None)
     return ((str(own),) if own else ()) + tuple(map(str, entry.pop("other_recipes", ())))
-
-
-def checked(kind: type[_Checked], data: Mapping[str, Any]) -> _Checked:
-    """Data as a dataclass of that kind.
-
-    Raises:
-        ValueError: a key is unknown or missing, or a value cannot be right; in one line.
-    """
-    try:
-        return TypeAdapter(kind).validate_python(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        name = f"{kind.__name__.lower()} {data.get('number', '')}".strip()
-        raise ValueError(f"{name}: {key}: {first['msg']}, got {first['input']!r}") from None
 
 
 def _numbers(written: str | Sequence[int]) -> list[int]:

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from spec_bench.settings.registry import config_folders
-from spec_bench.system.files import package_folder
+from spec_bench.settings.configs import experiments_dir, experiments_dirs
 from spec_bench.vocabulary.names import combined
 
 PAPER = "paper.yaml"
@@ -26,8 +25,7 @@ def paper_folders() -> dict[str, Path]:
         ValueError: two folders have one paper's name.
     """
     found: dict[str, Path] = {}
-    tops = [package_folder("experiments"), *(folder / "experiments" for folder in config_folders())]
-    for path in (path for top in tops for path in sorted(top.glob(f"*/{PAPER}"))):
+    for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
         folder = path.parent
         if folder.name in found:
             raise ValueError(f"two papers are called {folder.name}: {found[folder.name]}, {folder}")
@@ -43,7 +41,7 @@ def read_recipe(name: str) -> Mapping[str, Any]:
         ValueError: the recipe's file is not there.
     """
     paper, _, stem = name.partition("=")
-    path = paper_folders().get(paper, package_folder("experiments") / paper) / f"{stem}.yaml"
+    path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
         raise ValueError(f"recipe {name} has no file {path}")
     data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))

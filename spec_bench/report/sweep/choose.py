@@ -5,7 +5,7 @@ Knows rows and records; nothing about drawing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -17,6 +17,7 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, groups_of, prompts_of, rows_of
 from spec_bench.report.page.headline import headline, title_of
 from spec_bench.vocabulary import names
+from spec_bench.vocabulary.numbers import ends_of
 
 SHOWN, DETAILED = 6, 120
 _BY = ("speedup", "block_efficiency")
@@ -136,19 +137,11 @@ def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answ
 
 def said(speed: Interval) -> str:
     """A speed-up with its interval."""
-    if speed.low is None or speed.high is None:
-        return f"{speed.value:.2f}× (no interval)"
-    return f"{speed.value:.2f}× [{speed.low:.2f} to {speed.high:.2f}]"
+    ends = ends_of(speed.low, speed.high, ".2f", "[{} to {}]") or "(no interval)"
+    return f"{speed.value:.2f}× {ends}"
 
 
 def decoder_of(row: Mapping[str, object]) -> str:
     """Decoder and tree for people."""
     spec = str(row["spec"])
     return f"{names.decoder(str(row['decoder'])).title}{'' if spec == '-' else f' {spec}'}"
-
-
-def numbers(row: Row, name: str) -> Iterator[float | None]:
-    """A column's value and the ends of its interval."""
-    for end in ("", "_low", "_high"):
-        value = row.get(f"{name}{end}")
-        yield None if value is None or pd.isna(value) else float(value)

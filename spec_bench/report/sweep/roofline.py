@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import SERVER, Row, rows_of
-from spec_bench.report.sweep.choose import Part, numbers
+from spec_bench.report.data.rows import SERVER, Row, number_in, rows_of
+from spec_bench.report.sweep.choose import Part
 from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short
 from spec_bench.vocabulary import names
 
@@ -49,8 +49,8 @@ def no_roofline(part: Part) -> str:
 
 def _milliseconds(row: Row) -> tuple[float, float] | None:
     """Of a call: the bound, and what it took; None where one of both is not known."""
-    moved, rate = next(numbers(row, "moved_bytes")), next(numbers(row, "bandwidth_bytes_per_s"))
-    seconds, calls = next(numbers(row, "decode_s")), next(numbers(row, "target_calls"))
+    moved, rate = number_in(row, "moved_bytes"), number_in(row, "bandwidth_bytes_per_s")
+    seconds, calls = number_in(row, "decode_s"), number_in(row, "target_calls")
     if not (moved and rate and seconds and calls):
         return None
     return 1000 * moved / rate, 1000 * seconds / calls

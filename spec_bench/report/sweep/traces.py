@@ -15,8 +15,8 @@ from typing import Any
 
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import repeats_of
-from spec_bench.report.data.rows import Row, rows_of
-from spec_bench.report.sweep.choose import Part, decoder_of, numbers
+from spec_bench.report.data.rows import Row, number_in, numbers_in, rows_of
+from spec_bench.report.sweep.choose import Part, decoder_of
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column, of_kind, scores_in
 from spec_bench.vocabulary.palette import COLOURS
@@ -131,7 +131,7 @@ def quality(part: Part, records: Records) -> Figure | None:
     likely = [each.name for each in of_kind("likelihood")]
     traces: list[Figure] = []
     for name in (*measured, *likely):
-        cells = [(row, list(numbers(row, name))) for row in part.shown if row.get(name) is not None]
+        cells = [(row, numbers_in(row, name)) for row in part.shown if row.get(name) is not None]
         known = [(row, found) for row, found in cells if found[0] is not None]
         if not known or (traces and name in likely):
             continue
@@ -170,7 +170,7 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
         trace["x"].append(_round(float(row[x])))
         trace["y"].append(_round(float(row[y])))
         trace["text"].append(str(row["spec"]))
-        trace["ends"].append(list(numbers(row, y)))
+        trace["ends"].append(list(numbers_in(row, y)))
     for trace in traces.values():
         trace["error_y"] = _bars(trace.pop("ends"))
     found = figure(list(traces.values()), column(x).title, column(y).title)
@@ -184,8 +184,8 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
 
 def _times(row: Row) -> list[float | None]:
     """Seconds of prefill, decoding, draft and target, and the tokens they delivered."""
-    told = [next(numbers(row, each.name)) for each in of_kind("time") if each.name in _SPENT]
-    return [*told, next(numbers(row, "delivered_tokens"))]
+    told = [number_in(row, each.name) for each in of_kind("time") if each.name in _SPENT]
+    return [*told, number_in(row, "delivered_tokens")]
 
 
 _SPENT = frozenset(f"{name}_s" for name in ("prefill", "decode", "draft", "target"))

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import pandas as pd
 
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.rows import Row, failure_of, reason_of
+from spec_bench.report.data.rows import Row, failure_of, interval_in, reason_of
 from spec_bench.report.papers.pairs import drafter_size
 from spec_bench.report.papers.paper import Column
 from spec_bench.report.tables.grid import Cell, Estimate, Grid, Line, Wanted, falls, tree_text
@@ -107,12 +104,11 @@ def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
     if column == "size":
         text = drafter_size(row)
         return None if text is None else Estimate(None, text=text, mark=mark)
-    value = _number(row.get(column))
-    if value is None:
+    found = interval_in(row, column)
+    if found is None:
         return None
-    low, high = (_number(row.get(f"{column}_{end}")) for end in ("low", "high"))
-    low, high = (None if end is None else end * scale for end in (low, high))
-    return Estimate(value * scale, low, high, mark=mark)
+    found = found.scaled(scale)
+    return Estimate(found.value, found.low, found.high, mark=mark)
 
 
 def _between(
@@ -166,7 +162,3 @@ def _ahead(cell: Cell, rivals: Sequence[Cell], less: bool) -> bool:
     if less:
         return all(other.low is not None and high < other.low for other in theirs)
     return all(other.high is not None and low > other.high for other in theirs)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None or pd.isna(value) else float(value)

@@ -124,6 +124,25 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Text:
+    """What is written in a place.
+
+    Attributes:
+        text: the number or the reason why there is none.
+        bold: whether it stands out.
+        interval: the 95% interval in brackets, or the paper's plus/minus; "" for none.
+        is_number: whether it is one.
+        underlined: whether it is.
+    """
+
+    text: str
+    bold: bool = False
+    interval: str = ""
+    is_number: bool = True
+    underlined: bool = False
+
+
+@dataclass(frozen=True)
 class Line:
     """A row of the table.
 
@@ -131,13 +150,15 @@ class Line:
         labels: as many as the grid has heads.
         cells: as many as it has columns.
         block: lines with the same one compete for the best value; "" competes with none.
-        extra: the paper has no such line; it goes where nothing was measured for it.
+        extra: the paper has no such line; it is dropped if nothing was measured for it.
+        texts: what is written of the cells, as many as the grid has columns ``shown``.
     """
 
     labels: tuple[str, ...]
     cells: tuple[Cell, ...]
     block: str = ""
     extra: bool = False
+    texts: tuple[Text, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -161,6 +182,8 @@ class Grid:
         measured: whether any cell has a measured value.
         setting: what tells its measured cells from those of the table's other parts; "" where the
             table is one.
+        shown: the columns that are written, each with ``paper``, ``ours`` or ``difference``; with
+            "" where only the paper's numbers are.
     """
 
     name: str
@@ -172,6 +195,7 @@ class Grid:
     commands: tuple[str, ...] = ()
     measured: bool = False
     setting: str = ""
+    shown: tuple[tuple[Column, str], ...] = ()
 
     def cells_of(self, column: int) -> list[Cell]:
         """A column's cells, top to bottom."""

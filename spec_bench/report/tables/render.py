@@ -16,8 +16,9 @@ from typing import Any
 
 import jinja2
 
-from spec_bench.report.tables.grid import Cell, Grid
-from spec_bench.report.tables.sheet import LOST, Head, Sheet, SheetLine, Text, sheet_of
+from spec_bench.report.papers.paper import Column
+from spec_bench.report.tables.grid import Cell, Grid, Line, Text
+from spec_bench.report.tables.sheet import LOST, levels, written
 from spec_bench.system.files import escaped
 
 _LATEX = {
@@ -46,13 +47,13 @@ _LINES = 36  # more than these are higher than a page, notes included, in the te
 
 def markdown(grid: Grid) -> str:
     """Title, table, notes, commands."""
-    sheet = sheet_of(grid)
-    heads = [*grid.heads, *map(_one_head, sheet.heads)]
+    grid = written(grid)
+    heads = [*grid.heads, *(_one_head(column, part) for column, part in grid.shown)]
     lines = [
         [*map(escape_markdown, heads)],
-        ["---"] * len(grid.heads) + ["---:"] * len(sheet.heads),
+        ["---"] * len(grid.heads) + ["---:"] * len(grid.shown),
     ]
-    for label, line in _labelled(sheet):
+    for label, line in _labelled(grid):
         lines.append([*map(escape_markdown, (label, *line.labels[1:])), *map(_marked, line.texts)])
     parts = [f"### {escape_markdown(f'{grid.name}: {grid.title}')}", "\n".join(map(piped, lines))]
     if grid.notes:
@@ -104,23 +105,23 @@ def html(grids: Sequence[Grid], style: str = "") -> str:
         style: CSS to embed.
     """
     page = _environment("html").get_template("page.html.jinja")
-    sheets = [sheet_of(grid) for grid in grids]
-    tables = [(g, sheet, _blocks(sheet)) for g, sheet in zip(grids, sheets, strict=True)]
+    tables = [(grid, levels(grid), _blocks(grid)) for grid in map(written, grids)]
     return page.render(name=grids[0].name, tables=tables, style=style)
 
 
 def html_fragment(grid: Grid) -> str:
     """A table for a page: title, table, notes and commands."""
     table = _environment("html").get_template("table.html.jinja")
-    sheet = sheet_of(grid)
-    return table.render(grid=grid, sheet=sheet, blocks=_blocks(sheet))
+    grid = written(grid)
+    return table.render(grid=grid, levels=levels(grid), blocks=_blocks(grid))
 
 
 def latex(grid: Grid) -> str:
     """A table environment with booktabs; missing cells' commands stand in comments below it."""
-    sheet = sheet_of(grid)
+    grid = written(grid)
     table = _environment("latex").get_template("table.tex.jinja")
-    return table.render(grid=grid, sheet=sheet, long=len(sheet.lines) > _LINES, lines=_ruled(sheet))
+    long = len(grid.lines) > _LINES
+    return table.render(grid=grid, levels=levels(grid), long=long, lines=_ruled(grid))
 
 
 def escape_markdown(text: str) -> str:
@@ -193,10 +194,10 @@ def _label(name: str) -> str:
     return _Raw(re.sub(r"[^\w.:-]", "-", name))
 
 
-def _one_head(head: Head) -> str:
+def _one_head(column: Column, part: str) -> str:
     """One heading: Markdown has no headings over several columns."""
-    title = f"{head.group}: {head.title}" if head.group else head.title
-    return f"{title}, {head.part}" if head.part else title
+    title = f"{column.group}: {column.title}" if column.group else column.title
+    return f"{title}, {part}" if part else title
 
 
 def _marked(text: Text) -> str:
@@ -207,28 +208,28 @@ def _marked(text: Text) -> str:
     return f"{number} {escape_markdown(text.interval)}".strip()
 
 
-def _labelled(sheet: Sheet) -> list[tuple[str, SheetLine]]:
+def _labelled(grid: Grid) -> list[tuple[str, Line]]:
     """The lines, each with its first label unless the line above it has the same."""
-    before = [None, *(line.labels[0] for line in sheet.lines)]
+    before = [None, *(line.labels[0] for line in grid.lines)]
     return [
         ("" if line.labels[0] == above else line.labels[0], line)
-        for line, above in zip(sheet.lines, before, strict=False)
+        for line, above in zip(grid.lines, before, strict=False)
     ]
 
 
-def _blocks(sheet: Sheet) -> list[list[tuple[str, SheetLine]]]:
+def _blocks(grid: Grid) -> list[list[tuple[str, Line]]]:
     """As above, the lines of a block together."""
-    return [list(lines) for _, lines in groupby(_labelled(sheet), lambda pair: pair[1].block)]
+    return [list(lines) for _, lines in groupby(_labelled(grid), lambda pair: pair[1].block)]
 
 
-def _ruled(sheet: Sheet) -> list[tuple[bool, str, SheetLine]]:
+def _ruled(grid: Grid) -> list[tuple[bool, str, Line]]:
     """As above, each with whether a rule stands before it, after which the label is said again.
 
     Rules stand between blocks unless all are single lines.
     """
-    ruled = any(line.block == after.block for line, after in pairwise(sheet.lines))
-    found: list[tuple[bool, str, SheetLine]] = []
-    for (label, line), above in zip(_labelled(sheet), [None, *sheet.lines], strict=False):
+    ruled = any(line.block == after.block for line, after in pairwise(grid.lines))
+    found: list[tuple[bool, str, Line]] = []
+    for (label, line), above in zip(_labelled(grid), [None, *grid.lines], strict=False):
         rule = ruled and above is not None and line.block != above.block
         found.append((rule, line.labels[0] if rule else label, line))
     return found

@@ -22,7 +22,7 @@ RULES = {
 _LEVELS = (0.5, 0.7, 0.9)
 
 
-def draw(item: Figure, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
+def heat_maps(item: Figure, rows: pd.DataFrame, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Draws four maps with one colour scale.
 
     Args:

@@ -1,0 +1,22 @@
+"""How a number with its interval is written; nothing about how either is found."""
+
+from __future__ import annotations
+
+
+def with_ends(value: float, low: float | None, high: float | None, form: str) -> str:
+    """``value [low, high]``, or the value alone where it has no interval.
+
+    Args:
+        value: the number.
+        low: lower end; None or nan where there is none.
+        high: upper end.
+        form: how each of them is written, such as ``.2f``.
+    """
+    return f"{value:{form}} {ends_of(low, high, form)}".rstrip()
+
+
+def ends_of(low: float | None, high: float | None, form: str, pattern: str = "[{}, {}]") -> str:
+    """Both ends of an interval in a pattern; "" where one of them is None or nan."""
+    if low is None or high is None or low != low or high != high:
+        return ""
+    return pattern.format(f"{low:{form}}", f"{high:{form}}")
