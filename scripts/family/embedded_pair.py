@@ -16,6 +16,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.engine.pool import CachePool
 from spec_bench.records.types import Request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,8 +53,11 @@ def embedded_requests(count: int, new_tokens: int) -> list[Request]:
     return [Request(str(i), prompt, new_tokens) for i, prompt in enumerate(ids)]
 
 
-def decoder(name: str, models: Models, sampling: SamplingSettings) -> Decoder:
+def decoder(
+    name: str, models: Models, sampling: SamplingSettings, pool: CachePool | None = None
+) -> Decoder:
     """A decoder of ``conf/decoder`` with the benchmark's tree."""
     settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
     drafts = [] if settings["drafter"]["kind"] in ("lookup", "first_match") else [models[1]]
-    return build_decoder(resolve_spec(settings, SPECS.get(name)), models[0], drafts, sampling)
+    spec = resolve_spec(settings, SPECS.get(name))
+    return build_decoder(spec, models[0], drafts, sampling, 1, pool)

@@ -56,17 +56,19 @@ def parts(out: Path = OUT) -> dict[str, tuple[list[str], list[str]]]:
     return found
 
 
-def run(name: str, *, tiny: bool) -> bool:
-    """Runs a part; whether it ended well."""
-    command = parts()[name][tiny]
+def run(name: str, out: Path, limit_s: float, *, tiny: bool) -> bool:
+    """Runs a part for at most that long; whether it ended well."""
+    command = parts(out)[name][tiny]
     print(f"== {name}: {' '.join(command)}", flush=True)
     start_s = time.monotonic()
     try:
         script, *given = command
-        done = subprocess.run([sys.executable, str(SCRIPTS / script), *given], timeout=LIMIT_S)
+        done = subprocess.run(
+            [sys.executable, "-u", str(SCRIPTS / script), *given], timeout=limit_s
+        )
         said = "done" if done.returncode == 0 else f"status {done.returncode}"
     except subprocess.TimeoutExpired:
-        said = f"ended after {LIMIT_S} s"
+        said = f"ended after {limit_s:.0f} s"
     print(f"== {name}: {said}, {time.monotonic() - start_s:.0f} s", flush=True)
     return said == "done"
 
@@ -76,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", help="names, or all; none lists them")
     parser.add_argument("--tiny", action="store_true", help="rehearse on a CPU")
+    parser.add_argument("--out", type=Path, default=OUT, help="where tables go, such as $OUT")
+    parser.add_argument("--minutes", type=float, default=1e6, help="for all parts together")
     options = parser.parse_args(arguments)
+    ends_s = time.monotonic() + 60 * options.minutes
     known = {name: each for name, each in parts().items() if each[options.tiny]}
     if not options.parts:
         for name, each in known.items():
@@ -86,7 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in asked if name not in known]:
         print(f"unknown part {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
         return 2
-    ended = [run(name, tiny=options.tiny) for name in asked]  # all of them, whatever one says
+    ended = []
+    for name in asked:  # all of them, whatever one says
+        limit_s = min(LIMIT_S, ends_s - time.monotonic())
+        if limit_s < 30:
+            print(f"== {name}: no time left", flush=True)
+        ended.append(limit_s >= 30 and run(name, options.out, limit_s, tiny=options.tiny))
     return int(not all(ended))
 
 

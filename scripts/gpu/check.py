@@ -16,9 +16,18 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.bench.launches_table import described, expectation
-from scripts.family.embedded_pair import EMBEDDED, SPECS, decoder, embedded_pair, embedded_requests
+from scripts.family.embedded_pair import (
+    EMBEDDED,
+    SPECS,
+    Models,
+    decoder,
+    embedded_pair,
+    embedded_requests,
+)
 from spec_bench.audit.greedy import first_difference
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.pool import CachePool
 from spec_bench.measure.pass_cost import model_cost
 from spec_bench.records.types import Generation, Request
 from spec_bench.system.files import write_csv
@@ -28,13 +37,41 @@ ROOT = Path(__file__).resolve().parents[2]
 Answers = dict[str, list[tuple[int, ...]]]
 
 
+def ready(models: Models, sampling: SamplingSettings, asked: list[Request]) -> dict[str, Decoder]:
+    """All decoders over one pool of caches, with all that their passes need made ahead."""
+    pool = CachePool()
+    built = {name: decoder(name, models, sampling, pool) for name in SPECS}
+    for each in built.values():  # all room first: what is made over a cache is lost when it grows
+        each.reserve(max(each.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in asked))
+    for each in built.values():
+        each.generate(asked[:1], 0)
+    pool.prepare(1)
+    return built
+
+
+def passes(models: Models) -> tuple[int, int, int, int]:
+    """Passes over fixed buffers, passes by the modules, recordings and refusals, of both models."""
+    found = [model.static for model in models if model.static is not None]
+    counts = [each.counts for each in found]
+    return (
+        sum(each.static for each in counts),
+        sum(each.eager for each in counts),
+        sum(each.captures for each in counts),
+        sum(len(each.refusals) for each in found),
+    )
+
+
 def greedy_tokens(device: str, how: str, asked: list[Request]) -> Answers:
-    """Every decoder's greedy answers in float32."""
+    """Every decoder's greedy answers in float32; says how the passes ran."""
     models = embedded_pair(how, device)
-    answers: Answers = {}
-    for name in SPECS:
-        built = decoder(name, models, SamplingSettings(temperature=0))
-        answers[name] = [built.generate([request], 0)[0].tokens for request in asked]
+    built = ready(models, SamplingSettings(temperature=0), asked)
+    before = passes(models)
+    answers = {
+        name: [each.generate([request], 0)[0].tokens for request in asked]
+        for name, each in built.items()
+    }
+    ran = [after - was for after, was in zip(passes(models), before, strict=True)]
+    print(f"{device} {how}: static {ran[0]}, eager {ran[1]}, recorded {ran[2]}, refused {ran[3]}")
     return answers
 
 
@@ -60,10 +97,8 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
     ``scripts/gpu/plan.py`` expects of the rate.
     """
     models, sampling = embedded_pair(how, device, dtype), SamplingSettings(temperature=0.3)
-    built = {name: decoder(name, models, sampling) for name in SPECS}
+    built = ready(models, sampling, asked)
     done: dict[str, list[Generation]] = {name: [] for name in built}
-    for each in built.values():
-        each.generate(asked[:1], 0)
     for request in asked:
         for name, each in built.items():
             done[name] += each.generate([request], 0)

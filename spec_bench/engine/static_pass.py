@@ -37,43 +37,78 @@ _WARM_UPS = 2  # before a recording: libraries set themselves up in their first 
 Outputs = tuple[Tensor, ...]
 
 
+class Recorder:
+    """Where a GPU's passes are recorded: one stream, and a pool of memory that they share.
+
+    torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
+    grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
+    recording's stream and its pool in use: the stream is put back, and the pool replaced.
+
+    Args:
+        device: of the passes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Takes a new pool and keeps a graph in it."""
+        self._pool = torch.cuda.graph_pool_handle()
+        one = torch.zeros(1, device=self._device)
+        self._kept = one, self._record(lambda: (one + 1,))
+
+    def record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
+        """The function as a graph, with what its replays overwrite."""
+        try:
+            return self._record(function)
+        except Exception:
+            self._renew()
+            raise
+
+    def _record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
+        now = torch.cuda.current_stream(self._device)
+        with torch.cuda.device(self._device), torch.cuda.stream(now):
+            self._stream.wait_stream(now)
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    function()
+            now.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                outputs = function()
+        return graph, outputs
+
+
 class StaticPass:
     """One kind of pass over its own buffers.
 
     Args:
         buffers: its input, full of fillers.
         function: runs the model over them; the outputs of every call mean the same.
-        pool: of a GPU's memory, which the passes of a model share.
+        recorder: where it is recorded, on a GPU.
 
     Attributes:
         unchecked: how many more answers to compare with the module's.
     """
 
     def __init__(
-        self, buffers: Buffers, function: Callable[[Buffers], Outputs], pool: Any = None
+        self,
+        buffers: Buffers,
+        function: Callable[[Buffers], Outputs],
+        recorder: Recorder | None = None,
     ) -> None:
         self.buffers, self._function = buffers, function
         self.unchecked = CHECKS
         self._replay: Callable[[], None] = self._call
-        if buffers.tokens.is_cuda:
-            self._record(pool)
+        if recorder is not None:
+            graph, self.outputs = recorder.record(lambda: function(buffers))
+            self._replay = graph.replay
         else:
             self.outputs = function(buffers)
-
-    def _record(self, pool: Any) -> None:
-        """Records the function as a graph; on CUDA only."""
-        device = self.buffers.tokens.device
-        with torch.cuda.device(device):
-            side = torch.cuda.Stream(device)
-            side.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(side):
-                for _ in range(_WARM_UPS):
-                    self._function(self.buffers)
-            torch.cuda.current_stream(device).wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                self.outputs = self._function(self.buffers)
-        self._replay = graph.replay
 
     def _call(self) -> None:
         """What a replay does, without a graph: overwrites the earlier outputs."""
@@ -114,7 +149,7 @@ class StaticPasses:
         self, run: Callable[[SlotCache, Kind, Buffers], Outputs], device: torch.device
     ) -> None:
         self._run, self._device = run, device
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._recorder: Recorder | None = None
         self.counts = PassCounts()
         self.refusals: list[str] = []  # why passes stayed with the module
 
@@ -184,7 +219,9 @@ class StaticPasses:
             return self._run(written, kind, filled)
 
         try:
-            return StaticPass(buffers, function, self._pool)
+            if self._recorder is None and self._device.type == "cuda":
+                self._recorder = Recorder(self._device)
+            return StaticPass(buffers, function, self._recorder)
         except Exception as error:  # recording fails in many ways; none may end a run
             self._refuse(kind, one_line(error))
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pass_buffers import Buffers, Kind
-from spec_bench.engine.static_pass import CHECKS, StaticPass, slot_steps
+from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, slot_steps
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda
@@ -123,6 +124,41 @@ def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
         decoder.generate(random_requests(1, 4), seed=0)
     assert target.static.counts.static == 0 < target.static.counts.eager
     assert "not permitted when stream is capturing" in caplog.text
+
+
+def test_passes_go_on_being_recorded_when_a_cache_grows() -> None:
+    """With the cache goes its last graph, and torch gives up a pool that has none."""
+    with SimCuda():
+        (target, _) = pair_of("static", "cuda:0")
+        decoder = built("ar", [target], 1)
+        for length in (20, 40, 70, 110):
+            (request,) = random_requests(1, 8)
+            request = replace(request, prompt_ids=tuple(i % VOCAB for i in range(length)))
+            before = target.static.counts.static
+            for _ in range(2):
+                decoder.generate([request], seed=0)
+            assert target.static.counts.static > before, f"a prompt of {length} tokens"
+    assert not target.static.refusals
+
+
+def test_after_a_recording_that_failed_the_next_one_is_made_and_the_stream_is_the_old() -> None:
+    with SimCuda() as sim:
+        stream = torch.cuda.current_stream()
+        recorder = Recorder(torch.device("cuda:0"))
+        ones = torch.ones(2, device="cuda:0")
+
+        def waits() -> tuple[torch.Tensor]:
+            if sim.tape is not None:
+                float((ones + 1).sum())
+            return (ones + 1,)
+
+        with pytest.raises(RuntimeError, match="stream is capturing"):
+            recorder.record(waits)
+        assert torch.cuda.current_stream() is stream
+        graph, (two,) = recorder.record(lambda: (ones + 1,))
+        ones.fill_(4)
+        graph.replay()
+        assert two.tolist() == [5, 5]
 
 
 def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:

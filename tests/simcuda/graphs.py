@@ -4,18 +4,64 @@ As on CUDA a replay reads and writes the tensors of the recording and nothing el
 host computed meanwhile, and every number that it put into a call, is as it was when recorded. And
 what makes the host wait, or copies from its memory, may not be recorded. Unlike CUDA a recording
 also computes, so that its outputs mean something at once.
+
+Three faults of torch's recordings are kept. A pool of memory is given up for good with its last
+graph (pytorch#198794). A recording that fails leaves its stream current, and its pool in use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from itertools import count
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 Call = tuple[Any, Any, Any, Any]
+
+
+class SimStream:
+    """``torch.cuda.Stream``."""
+
+    def __init__(self, sim: Any) -> None:
+        self._sim = sim
+
+    def synchronize(self) -> None:
+        """A wait."""
+        self._sim.waited("stream")
+
+    def wait_stream(self, other: SimStream) -> None:
+        """Nothing runs at the same time here."""
+
+
+class SimPools:
+    """How many graphs each pool of memory holds; a pool that held one and holds none is dead."""
+
+    def __init__(self) -> None:
+        self._numbers, self._graphs, self._recording = count(1), dict[Any, int](), set[Any]()
+
+    def handle(self) -> tuple[int, int]:
+        """``torch.cuda.graph_pool_handle``."""
+        return (0, next(self._numbers))
+
+    @contextmanager
+    def recording(self, pool: Any, graph: SimGraph) -> Iterator[None]:
+        """A recording into a pool, or into one of its own."""
+        if pool in self._recording:
+            raise RuntimeError("already recording to mempool_id")
+        if self._graphs.get(pool, 1) == 0:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self._recording.add(pool)
+        yield
+        self._recording.remove(pool)  # not after an error
+        self._graphs[pool] = self._graphs.get(pool, 0) + 1
+        finalize(graph, self._gone, pool)
+
+    def _gone(self, pool: Any) -> None:
+        self._graphs[pool] -= 1
 
 
 class SimGraph:
@@ -45,22 +91,36 @@ class SimGraph:
 
 def graph_answers(sim: Any) -> dict[str, Any]:
     """What ``torch.cuda`` answers about graphs and streams while the mode ``sim`` is on."""
+    sim.stream, pools = SimStream(sim), SimPools()
 
     @contextmanager
-    def graph(made: SimGraph, **_: Any) -> Any:
+    def graph(made: SimGraph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:
         assert sim.tape is None, "recordings do not nest"
-        made._sim, sim.tape = sim, made.tape
+        before = sim.stream
+        sim.stream = stream or SimStream(sim)
+        try:
+            with pools.recording(pool or pools.handle(), made):
+                made._sim, sim.tape = sim, made.tape
+                yield
+        finally:
+            sim.tape = None
+        sim.stream = before  # not after an error
+
+    @contextmanager
+    def current(stream: SimStream) -> Iterator[None]:
+        before, sim.stream = sim.stream, stream
         try:
             yield
         finally:
-            sim.tape = None
+            sim.stream = before
 
     return {
         "CUDAGraph": SimGraph,
         "graph": graph,
-        "graph_pool_handle": lambda: (0, 0),
-        "Stream": lambda *_: SimpleNamespace(wait_stream=lambda *_: None),
-        "stream": lambda *_: nullcontext(),
+        "graph_pool_handle": pools.handle,
+        "Stream": lambda *_: SimStream(sim),
+        "stream": current,
+        "current_stream": lambda *_: sim.stream,
         "device": lambda *_: nullcontext(),
     }
 

@@ -96,9 +96,6 @@ def answers(sim: Any) -> dict[str, Any]:
         uuid="00000000-0000-0000-0000-000000000000",
     )  # fmt: skip
     state = lambda *_: torch.zeros(16, dtype=torch.uint8)  # noqa: E731
-    stream = types.SimpleNamespace(
-        synchronize=lambda: sim.waited("stream"), wait_stream=lambda *_: None
-    )
     return {
         "is_available": lambda: True, "_lazy_init": lambda: None, "is_initialized": lambda: True,
         "device_count": lambda: 1, "current_device": lambda: 0, "set_device": lambda *_: None,
@@ -113,5 +110,5 @@ def answers(sim: Any) -> dict[str, Any]:
         "get_rng_state": state, "set_rng_state": lambda *_: None, "manual_seed": lambda *_: None,
         "get_rng_state_all": lambda: [state()], "set_rng_state_all": lambda *_: None,
         "manual_seed_all": lambda *_: None, "is_bf16_supported": lambda *_, **__: True,
-        "current_stream": lambda *_: stream, "Event": event_class(sim.waited),
+        "Event": event_class(sim.waited),
     }  # fmt: skip
