@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "spec_bench"
 GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "rows", "job", "sweep")
-_REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "plain", "page")
+_REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "page", "plain")
 _PAGES = ("sweep", "comparison", "export", "stale", "wandb_report")
 
 

@@ -1,6 +1,7 @@
 """The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks.
 
-The table has one part per task; values stand with their 95% intervals.
+The table has one part per task; values stand with their 95% intervals. Both it and what is printed
+end with the answer: which decoder to use on which task.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spec_bench.report.data.rows import (
     stall_of,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, said_seeds
+from spec_bench.report.page.headline import headline
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
@@ -37,7 +39,7 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 
 
 def write_report(results: Path, folder: Path) -> None:
-    """Writes the table with the checks, draws the figure, prints the checks.
+    """Writes the table with the checks, draws the figure, prints the checks and the answers.
 
     Args:
         results: a results file.
@@ -53,10 +55,12 @@ def write_report(results: Path, folder: Path) -> None:
     rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)
     parts = [markdown(groups, results), *categories_markdown(groups, records)]
-    text = "\n".join([*parts, _checks_markdown(checks)])
+    answers = [found.sentence for group in groups if (found := headline(group))]
+    text = "\n".join([*parts, _checks_markdown(checks), *_answers_markdown(answers)])
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
     print_checks(checks, summary_of(checks, None))
+    print("\n".join(answers))
     print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}")
 
 
@@ -152,6 +156,13 @@ def _settings(group: Group) -> str:
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
     return f"{count} prompts, temperature {row.temperature:g}{truncation}, {said_seeds(row)}"
+
+
+def _answers_markdown(answers: Sequence[str]) -> Iterator[str]:
+    """What to use, a sentence a task."""
+    if answers:
+        yield "### Answer\n"
+        yield "\n".join(f"- {escape_markdown(each)}" for each in answers) + "\n"
 
 
 def _checks_markdown(checks: Sequence[Check]) -> str:

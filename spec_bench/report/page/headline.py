@@ -47,6 +47,14 @@ class Headline:
     basis: str
     timed: bool
 
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        if self.code == "ar":
+            return f"{self.task}: {self.sure[0].lower()}{self.sure[1:]}; {self.basis}."
+        ends = f" [{self.interval}]" if self.interval else ""
+        return f"{self.task}: use {self.decoder}, {self.value}{ends}: {self.sure}; {self.basis}."
+
 
 def headline(group: Group) -> Headline | None:
     """The fastest of the exact speculative decoders and AR; None where nothing has a number.
