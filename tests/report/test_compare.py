@@ -141,6 +141,12 @@ def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path: Pat
     assert not found.regressed and not found.differing
 
 
+def test_a_folder_against_itself_is_said_to_be_the_same_runs(tmp_path: Path) -> None:
+    once, again = run(tmp_path / "a", 0), run(tmp_path / "b", 1)
+    assert compare(once, once).sentence.startswith("These are the same runs")
+    assert not compare(once, again).same_runs
+
+
 def test_regressions_come_first_and_the_exit_status_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from spec_bench.report.comparison.cells import Differing, differing, matches, re
 from spec_bench.report.comparison.change import Change, changes
 
 ALPHA, MARGIN = 0.05, 0.03
+_TIMED = frozenset({"speedup", "token_rate"})
 Verdict = Literal["regression", "improvement", "no change shown", "identical", "not judged"]
 ORDER: tuple[Verdict, ...] = (
     *("regression", "improvement", "no change shown"),
@@ -70,8 +71,20 @@ class Comparison:
         return bool(self.failed or self.of("regression"))
 
     @property
+    def same_runs(self) -> bool:
+        """Whether both sides are one measurement: times, too, are the same on every prompt."""
+        compared = [each for each in self.judged if each.verdict != "not judged"]
+        timed = any(each.change.column.name in _TIMED for each in compared)
+        return timed and all(each.verdict == "identical" for each in compared)
+
+    @property
     def sentence(self) -> str:
         """What it comes to."""
+        if self.same_runs:
+            return (
+                "These are the same runs: every number, times included, is the same on every prompt. "
+                "To measure again, run the job with another results=FOLDER"
+            )
         counts = {verdict: len(self.of(verdict)) for verdict in ORDER}
         told = [f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in ORDER[:2]]
         told.append(f"{len(self.judged) - counts['not judged']} numbers compared")
