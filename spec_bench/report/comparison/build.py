@@ -82,7 +82,7 @@ class Comparison:
         """What it comes to."""
         if self.same_runs:
             return (
-                "These are the same runs: every number, times included, is the same on every prompt. "
+                "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another results=FOLDER"
             )
         counts = {verdict: len(self.of(verdict)) for verdict in ORDER}
