@@ -18,7 +18,7 @@ import pytest
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import words_of
+from spec_bench.api.jobs import composed, words_of
 from spec_bench.api.tables import chosen
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,7 @@ def pair() -> api.LoadedPair:
 
 @pytest.fixture
 def chatty(pair: api.LoadedPair, monkeypatch: pytest.MonkeyPatch) -> api.LoadedPair:
-    monkeypatch.setattr(pair.tokenizer, "chat_template", TEMPLATE, raising=False)
+    monkeypatch.setattr(pair.tokenizer, "chat_template", TEMPLATE)
     return pair
 
 
@@ -175,8 +175,13 @@ def test_loaded_models_decode_as_their_names_do(pair: api.LoadedPair) -> None:
     ],
 )
 def test_what_cannot_be_decoded_is_named(
-    pair: api.LoadedPair, decoder: str, settings: dict, named: str
+    pair: api.LoadedPair,
+    decoder: str,
+    settings: dict,
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named):
         pair.decode(PROMPT, decoder, **settings)
 
@@ -194,7 +199,10 @@ def test_what_cannot_be_decoded_is_named(
         ),
     ],
 )
-def test_what_is_no_prompt_is_named(pair: api.LoadedPair, prompt: Any, named: str) -> None:
+def test_what_is_no_prompt_is_named(
+    pair: api.LoadedPair, prompt: Any, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named) as error:
         pair.decode(prompt)
     assert "\n" not in str(error.value)
@@ -238,6 +246,14 @@ def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path: Path) 
 def test_what_a_job_cannot_take_is_named(wrong: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         spec_bench.run(**wrong)
+
+
+def test_a_setting_by_keyword_is_read_as_it_was_given() -> None:
+    texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
+    told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
+    config = composed(words_of((), told))
+    assert list(config.task.stop) == texts
+    assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
 
 
 def test_a_loaded_pair_stands_for_its_names_in_a_job(pair: api.LoadedPair) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -12,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from spec_bench.api.pairs import LoadedPair
 from spec_bench.api.prompts import prompts_of, shown, write_texts
 from spec_bench.api.tables import Columns, check_columns, chosen
+from spec_bench.api.words import as_override, in_words
 from spec_bench.settings.configs import conf_dirs
 
 if TYPE_CHECKING:
     import pandas as pd
     from omegaconf import DictConfig
 
-_WORD = re.compile(r"\w+")
-_PLAIN = str | int | float | list | tuple | dict | None
 _TEXTS_ARE_A_TASK = "texts are a task of their own: leave task out (task.stop=... may stay)"
 
 
@@ -150,31 +147,11 @@ def _text_words(texts: Any, told: Sequence[str], keys: Sequence[str]) -> list[st
     folders = [each.partition("=")[2] for each in told if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
     path = write_texts(prompts, folder)
-    words = ["task=jsonl", f"task.source.path={json.dumps(str(path))}"]
+    words = ["task=jsonl", f"task.source.path={in_words(path)}"]
     words += ["prompts=null"] if "prompts" not in keys else []
     if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
     return words
-
-
-def as_override(key: str, value: Any) -> str:
-    """A value in the words of the command line.
-
-    Raises:
-        ValueError: it has none, naming it.
-    """
-    value = str(value) if isinstance(value, Path) else value
-    if isinstance(value, str) and _WORD.fullmatch(value):
-        return value
-    try:
-        if isinstance(value, _PLAIN):
-            return json.dumps(value)
-    except TypeError:
-        pass
-    raise ValueError(
-        f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
-        f"{shown(value)}"
-    )
 
 
 def composed(words: Sequence[str]) -> DictConfig:
