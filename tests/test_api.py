@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import doctest
+import inspect
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 import spec_bench
 from spec_bench import api
+from spec_bench.api.answers import Writing
+from spec_bench.api.jobs import composed, words_of
+from spec_bench.api.tables import chosen
 
+ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
+OTHER = "Article: Rain fell on the market.\nSummary:"
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}Summary:"
+PAGE = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text("utf-8"), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def pair() -> api.LoadedPair:
     return spec_bench.load_pair("embedded")
+
+
+@pytest.fixture
+def chatty(pair: api.LoadedPair, monkeypatch: pytest.MonkeyPatch) -> api.LoadedPair:
+    monkeypatch.setattr(pair.tokenizer, "chat_template", TEMPLATE)
+    return pair
 
 
 def test_the_documented_example_runs(tmp_path: Path) -> None:
@@ -35,6 +53,7 @@ def test_a_trace_tells_where_every_token_of_an_answer_came_from(
     answer = pair.decode(PROMPT, decoder, max_new_tokens=12, seed=3)
     assert answer.text and len(answer.tokens) <= 12
     assert tuple(t for step in answer.steps for t in step.tokens) == answer.tokens
+    assert "".join(step.text for step in answer.steps) == answer.text
     assert all(0 <= step.accepted <= step.depth for step in answer.steps)
     assert answer.block_efficiency >= 1
 
@@ -47,6 +66,103 @@ def test_greedy_answers_are_the_same_whoever_drafts(pair: api.LoadedPair) -> Non
     assert len(answers) == 1
 
 
+def test_an_answer_is_what_the_loop_of_a_job_decodes(pair: api.LoadedPair) -> None:
+    mine = pair.decode(PROMPT, "sd:3", max_new_tokens=9, prompt_id="xsum-1").generation
+    told = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": 9}
+    request = pair._request(PROMPT, 9, False, "xsum-1")
+    (theirs,) = pair._built("sd:3", told, None).generate([request], 0)
+    assert mine.repeats(theirs)
+    assert (mine.finish, mine.prompt_id) == (theirs.finish, theirs.prompt_id)
+    assert mine.log_likelihood == theirs.log_likelihood
+
+
+def test_a_list_gives_the_answers_that_each_text_has_alone(pair: api.LoadedPair) -> None:
+    told: dict[str, Any] = {"decoder": "rsd_s:2x2", "max_new_tokens": 6, "seed": 5}
+    together = pair.decode([PROMPT, OTHER, PROMPT], **told)
+    alone = [pair.decode(each, **told) for each in (PROMPT, OTHER)]
+    assert [each.tokens for each in together] == [alone[i].tokens for i in (0, 1, 0)]
+    assert [each.tokens for each in pair.decode(pd.Series([OTHER]), **told)] == [alone[1].tokens]
+    assert pair.decode([], **told) == []
+
+
+def test_a_conversation_goes_through_the_chat_template(chatty: api.LoadedPair) -> None:
+    told: dict[str, Any] = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
+    message = {"role": "user", "content": "Article: Rain."}
+    ids = chatty.tokenizer("user: Article: Rain.\nSummary:", add_special_tokens=False)["input_ids"]
+    assert chatty._encoded([message], chat=False) == tuple(ids)
+    plain = chatty.decode("Article: Rain.", chat=True, **told)
+    assert chatty.decode([message], **told).tokens == plain.tokens
+    longer = [message, {"role": "assistant", "content": "Rain."}, message]
+    first, second = chatty.decode([[message], longer], **told)
+    assert first.tokens == plain.tokens and len(second.tokens) <= 5
+
+
+def test_a_stop_string_ends_an_answer_with_the_step_that_brings_it(pair: api.LoadedPair) -> None:
+    whole = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1)
+    stop = whole.text[7:10]
+    cut = pair.decode(PROMPT, "sd:3", max_new_tokens=16, seed=1, stop=[stop, "never"])
+    assert cut.text == whole.text[: whole.text.find(stop)]
+    assert cut.finish == "stop" and len(cut.tokens) < len(whole.tokens)
+    assert cut.tokens == whole.tokens[: len(cut.tokens)]
+    assert sum(len(step.tokens) for step in cut.steps) == len(cut.tokens)
+    assert stop not in pair.tokenizer.decode(cut.tokens[: -len(cut.steps[-1].tokens)])
+    assert "".join(step.text for step in cut.steps) == cut.text
+
+
+class Letters:
+    """A tokenizer of one letter, or one byte of it, each."""
+
+    def decode(self, tokens: list[str], **options: object) -> str:
+        return "".join(tokens).replace("<e>", "é").replace("<", "\ufffd")
+
+
+def test_what_may_become_a_stop_string_or_half_a_letter_is_held_back() -> None:
+    writing = Writing(Letters(), ["\n\n"])
+    told = [writing.add(list(each), last=False) for each in ("a\n", "b<", "e>\n", "\nc")]
+    assert told == ["a", "\nb", "é", ""]
+    assert Writing(Letters(), ["\n\n"]).add(["a", "\n"], last=True) == "a\n"
+
+
+def test_a_stream_gives_the_steps_of_the_answer_as_they_come(pair: api.LoadedPair) -> None:
+    stream = pair.stream(PROMPT, "sd:3", max_new_tokens=12, seed=2)
+    first = next(stream)
+    between = pair.decode(OTHER, "sd:3", max_new_tokens=4)
+    answer, whole = stream.answer, pair.decode(PROMPT, "sd:3", max_new_tokens=12, seed=2)
+    assert answer.tokens == whole.tokens and answer.steps[0] == first
+    assert first.nodes == 3 and first.seconds > 0 and between.tokens
+    assert "".join(step.text for step in answer.steps) == whole.text == answer.text
+
+
+def test_an_answer_tells_its_seconds_and_its_rate(pair: api.LoadedPair) -> None:
+    answer = pair.decode(PROMPT, "sd:3", max_new_tokens=8)
+    took = answer.seconds
+    assert took.prefill > 0 and took.total == took.prefill + took.decode
+    assert sum(step.seconds for step in answer.steps) == pytest.approx(took.decode)
+    assert 0 < took.draft + took.target <= took.decode
+    assert answer.token_rate == len(answer.tokens) / took.decode
+    assert str(answer) == answer.text and "tokens/s" in repr(answer) and len(repr(answer)) < 200
+    assert repr(pair).startswith("LoadedPair('embedded': embedded:target, embedded:draft")
+    assert {"text", "seconds", "token_rate", "block_efficiency"} <= {*dir(answer)}
+
+
+def test_loaded_models_decode_as_their_names_do(pair: api.LoadedPair) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = ROOT / "spec_bench/embedded/models"
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(folder / name) for name in ("target", "draft")
+    )
+    kind = type(target)
+    mine = spec_bench.load_pair(target=target, draft=draft, tokenizer=pair.tokenizer)
+    told: dict[str, Any] = {"decoder": "sd:3", "temperature": 0, "max_new_tokens": 10}
+    assert mine.decode(PROMPT, **told).tokens == pair.decode(PROMPT, **told).tokens
+    assert type(target) is kind and not target.training
+    with pytest.raises(ValueError, match=r"holds a loaded model.*save_pretrained"):
+        spec_bench.run(pair=mine)
+    with pytest.raises(ValueError, match="a loaded target comes with its tokenizer"):
+        spec_bench.load_pair(target=target)
+
+
 @pytest.mark.parametrize(
     ("decoder", "settings", "named"),
     [
@@ -54,13 +170,42 @@ def test_greedy_answers_are_the_same_whoever_drafts(pair: api.LoadedPair) -> Non
         ("sd:2-2", {}, "2-2"),
         ("sd:3", {"temperature": -1}, "decode.temperature .* got -1"),
         ("sd:3", {"top_k": 1.5}, "decode.top_k .* got 1.5"),
+        ("sd:3", {"stop": [""]}, "stop must be texts that are not empty, got ''"),
+        ("sd:3", {"chat": True}, "chat is true but the tokenizer has no chat template"),
     ],
 )
 def test_what_cannot_be_decoded_is_named(
-    pair: api.LoadedPair, decoder: str, settings: dict, named: str
+    pair: api.LoadedPair,
+    decoder: str,
+    settings: dict,
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pair.tokenizer, "chat_template", None)
     with pytest.raises(ValueError, match=named):
         pair.decode(PROMPT, decoder, **settings)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        (3, "prompt must be a text, a list of texts, .* got int 3"),
+        (["a", 3], "got int 3 in the list"),
+        ([{"role": "user", "content": "Rain."}], "conversation but .* no chat template"),
+        ([{"role": "user"}], r"prompt\[0\] must be a message"),
+        (
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+            "the last message must be the user's",
+        ),
+    ],
+)
+def test_what_is_no_prompt_is_named(
+    pair: api.LoadedPair, prompt: Any, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.tokenizer, "chat_template", None)
+    with pytest.raises(ValueError, match=named) as error:
+        pair.decode(prompt)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +215,9 @@ def test_what_cannot_be_decoded_is_named(
         ({"target": "embedded:none"}, "embedded:none"),
         ({"heads": {"medusae": "x"}}, "medusae"),
         ({"dtype": "float12"}, "float12"),
+        ({"target": 3}, "target must be a folder, a hub id, .* loaded transformers model, got int"),
+        ({"draft": [3]}, "draft must be a folder"),
+        ({"tokenizer": 3}, "tokenizer must be a folder, .* loaded tokenizer.*, got int"),
     ],
 )
 def test_a_pair_that_is_not_there_is_named(settings: dict, named: str) -> None:
@@ -80,24 +228,212 @@ def test_a_pair_that_is_not_there_is_named(settings: dict, named: str) -> None:
 def test_a_job_that_cannot_be_is_refused_as_on_the_command_line(tmp_path: Path) -> None:
     for wrong, named in (("sede=1", "seed"), ("task=xsun", "xsum"), ("seed=-1", "-1")):
         with pytest.raises(ValueError, match=named):
-            spec_bench.run(wrong, results=str(tmp_path))  # type: ignore[operator]
+            spec_bench.run(wrong, results=str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"prompts": ["a"]}, r"texts=\[...\] are prompts of your own"),
+        ({"texts": "a"}, "texts must be a list of prompts"),
+        ({"texts": ["a"], "task": "xsum"}, "leave task out"),
+        ({"pair": 3}, "pair must be a name or what load_pair gave, got int"),
+        ({"seed": object()}, "seed must be a text, .* got object"),
+        ({"columns": "few"}, "columns must be main, all or a list of names, got 'few'"),
+    ],
+)
+def test_what_a_job_cannot_take_is_named(wrong: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        spec_bench.run(**wrong)
+
+
+def test_a_setting_by_keyword_is_read_as_it_was_given() -> None:
+    texts = ["\n\n", 'a"b', "é\\", '\\"', "a: {b}, [c]"]
+    told = {"task.stop": texts, "confirm": {"best": 1, "by": "speedup"}, "plan": False}
+    config = composed(words_of((), told))
+    assert list(config.task.stop) == texts
+    assert (config.confirm.best, config.confirm.by, config.plan) == (1, "speedup", False)
+
+
+def test_a_loaded_pair_stands_for_its_names_in_a_job(pair: api.LoadedPair) -> None:
+    assert words_of((), {}, pair=pair)[0] == "pair=embedded"
+    own = spec_bench.load_pair(target="embedded:target", draft="embedded:draft_distilled")
+    words = words_of((), {"seed": 1}, pair=own)
+    assert 'pair.target="embedded:target"' in words and "pair=embedded" not in words
+    assert words[-2:] == ["seed=1", "sink=quiet"]
+
+
+def test_a_job_of_own_texts_decodes_what_the_pair_decodes(
+    pair: api.LoadedPair, tmp_path: Path
+) -> None:
+    told = {"max_new_tokens": 6}
+    rows = spec_bench.run(
+        *("cells=[sd:3]", "generation.max_new_tokens=6", "bound_iterations=0", "warmup=0"),
+        texts=[PROMPT, OTHER, OTHER],
+        pair=pair,
+        results=tmp_path,
+        columns=["decoder", "run_id", "prompts"],
+    )
+    assert list(rows.prompts) == [3, 3]
+    lines = (tmp_path / f"runs/{rows.run_id[1]}/generations.jsonl").read_text("utf-8").splitlines()
+    found = {each["prompt_id"]: each for each in map(json.loads, lines) if "prompt_id" in each}
+    for text in (PROMPT, OTHER):
+        mine = pair.decode(text, "sd:3", **told).generation  # type: ignore[union-attr]
+        assert tuple(found[mine.prompt_id]["tokens"]) == mine.tokens
+    assert len(list((tmp_path / "runs/texts").iterdir())) == 1
+
+
+def rows() -> pd.DataFrame:
+    frame = pd.read_csv(ROOT / "results/quickstart/results.csv")
+    return frame[frame.task == "xsum"].reset_index(drop=True)
+
+
+def test_a_table_is_tidy_unless_all_of_it_is_asked_for() -> None:
+    tidy = chosen(rows(), "main")
+    assert list(tidy)[:3] == ["decoder", "spec", "prompts"] and len(tidy.columns) <= 18
+    assert {"speedup", "speedup_low", "speedup_high", "lossless", "status"} <= {*tidy}
+    assert not {"seed", "pair", "run_id"} & {*tidy}
+    two = pd.concat([rows(), rows().assign(seed=1)])
+    assert "seed" in chosen(two, "main")
+    assert chosen(two, "all") is two
+    assert list(chosen(two, ["mbsu"])) == ["mbsu"]
+    with pytest.raises(ValueError, match="no column 'mbs'"):
+        chosen(two, ["mbs"])
+
+
+def test_a_sweep_runs_every_combination_and_checks_all_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def run(*words: str, columns: str) -> pd.DataFrame:
+        asked.append(words)
+        return rows().assign(seed=len(asked))
+
+    monkeypatch.setattr("spec_bench.api.jobs.run", run)
+    told = {"task": ["xsum", "dolly"], "seed": [0, 1]}
+    found = spec_bench.sweep(told, "cells=[sd:3]", results=tmp_path)
+    ends = [" ".join(words).split("sink=quiet ")[1] for words in asked]
+    assert ends == [
+        "task=xsum seed=0",
+        "task=xsum seed=1",
+        "task=dolly seed=0",
+        "task=dolly seed=1",
+    ]
+    assert set(found.seed) == {1, 2, 3, 4}
+    with pytest.raises(ValueError, match="-1"):
+        spec_bench.sweep({"seed": [0, -1]}, results=tmp_path)
+    assert len(asked) == 4
+    with pytest.raises(ValueError, match=r"over\['seed'\] must be a list of values, got 1"):
+        spec_bench.sweep({"seed": 1})
+
+
+def test_compare_says_what_the_command_says() -> None:
+    folder = ROOT / "results/quickstart"
+    found = spec_bench.compare(folder, folder)
+    assert not found.regressed and set(found.changes.verdict) <= {"identical", "not judged"}
+    assert found.sentence in found.text == found._repr_markdown_()
+    with pytest.raises(ValueError, match=r"no results\.csv"):
+        spec_bench.compare(folder, ROOT / "docs")
+    with pytest.raises(ValueError, match="alpha is 2"):
+        spec_bench.compare(folder, folder, alpha=2)
+
+
+def test_audit_gives_the_lines_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spec_bench.audit import command_line
+    from spec_bench.audit.lines import Line
+
+    made: Callable[[], list[Line]] = lambda: [Line("rule: a", "b", "c", True)]  # noqa: E731
+    monkeypatch.setattr(command_line, "audit_rules", made)
+    monkeypatch.setattr(
+        command_line, "audit_approximations", lambda seed: [Line("d", "e", "f", None)]
+    )
+    found = spec_bench.audit(parts=["rules", "approximations"])
+    assert found.passed and list(found.lines.passed) == [True, None]
+    monkeypatch.setattr(command_line, "audit_rules", lambda: [Line("rule: a", "b", "c", False)])
+    assert not spec_bench.audit(parts="rules").passed
+    with pytest.raises(ValueError, match=r"parts are rules, .* got 'rule'"):
+        spec_bench.audit(parts=["rule"])
+    with pytest.raises(ValueError, match="go together"):
+        spec_bench.audit(target="a")
+
+
+@pytest.mark.slow
+def test_recommend_gives_the_answer_of_the_command(tmp_path: Path) -> None:
+    found = spec_bench.recommend(
+        *("cells=[sd:2,sd:3]", "confirm={best: 1, by: speedup, prompts: 2}", "prompts=2"),
+        *("generation.max_new_tokens=8", "warmup=0"),
+        results=tmp_path,
+    )
+    assert found.cell in ("ar", "sd:2", "sd:3") and len(found.candidates) == 2
+    assert found.candidates.measured_speedup.notna().sum() == 1
+    assert found.text.splitlines()[2].startswith("python -m spec_bench cells=") is False
+    assert "decoder=" in found.text
+
+
+def test_recommend_refuses_a_job_without_a_choice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="medusa"):
+        spec_bench.recommend(
+            *("pair.target=embedded:target", "cells=[medusa]", "prompts=2"), results=tmp_path
+        )
+
+
+def test_the_public_names_are_listed_and_are_functions() -> None:
+    names = {"audit", "compare", "load_pair", "recommend", "run", "sweep"}
+    assert names == {*spec_bench.__all__} and names <= {*dir(spec_bench)}
+    for name in names:
+        own = getattr(api, name)
+        assert own.__doc__ and inspect.signature(getattr(spec_bench, name)) == inspect.signature(
+            own
+        )
+
+
+def test_rooms_that_are_called_like_functions_stay_folders_and_can_be_called() -> None:
+    code = (
+        "import spec_bench.audit.lines, spec_bench\n"
+        "from spec_bench.recommend import calls\n"
+        "import spec_bench.audit.lines as lines\n"
+        "assert spec_bench.audit.lines is lines and callable(spec_bench.audit)\n"
+        "assert callable(spec_bench.recommend) and spec_bench.recommend.calls is calls\n"
+        "print(sorted(spec_bench.__all__) == [n for n in dir(spec_bench) if n[0] != '_'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_the_package_is_light_until_it_is_asked() -> None:
     heavy = ["torch", "hydra", "pandas", "pydantic"]
-    code = f"import sys, spec_bench; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, spec_bench; dir(spec_bench); print([n for n in {heavy} if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_the_readmes_example_runs(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    [shown] = re.findall(r"<!-- api -->\n```python\n(.*?)```\n", text, re.DOTALL)
+def shown(folder: Path, code: str) -> str:
+    """What a documented block prints, run in an empty folder."""
     done = subprocess.run(
-        [sys.executable, "-c", shown], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    table = done.stdout.splitlines()[-4:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_every_block_of_the_manuals_page_runs(tmp_path: Path) -> None:
+    assert len(PAGE) == 5
+    shown(tmp_path, "\n".join(PAGE))
+
+
+def test_every_block_of_the_manuals_page_can_be_read() -> None:
+    for block in PAGE:
+        compile(block, "docs/python.md", "exec")
+
+
+def test_the_readmes_example_runs(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"<!-- api -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    table = shown(tmp_path, block).splitlines()[-4:]
     assert [line.split()[1] for line in table[1:]] == ["ar", "sd", "rsd_s"]
     assert (tmp_path / "results/default/results.csv").is_file()

@@ -67,7 +67,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *MACHINE,
         *("metrics", "jobs/config", "jobs/store", "jobs/work", "jobs/app", "report/page"),
     },
-    "api": {*MACHINE, "tasks", "sinks", "jobs/app", "jobs/config", "jobs/work"},
+    "api": {
+        *(*MACHINE, "tasks", "sinks", "jobs/app", "jobs/config", "jobs/work"),
+        *("recommend", "audit", "report/comparison"),
+    },
     "__init__": {"api"},
     "__main__": {"jobs/app", "jobs/config", "tasks", "exchange", "recommend", "report/comparison"},
 }

@@ -58,7 +58,7 @@ def our_rows(plan: Plan) -> dict[tuple[str, str], Mapping[str, Any]]:
     for task in plan.tasks:
         cells = f"cells=[{','.join(OURS.values())}]"
         more = ["engine.threads=1", "bound_iterations=0"]
-        rows = spec_bench.run(*plan.overrides(task, "ours"), cells, *more)
+        rows = spec_bench.run(*plan.overrides(task, "ours"), cells, *more, columns="all")
         for name, row in zip(OURS, rows.to_dict("records"), strict=True):
             found[task, name] = row
     return found
@@ -87,6 +87,7 @@ def served_rows(
             rows = spec_bench.run(
                 *plan.overrides(task, "served"),
                 *("engine=server", f"engine.batch_size={batch}", "warmup=0", *told),
+                columns="all",
             ).to_dict("records")
             after = parse(server.read("metrics") or "")
             row = next(row for row in rows if row["decoder"] == name)

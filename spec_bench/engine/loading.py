@@ -58,17 +58,52 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     embedding = cast(Any, module.get_input_embeddings()).weight
     if packs_on(embedding.device):
         pack_shared_heads(module)
+    model = _tried(module, spec.path, spec.compile)
+    if spec.compile in ("none", "static"):  # the others trace the modules' own calls
+        call_directly(module)
+    return model
+
+
+def is_model(value: object) -> bool:
+    """Whether a value is a loaded transformers model."""
+    return isinstance(value, PreTrainedModel)
+
+
+def is_tokenizer(value: object) -> bool:
+    """Whether a value is a loaded tokenizer of transformers."""
+    return isinstance(value, PreTrainedTokenizerBase)
+
+
+def adopt_model(module: PreTrainedModel, name: str, compile: str = "none") -> HuggingFaceModel:
+    """A model that somebody else has loaded, put into eval mode and otherwise left as it is.
+
+    Args:
+        module: a causal LM.
+        name: for messages.
+        compile: how the forward pass is captured.
+
+    Raises:
+        ValueError: in one line, where its answers differ from one plain pass.
+    """
+    set_switches()
+    return _tried(module.eval(), name, compile)
+
+
+def _tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
+    """A module behind the engine's interface, tried once.
+
+    Raises:
+        ValueError: it cannot be decoded with.
+    """
     try:
-        model = HuggingFaceModel(module, embedding.shape[0], embedding.device, spec.compile)
+        embedding = cast(Any, module.get_input_embeddings()).weight
+        model = HuggingFaceModel(module, embedding.shape[0], embedding.device, compile)
         check_model(model)
-        if spec.compile in ("none", "static"):  # the others trace the modules' own calls
-            call_directly(module)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # a module that works differently may fail in any way
         raise ValueError(
-            f"cannot decode with model {spec.path!r} ({type(module).__name__}): "
-            f"{reason_of(spec.path, error)}"
+            f"cannot decode with model {name!r} ({type(module).__name__}): {reason_of(name, error)}"
         ) from error
     return model
 

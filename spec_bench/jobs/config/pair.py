@@ -183,14 +183,14 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
     )
     label = pair.name or "+".join(_short(name) for name in names)
-    heads = _named_heads(pair.heads or {})
+    heads = named_heads(pair.heads or {})
     return Pair(
         *(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
     )
 
 
-def _named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
+def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:
     """Draft heads by kind, those that are given.
 
     Raises:

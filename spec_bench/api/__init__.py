@@ -1,0 +1,40 @@
+r"""What a notebook needs: models that decode prompts, and jobs whose rows come as a table.
+
+    >>> import spec_bench
+    >>> pair = spec_bench.load_pair("embedded")
+    >>> answer = pair.decode("Article: The harbour was closed.\nSummary:", "rsd_s:4x3", seed=1)
+    >>> len(answer.tokens) == sum(len(step.tokens) for step in answer.steps)
+    True
+    >>> all(step.nodes == 12 and step.accepted <= step.depth == 3 for step in answer.steps)
+    True
+    >>> rows = spec_bench.run("cells=[sd:3]", texts=["Article: Rain.\nSummary:"], results=folder)
+    >>> list(rows.decoder)
+    ['ar', 'sd']
+
+Takes what the command line takes and refuses what it refuses, by a ``ValueError`` of one line.
+Models and Hydra are imported by the calls, not by the module.
+"""
+
+from __future__ import annotations
+
+from spec_bench.api.answers import Decoded, Seconds, Step
+from spec_bench.api.commands import Audited, Compared, Recommended, audit, compare, recommend
+from spec_bench.api.jobs import run, sweep
+from spec_bench.api.loading import load_pair
+from spec_bench.api.pairs import LoadedPair
+
+__all__ = [
+    "Audited",
+    "Compared",
+    "Decoded",
+    "LoadedPair",
+    "Recommended",
+    "Seconds",
+    "Step",
+    "audit",
+    "compare",
+    "load_pair",
+    "recommend",
+    "run",
+    "sweep",
+]

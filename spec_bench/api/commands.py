@@ -1,0 +1,237 @@
+"""The other commands from Python: ``recommend``, ``compare`` and ``audit``, over their own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spec_bench.api.jobs import composed, one_line_errors, words_of
+from spec_bench.api.pairs import LoadedPair
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AUDITED = ("rules", "decoders", "approximations", "beams")
+
+
+@dataclass(frozen=True, eq=False)
+class Recommended:
+    """Which decoder to use.
+
+    Attributes:
+        decoder: its name; ``ar``, plain decoding, if nothing is surely faster.
+        spec: of its tree.
+        speedup: over plain decoding, on fresh prompts; 1 for plain decoding itself.
+        speedup_low: lower end of its 95% interval; None where there is none.
+        speedup_high: upper end.
+        ties: titles of others that were measured and are not surely slower.
+        text: the answer in three lines, the last one the command that uses it.
+        candidates: a row for each: tokens a call and speed-up as forecast or counted, with their
+            ends, and as measured on fresh prompts, empty where it was not.
+    """
+
+    decoder: str
+    spec: str
+    speedup: float
+    speedup_low: float | None
+    speedup_high: float | None
+    ties: tuple[str, ...]
+    text: str
+    candidates: pd.DataFrame = field(repr=False)
+
+    @property
+    def cell(self) -> str:
+        """``DECODER:SPEC``, as ``pair.decode`` and ``cells=[...]`` take it."""
+        return self.decoder if self.spec in ("", "-") else f"{self.decoder}:{self.spec}"
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What changed from one results folder to another.
+
+    Attributes:
+        sentence: what it comes to.
+        regressed: whether a number got worse, or a cell failed that had not.
+        changes: a row for each number of each cell: before, after, the change with its 95%
+            interval (a share where ``relative``), corrected p, verdict; regressions first.
+        differing: settings, machines and versions that are not the same.
+        text: all of it in Markdown, as the command prints it.
+    """
+
+    sentence: str
+    regressed: bool
+    changes: pd.DataFrame = field(repr=False)
+    differing: pd.DataFrame = field(repr=False)
+    text: str = field(repr=False)
+
+    def _repr_markdown_(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """What was checked.
+
+    Attributes:
+        passed: whether every claim held.
+        lines: a row for each check: subject, check, result, and passed, None where something is
+            measured and nothing claimed.
+    """
+
+    passed: bool
+    lines: pd.DataFrame = field(repr=False)
+
+
+def recommend(
+    *overrides: str,
+    texts: Iterable[Any] | None = None,
+    pair: str | LoadedPair | None = None,
+    **settings: Any,
+) -> Recommended:
+    """Looks for the fastest decoder for a pair, a task and this machine; takes minutes.
+
+    Args:
+        overrides: as for ``run``; ``prompts`` and ``confirm={best: 3, prompts: 30}`` say on how
+            many prompts, ``cells`` among which decoders.
+        texts: prompts of your own, enough for both stages.
+        pair: as for ``run``.
+        settings: as ``overrides``, by keyword.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    import pandas as pd
+
+    from spec_bench.jobs.app import settings_of
+    from spec_bench.recommend.recommend import answer_of, stated
+    from spec_bench.recommend.recommend import recommend as look
+
+    if texts is not None and "prompts" not in settings:
+        settings = {"prompts": 10, **settings}
+    words = words_of(overrides, settings, texts, pair)
+    with one_line_errors():
+        job = settings_of(composed(["experiment=recommend", *words]))
+        found = look(job)
+    told = [word for word in words if word != "sink=quiet"]
+    best = found.best
+    rate: list[Any] = [best.metrics.get(f"speedup{end}") for end in ("", "_low", "_high")]
+    lines = []
+    for each in stated(job, found, told)["candidates"]:
+        line = {key: each[key] for key in ("decoder", "spec", "forecast", "why_counted", "timed")}
+        for name in ("block_efficiency", "speedup"):
+            ours, theirs = each[name], (each["measured"] or {}).get(name, [None] * 3)
+            line |= dict(zip(_ends(name), ours, strict=True))
+            line |= dict(zip(_ends(f"measured_{name}"), theirs, strict=True))
+        lines.append(line)
+    return Recommended(
+        decoder=best.facts.decoder,
+        spec=best.facts.spec,
+        speedup=1.0 if rate[0] is None else rate[0],
+        speedup_low=rate[1],
+        speedup_high=rate[2],
+        ties=tuple(f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in found.ties),
+        text="\n".join(answer_of(found, told)),
+        candidates=pd.DataFrame(lines),
+    )
+
+
+def compare(
+    before: str | Path, after: str | Path, *, alpha: float = 0.05, margin: float = 0.03
+) -> Compared:
+    """Sets one results folder against another, prompt by prompt.
+
+    Args:
+        before: a results folder or a ``results.csv``.
+        after: another one, of another day, commit or machine.
+        alpha: the chance of any false alarm among all numbers.
+        margin: the share by which a speed-up may change and still count as the same.
+
+    Raises:
+        ValueError: no rows, no cell on both sides, or a share that is none.
+    """
+    import pandas as pd
+
+    from spec_bench.report.comparison.build import compare as build
+    from spec_bench.report.comparison.written import markdown
+
+    for name, share, least in (("alpha", alpha, 0.0), ("margin", margin, -1e-12)):
+        if not least < share < 1:
+            raise ValueError(f"{name} is {share}, not a share below 1")
+    for side in (before, after):
+        if not isinstance(side, str | Path):
+            raise ValueError(f"compare takes results folders, got {type(side).__name__}")
+    found = build(Path(before), Path(after), alpha, margin)
+    lines = [
+        {
+            "cell": each.change.cell,
+            "number": each.change.column.name,
+            "before": each.change.before,
+            "after": each.change.after,
+            "change": change.value if (change := each.change.found) else None,
+            "change_low": change.low if change else None,
+            "change_high": change.high if change else None,
+            "relative": each.change.relative,
+            "p": each.p,
+            "prompts": each.change.prompts,
+            "verdict": each.verdict,
+            "why": each.change.why,
+        }
+        for each in found.judged
+    ]
+    differing = pd.DataFrame([vars(each) for each in found.differing])
+    changes = pd.DataFrame(lines)
+    return Compared(found.sentence, found.regressed, changes, differing, markdown(found))
+
+
+def audit(
+    *,
+    parts: Sequence[str] = AUDITED,
+    target: str | None = None,
+    draft: str | None = None,
+    prompts: Sequence[str] = (),
+    max_new_tokens: int = 64,
+    samples: int = 10_000,
+    seed: int = 0,
+) -> Audited:
+    """Proves losslessness, as ``python -m spec_bench.audit``; all parts take minutes.
+
+    Args:
+        parts: ``rules`` and ``decoders`` and ``beams`` by enumeration, ``approximations``, of which
+            nothing is claimed.
+        target: folder or hub id of a target whose greedy answers are checked too.
+        draft: of its draft.
+        prompts: texts that these decode.
+        max_new_tokens: limit on each of their answers.
+        samples: continuations per chi-square.
+        seed: of everything drawn.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    import pandas as pd
+
+    from spec_bench.audit import command_line
+
+    named = [parts] if isinstance(parts, str) else list(parts)
+    if wrong := [each for each in named if each not in AUDITED]:
+        raise ValueError(f"parts are {', '.join(AUDITED)}, got {wrong[0]!r}")
+    if (target is None) != (draft is None) or (target is not None) != bool(prompts):
+        raise ValueError("target, draft and prompts go together")
+    more: Iterable[Any] = ()
+    if target is not None and draft is not None:
+        more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens)
+    makers = {
+        "rules": command_line.audit_rules,
+        "decoders": lambda: command_line.audit_decoders(samples, seed),
+        "approximations": lambda: command_line.audit_approximations(seed),
+        "beams": lambda: command_line.audit_beams(samples, seed),
+    }
+    lines = [line for each in named for line in makers[each]()] + list(more)
+    passed = all(line.passed is not False for line in lines)
+    return Audited(passed, pd.DataFrame([vars(line) for line in lines]))
+
+
+def _ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]

@@ -1,0 +1,185 @@
+"""Jobs from Python: settings as on the command line in, rows as a table out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spec_bench.api.pairs import LoadedPair
+from spec_bench.api.prompts import prompts_of, shown, write_texts
+from spec_bench.api.tables import Columns, check_columns, chosen
+from spec_bench.api.words import as_override, in_words
+from spec_bench.settings.configs import conf_dirs
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from omegaconf import DictConfig
+
+_TEXTS_ARE_A_TASK = "texts are a task of their own: leave task out (task.stop=... may stay)"
+
+
+def run(
+    *overrides: str,
+    texts: Iterable[Any] | None = None,
+    pair: str | LoadedPair | None = None,
+    columns: Columns = "main",
+    **settings: Any,
+) -> pd.DataFrame:
+    """Runs a job and gives its rows; run again, it resumes or reads them.
+
+    Args:
+        overrides: as on the command line: ``task=xsum``, ``cells=[sd:3,rsd_s:4x3]``.
+        texts: prompts of your own, texts or conversations, in place of a task; all of them are
+            asked unless ``prompts`` says how many. They are kept below ``results``/runs/texts.
+        pair: a name of ``conf/pair``, or what ``load_pair`` gave, if its models have names.
+        columns: ``main``; ``all`` that ``results.csv`` has; or a list of names.
+        settings: the same as ``overrides`` by keyword: ``prompts=5``.
+
+    Returns:
+        One row per cell, the baseline first; see ``docs/results.md`` for what the columns mean.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    import pandas as pd
+
+    from spec_bench.jobs.app import run_config
+    from spec_bench.sinks.rows import row_of
+
+    check_columns(columns)
+    config = composed(words_of(overrides, settings, texts, pair))
+    with one_line_errors():
+        results = run_config(config)
+    return chosen(pd.DataFrame([row_of(result) for result in results]), columns)
+
+
+def sweep(
+    over: Mapping[str, Iterable[Any]],
+    *overrides: str,
+    texts: Iterable[Any] | None = None,
+    pair: str | LoadedPair | None = None,
+    columns: Columns = "main",
+    **settings: Any,
+) -> pd.DataFrame:
+    """Runs a job for each combination of values; all are checked before the first one runs.
+
+    Args:
+        over: values by setting: ``{"task": ["xsum", "dolly"], "generation.temperature": [0, 1]}``.
+        overrides: what the jobs have in common, as in ``run``.
+        texts: likewise.
+        pair: likewise.
+        columns: likewise.
+        settings: likewise.
+
+    Returns:
+        The rows of all jobs, those of the first combination first.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    import pandas as pd
+
+    from spec_bench.jobs.app import settings_of
+
+    check_columns(columns)
+    for key, values in over.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
+    common = words_of(overrides, settings, texts, pair)
+    choices = [[f"{key}={as_override(key, each)}" for each in own] for key, own in over.items()]
+    jobs = [[*common, *words] for words in product(*choices)]
+    for words in jobs:
+        with one_line_errors():
+            settings_of(composed(words))
+    parts = [run(*words, columns="all") for words in jobs]
+    return chosen(pd.concat(parts, ignore_index=True), columns)
+
+
+def words_of(
+    overrides: Sequence[str],
+    settings: Mapping[str, Any],
+    texts: Iterable[Any] | None = None,
+    pair: str | LoadedPair | None = None,
+) -> list[str]:
+    """A job's settings in the words of the command line, quiet unless they name a sink.
+
+    Raises:
+        ValueError: a setting that has no such words; writes the texts' file otherwise.
+    """
+    for word in overrides:
+        if not isinstance(word, str):
+            raise ValueError(f"settings are texts such as 'task=xsum', got {shown(word)}")
+    if isinstance(settings.get("prompts"), list | tuple):
+        raise ValueError("prompts is how many are asked; texts=[...] are prompts of your own")
+    told = [*_pair_words(pair), *overrides]
+    told += [f"{key}={as_override(key, value)}" for key, value in settings.items()]
+    keys = [each.lstrip("+").partition("=")[0] for each in told]
+    if texts is not None:
+        if "task" in keys:
+            raise ValueError(_TEXTS_ARE_A_TASK)
+        told = [*_text_words(texts, told, keys), *told]
+    if not any(key == "sink" or key.startswith("sink.") for key in keys):
+        told.append("sink=quiet")
+    return told
+
+
+def _pair_words(pair: Any) -> Sequence[str]:
+    if pair is None:
+        return ()
+    if isinstance(pair, str):
+        return (f"pair={pair}",)
+    if not isinstance(pair, LoadedPair):
+        raise ValueError(f"pair must be a name or what load_pair gave, got {shown(pair)}")
+    if not pair.overrides:
+        raise ValueError(
+            f"pair {pair.pair.name!r} holds a loaded model or tokenizer, and a job reads both by "
+            "name, which its rows state: save_pretrained(FOLDER) and load_pair(target=FOLDER)"
+        )
+    return pair.overrides
+
+
+def _text_words(texts: Any, told: Sequence[str], keys: Sequence[str]) -> list[str]:
+    prompts, several = prompts_of(texts, "texts")
+    if not several or not prompts:
+        raise ValueError(f"texts must be a list of prompts, at least one, got {shown(texts)}")
+    folders = [each.partition("=")[2] for each in told if each.startswith("results=")]
+    folder = Path((folders or ["results"])[-1].strip("\"'"))
+    path = write_texts(prompts, folder)
+    words = ["task=jsonl", f"task.source.path={in_words(path)}"]
+    words += ["prompts=null"] if "prompts" not in keys else []
+    if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
+        words.append("task.chat=false")  # as pair.decode(text) does
+    return words
+
+
+def composed(words: Sequence[str]) -> DictConfig:
+    """A job's config.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    from hydra import compose, initialize_config_dir
+
+    from spec_bench.jobs.config.compose import recipe_arguments, register
+
+    register()
+    with one_line_errors(), initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
+        return compose("config", overrides=recipe_arguments(list(words)))
+
+
+class one_line_errors:  # noqa: N801, a context
+    """Within it Hydra's errors are ours, of one line."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
+
+        from spec_bench.jobs.config.compose import one_line
+
+        if isinstance(error, HydraException | OmegaConfBaseException):
+            raise ValueError(one_line(error)) from None

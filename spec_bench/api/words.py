@@ -1,0 +1,51 @@
+"""Values in the words of the command line, as Hydra reads them. Knows nothing of settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spec_bench.api.prompts import shown
+
+_WORD = re.compile(r"\w+")
+_BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
+
+
+def as_override(key: str, value: Any) -> str:
+    """The value of a setting.
+
+    Raises:
+        ValueError: it has no such words, naming it.
+    """
+    value = str(value) if isinstance(value, Path) else value
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    try:
+        return in_words(value)
+    except TypeError:
+        raise ValueError(
+            f"{key} must be a text, a number, true, false, null, a list or a mapping of them, got "
+            f"{shown(value)}"
+        ) from None
+
+
+def in_words(value: Any) -> str:
+    """A plain value; texts are quoted, their line ends and letters as they are.
+
+    Raises:
+        TypeError: it is not plain.
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {in_words(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(in_words, value))}]"
+    if isinstance(value, str | Path):
+        # Hydra reads backslashes as such, but for those before a quote.
+        inside = _BEFORE_A_QUOTE.sub(
+            lambda found: found[1] * 2 + ('\\"' if found[2] else ""), str(value)
+        )
+        return f'"{inside}"'
+    return json.dumps(value)
