@@ -83,7 +83,7 @@ where sequoia finds them: sequoia:@14 is then the best tree of 14 nodes. Setting
   python -m spec_bench fit_tree task=xsum,dolly nodes=14
 """,
     "compare": """\
-usage: python -m spec_bench compare BEFORE AFTER [--alpha 0.05] [--margin 0.05] [--output FOLDER]
+usage: python -m spec_bench compare BEFORE AFTER [--alpha 0.05] [--margin 0.03] [--output FOLDER]
 
 Says what changed between two folders of results and exits with 1 if something became worse. Measure
 the second time with another results=FOLDER; the same folder would find its cells complete.
