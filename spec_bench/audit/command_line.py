@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--only", metavar="PATTERN", help="parts by name, such as 'rule: k_seq' or 'rsd*'"
+        "--only", metavar="PATTERN", help="parts by name, such as 'rule: *' or '*k_seq*'"
     )
     served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
     served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
