@@ -12,14 +12,14 @@ from spec_bench.system.signals import orderly
 def main() -> None:
     """The console script ``spec-bench``."""
     with orderly("interrupted; the same command resumes"):
-        from spec_bench.jobs.config.help import help_text, wants_help
+        from spec_bench.jobs.config.help import command_help, help_text, wants_help
 
         if sys.argv[1:2] == ["spider"]:
             from spec_bench.tasks.spider import main as spider
 
             sys.exit(spider(sys.argv[2:]))
         elif wants_help(sys.argv[1:]):
-            print(help_text(), end="")
+            print(command_help(sys.argv[1:]) or help_text(), end="")
         elif sys.argv[1:2] == ["recommend"]:
             from spec_bench.recommend.recommend import main as recommend
 

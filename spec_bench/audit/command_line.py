@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +25,7 @@ from spec_bench.audit.beam_decoders import (
     enumerated_beam_error,
 )
 from spec_bench.audit.beams import audit_counts, audit_layers
-from spec_bench.audit.catalogue import WARM, beam_cases, tree_cases
+from spec_bench.audit.catalogue import WARM, AuditCase, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
     chi_square,
@@ -32,6 +34,7 @@ from spec_bench.audit.decoders import (
 )
 from spec_bench.audit.greedy import first_difference
 from spec_bench.audit.lines import Line
+from spec_bench.audit.parts import Part, audited, chosen
 from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.audit.served_command import NOTE, asked_of, audit_server, server_of
@@ -44,68 +47,80 @@ from spec_bench.server.endpoint import ServerError
 from spec_bench.settings.arguments import Parser
 
 
-def audit_rules() -> Iterator[Line]:
+def rule_parts() -> Iterator[Part]:
     """Every node rule by enumeration over random and adversarial (p, q), then the path rules."""
     for case in rule_cases():
-        error, cases = audit_rule(case)
-        yield _enumerated(f"rule: {case.name}", error, f"{cases} cases")
+        yield Part(f"rule: {case.name}", partial(_rule, f"rule: {case.name}", audit_rule, case))
     for name, judge, law in path_cases():
-        error, cases = audit_path(judge, law)
-        yield _enumerated(f"rule: {name}", error, f"{cases} cases")
+        yield Part(f"rule: {name}", partial(_rule, f"rule: {name}", audit_path, judge, law))
 
 
-def audit_decoders(samples: int, seed: int) -> Iterator[Line]:
+def _rule(name: str, audit: Callable[..., tuple[float, int]], *case: Any) -> Iterator[Line]:
+    error, cases = audit(*case)
+    yield _enumerated(name, error, f"{cases} cases")
+
+
+def decoder_parts(samples: int, seed: int) -> Iterator[Part]:
     """Every decoder on a Markov chain, exactly where enumeration reaches, else by chi-square."""
     for case in tree_cases("exact"):
-        for label, settings in case.settings():
-            if case.enumerable(settings):
-                error, count = enumerated_error(
-                    case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
-                )
-                yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
-            else:
-                p_value = chi_square(
-                    case.config, settings, samples=10 * samples, seed=seed, prompt=case.tree.prompt
-                )
-                yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
-        p_value = chi_square(case.config, WARM, samples=samples, seed=seed, prompt=case.tree.prompt)
-        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
+        yield Part(case.name, partial(_decoder, case, samples, seed))
 
 
-def audit_approximations(seed: int) -> Iterator[Line]:
-    """How far off rules are that claim no exactness."""
-    for case in tree_cases("approximate"):
-        distance = total_variation(
-            case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
-        )
-        yield Line(
-            f"{case.name}: temperature 1",
-            "approximate; distance by enumeration",
-            f"TV {distance:.3f}",
-            None,
-        )
-
-
-def audit_beams(samples: int, seed: int) -> Iterator[Line]:
-    """Beam verification by enumeration, the beam decoders on a Markov chain."""
-    found = {
-        "a layer's beams are i.i.d.": audit_layers(seed=seed),
-        "width recursion": audit_counts(seed=seed),
-    }
-    for label, (error, cases) in found.items():
-        yield _enumerated(f"beams: {label}", error, f"{cases} cases")
-    for case in beam_cases():
-        for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
-            error, count = enumerated_beam_error(
-                case.config,
-                settings,
-                vocab=vocab or case.tree.vocab,
-                stop_ids=stop_ids,
-                seed=seed,
+def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
+    for label, settings in case.settings():
+        if case.enumerable(settings):
+            error, count = enumerated_error(
+                case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
             )
             yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
-        p_value = beam_chi_square(case.config, WARM, samples=samples, seed=seed)
-        yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
+        else:
+            p_value = chi_square(
+                case.config, settings, samples=10 * samples, seed=seed, prompt=case.tree.prompt
+            )
+            yield _sampled(f"{case.name}: {label}", p_value, f"{10 * samples} continuations")
+    p_value = chi_square(case.config, WARM, samples=samples, seed=seed, prompt=case.tree.prompt)
+    yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} continuations")
+
+
+def approximate_parts(seed: int) -> Iterator[Part]:
+    """How far off rules are that claim no exactness."""
+    for case in tree_cases("approximate"):
+        yield Part(case.name, partial(_approximate, case, seed))
+
+
+def _approximate(case: AuditCase, seed: int) -> Iterator[Line]:
+    distance = total_variation(
+        case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
+    )
+    how = "approximate; distance by enumeration"
+    yield Line(f"{case.name}: temperature 1", how, f"TV {distance:.3f}", None)
+
+
+def beam_parts(samples: int, seed: int) -> Iterator[Part]:
+    """Beam verification by enumeration, the beam decoders on a Markov chain."""
+    found: dict[str, Callable[..., tuple[float, int]]] = {
+        "a layer's beams are i.i.d.": audit_layers,
+        "width recursion": audit_counts,
+    }
+    for label, audit in found.items():
+        name = f"beams: {label}"
+        yield Part(name, partial(_rule, name, partial(audit, seed=seed)))
+    for case in beam_cases():
+        yield Part(case.name, partial(_beams, case, samples, seed))
+
+
+def _beams(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
+    for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
+        error, count = enumerated_beam_error(
+            case.config,
+            settings,
+            vocab=vocab or case.tree.vocab,
+            stop_ids=stop_ids,
+            seed=seed,
+        )
+        yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
+    p_value = beam_chi_square(case.config, WARM, samples=samples, seed=seed)
+    yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
 
 
 def _enumerated(subject: str, error: float, counted: str) -> Line:
@@ -179,6 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", metavar="PATTERN", help="parts by name, such as 'rule: *' or '*k_seq*'"
+    )
     served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
     served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
     served.add_argument("--served-model", default="target", help="the target's name there")
@@ -216,13 +234,15 @@ def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
     # What is wrong with the pair's tokenizers is said before the minutes of the rules.
     named = (options.target, options.draft, prompts, options.max_new_tokens)
     of_pair = audit_pair(*named) if options.target else ()
-    lines = [
-        *audit_rules(),
-        *audit_decoders(options.samples, options.seed),
-        *audit_approximations(options.seed),
-        *audit_beams(options.samples, options.seed),
-        *of_pair,
+    parts = [
+        *rule_parts(),
+        *decoder_parts(options.samples, options.seed),
+        *approximate_parts(options.seed),
+        *beam_parts(options.samples, options.seed),
     ]
+    if options.target:
+        parts.append(Part("pair", lambda: of_pair))
+    lines = list(audited(chosen(parts, options.only)))
     return _show(
         lines,
         f"tolerance of exact checks {TOLERANCE:g}, false-alarm rate of each chi-square "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.draft.base import Drafter
 from spec_bench.draft.lookup import Lookup
 from spec_bench.engine.generate import Aid
-from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy
 from spec_bench.verify.elsewhere import Transformers
+
+if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+    from spec_bench.engine.hugging_face import HuggingFaceModel
 
 _DRAFTERS = ("none", "language_model", "lookup")
 
@@ -82,6 +84,8 @@ def as_module(title: str, target: LanguageModel) -> HuggingFaceModel:
     Raises:
         ValueError: it is not one.
     """
+    from spec_bench.engine.hugging_face import HuggingFaceModel
+
     if not isinstance(target, HuggingFaceModel):
         raise ValueError(f"{title}: transformers runs its own modules, got {type(target).__name__}")
     return target

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from spec_bench.core.draws import row_seed
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.rows import Answering
 from spec_bench.engine.generate import Aid, Call, generate, log_likelihood
-from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.records.types import Generation, Lossless, Request, StepRecord
+
+if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+    from spec_bench.engine.hugging_face import HuggingFaceModel
 
 
 @dataclass

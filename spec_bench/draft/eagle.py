@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,10 +27,12 @@ from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head, EagleHead
 from spec_bench.draft.network import Heads
-from spec_bench.engine.cache import SlotCache, WritePlan
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.stopwatch import ForwardTimer
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
+
+if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+    from spec_bench.engine.cache import SlotCache
 
 
 class _Pass:
@@ -50,6 +52,8 @@ class _Pass:
         visible: Tensor,
         **ignored: Any,
     ) -> ForwardOutput:
+        from spec_bench.engine.cache import WritePlan  # needs transformers
+
         cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2]))
         mask = visible.unsqueeze(1)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,10 @@ from spec_bench.draft import eagle_files
 from spec_bench.draft.eagle_block import Attend, Block, RMSNorm, Turn
 from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
 from spec_bench.draft.network import HeadPlan, Heads
-from spec_bench.engine.cache import LayerLayout, SlotCache
 from spec_bench.engine.rotary import frequencies
+
+if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+    from spec_bench.engine.cache import LayerLayout, SlotCache
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -69,6 +71,8 @@ class EagleHead(Heads):
 
     @property
     def _layout(self) -> LayerLayout:
+        from spec_bench.engine.cache import LayerLayout  # needs transformers
+
         shape, like = self.shape, self._like
         return LayerLayout(shape.kv_heads, shape.head_dim, shape.head_dim, like.dtype, like.device)
 
@@ -77,6 +81,8 @@ class EagleHead(Heads):
         return self.shape.layers * self._layout.bytes_per_slot
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
+        from spec_bench.engine.cache import SlotCache  # needs transformers
+
         return SlotCache([self._layout] * self.shape.layers, rows, slots)
 
     def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:

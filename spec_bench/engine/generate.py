@@ -16,14 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
 
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
+
+if TYPE_CHECKING:  # it needs transformers, which a refusal does not
+    from transformers import GenerationConfig, PreTrainedModel
+
+    from spec_bench.engine.hugging_face import HuggingFaceModel
 
 LIBRARY = "transformers"
 _log = logging.getLogger(LIBRARY)
@@ -56,6 +59,8 @@ class Aid(NamedTuple):
 
     def own_settings(self) -> GenerationConfig:
         """The assistant's: a constant length, which is not the library's default."""
+        from transformers import GenerationConfig
+
         return GenerationConfig(
             num_assistant_tokens=max(1, self.tokens),
             num_assistant_tokens_schedule="constant",
@@ -107,6 +112,8 @@ def generate(
         seed: of the library's draws.
         aid: what drafts.
     """
+    from transformers import GenerationConfig
+
     models = [target, *([aid.draft] if aid.draft else [])]
     devices = [model.device for model in models if model.device.type == "cuda"]
     watches = [_Passes(model) for model in models]
@@ -211,6 +218,8 @@ def _asked(
     target: HuggingFaceModel, requests: Sequence[Request], settings: SamplingSettings
 ) -> GenerationConfig:
     """The target's law as the library's settings."""
+    from transformers import GenerationConfig
+
     warm = settings.temperature > 0
     sampling = {
         "temperature": settings.temperature,

@@ -19,6 +19,7 @@ from spec_bench.engine.model_spec import ModelSpec as ModelSpec
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.switches import set_switches
+from spec_bench.engine.vocabularies import refuse_different
 from spec_bench.engine.weights import lay_by_columns
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -145,13 +146,7 @@ def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokeniz
         ValueError: naming the first token that differs.
     """
     ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours != theirs:
-        token = min(set(ours.items()) ^ set(theirs.items()), key=lambda item: item[::-1])[0]
-        raise ValueError(
-            f"target and draft vocabularies differ ({len(ours)} and {len(theirs)} tokens): "
-            f"token {token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the "
-            "draft; speculative decoding needs the same tokens"
-        )
+    refuse_different(ours, theirs)
     return max(ours.values()) + 1
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from spec_bench.engine.hugging_face import HuggingFaceModel
-
 
 class Allocates(Protocol):
     """What has a cache: a model, or draft heads with a cache of their own."""
@@ -47,6 +45,8 @@ class CachePool:
         Args:
             batch: most sequences that decode together.
         """
+        from spec_bench.engine.hugging_face import HuggingFaceModel  # needs transformers
+
         for model, cache in self._held.values():
             if isinstance(model, HuggingFaceModel):
                 model.prepare(cache, batch)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
 def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> tuple[Tensor, float]:
@@ -24,6 +22,10 @@ def frequencies(rope: Mapping[str, Any], head_dim: int, max_positions: int) -> t
     Raises:
         ValueError: an unknown type, or one that lacks a number.
     """
+    # Late: the settings of draft heads are read without transformers, which takes seconds.
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     try:
         config = LlamaConfig(
             hidden_size=head_dim,

@@ -33,6 +33,7 @@ from spec_bench.jobs.config.compose import (
     shown_resolved,
 )
 from spec_bench.jobs.config.config import RunSettings, check_settings
+from spec_bench.jobs.config.engine_settings import placed
 from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.rows.outcome import feed, note_of
@@ -41,6 +42,7 @@ from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import (
     JobError,
     claim_gpus,
+    disturbing,
     enter_folder,
     folders_here,
     lost_worker,
@@ -137,6 +139,9 @@ def _job(config: DictConfig) -> int:
             return 0
         if not _in_main:
             claim_gpus(with_own_name(asked.pair, folders_here()), asked.engine)
+            device = placed(asked.engine, asked.pair.target).device
+            if place_in_sweep() == 0 and device == "cpu" and (why := disturbing()):
+                log.warning("%s", why)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
         results = run(asked)

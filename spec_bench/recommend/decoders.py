@@ -50,7 +50,7 @@ def why_not(config: DecoderConfig) -> str | None:
     if config.drafter.kind != "language_model" or config.drafts != 1:
         return "the forecast is of one draft model that is asked token by token"
     if not isinstance(config.tree, Chain | Branching):
-        return f"a {config.tree.name!r} tree hangs on more than the text"
+        return f"a {config.tree.name!r} tree depends on more than the text"
     if isinstance(config.verifier, Traversal):
         return None if isinstance(config.tree, Chain) else "traversal weighs whole trees"
     if not isinstance(config.verifier, NodeVerifier) or config.verifier.mark != "exact":

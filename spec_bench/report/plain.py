@@ -121,6 +121,10 @@ def _header(column: Column) -> str:
     return column.name.replace("_", " ") if column.kind in ("score", "count") else column.title
 
 
+def _threads(count: int) -> str:
+    return f"{count} thread" if count == 1 else f"{count} threads"
+
+
 def _footer(groups: Sequence[Group], results: Path) -> str:
     """Pair, sample size, machine and versions, as the records have them."""
     first = groups[0].rows.iloc[0]
@@ -132,7 +136,7 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
         devices = ", ".join(origin["torch"]["devices"]) or origin["cpu"]
         versions = origin["versions"]
         facts += [
-            f"measured on {devices}, {origin['torch']['threads']} threads",
+            f"measured on {devices}, {_threads(origin['torch']['threads'])}",
             f"torch {versions.get('torch')}, transformers {versions.get('transformers')}",
         ]
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."

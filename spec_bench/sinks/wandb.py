@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,8 @@ def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wand
         return None
     if config.mode == "online":
         _log_in()
+    if config.mode == "offline":
+        _say_once(folder)
     return Wandb(
         project=config.project,
         group=config.group,
@@ -89,6 +92,13 @@ def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wand
         tags=config.tags or (),
         system_metrics=config.system_metrics,
     )
+
+
+@cache
+def _say_once(folder: Path) -> None:
+    """Where the offline runs are, and how to send them."""
+    where = folder.resolve() / "wandb"
+    log.warning("W&B is offline: %s; send it with: wandb sync %s/offline-run-*", where, where)
 
 
 def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:

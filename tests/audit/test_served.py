@@ -247,7 +247,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(
 def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "audit_rules", None)
+    monkeypatch.setattr(command_line, "rule_parts", None)
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")
     missing = str(tmp_path / "missing")

@@ -194,7 +194,7 @@ def build_cells(
         ValueError: a decoder, spec or combination that does not exist, naming it.
     """
     listed = [cell for item in wanted for cell in expand_grid(item)]
-    asked = [_parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
+    asked = [parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
     cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
     unique: dict[str, Cell] = {}
     for cell in cells:
@@ -213,7 +213,7 @@ def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cel
     Raises:
         ValueError: a decoder, spec or combination that does not exist, naming it.
     """
-    return _make_cell(*_parse_cell(item, load), sampling)
+    return _make_cell(*parse_cell(item, load), sampling)
 
 
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
@@ -234,8 +234,16 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     return Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
 
 
-def _parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
-    """``decoder:spec``, ``decoder``, or a mapping with overrides of the decoder's parts."""
+def parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
+    """A decoder's settings and shorthand from one entry of a list of cells.
+
+    Args:
+        item: ``decoder:spec``, ``decoder``, or a mapping with overrides of the decoder's parts.
+        load: gives a decoder's config by name.
+
+    Raises:
+        ValueError: an unknown decoder, or a mapping that is no cell.
+    """
     if isinstance(item, str):
         name, _, spec = item.partition(":")
         return load(name.strip()), spec.strip() or None

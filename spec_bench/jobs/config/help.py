@@ -51,6 +51,60 @@ _GROUPS = {
     "train": ("head", "training", "pair", "task", "engine", "sink"),
 }
 _SETTINGS = {"config": ("generation", "engine"), "train": ("engine",)}
+_COMMANDS = {
+    "recommend": """\
+usage: python -m spec_bench recommend [KEY=VALUE ...]
+
+Forecasts decoders from plain decoding's text, times the best on this machine, and measures the
+best few in turn with plain decoding on prompts that nothing has seen. Settings are a job's:
+
+  pair=NAME, pair.target=FOLDER   the models; a target alone has decoders that need no draft
+  task=NAME                       what is asked
+  cells=[sd:3,rsd_s:4x3]          the candidates; otherwise those of conf/experiment/recommend.yaml
+  prompts=10                      prompts that forecasts are made from
+  confirm.prompts=30              fresh prompts that the best are measured on
+  confirm.best=3                  how many of each decoder are measured
+  name=recommend                  folder below results
+
+  python -m spec_bench recommend task=xsum
+  python -m spec_bench recommend pair.target=FOLDER 'cells=[prompt_lookup,suffix_lookup]'
+""",
+    "fit_tree": """\
+usage: python -m spec_bench fit_tree [width=8] [nodes=14,30] [KEY=VALUE ...]
+
+Counts which of the draft's best children the target accepts and writes the shares to results/trees,
+where sequoia finds them: sequoia:@14 is then the best tree of 14 nodes. Settings are a job's:
+
+  width=8                         ranks that are looked at
+  nodes=6,10,14,30                sizes whose expected block efficiency is printed
+  pair=NAME task=NAME             what is fitted; several, separated by commas, one after the other
+  prompts=20                      the task's last ones, so that a job's first stay unseen
+
+  python -m spec_bench fit_tree task=xsum,dolly nodes=14
+""",
+    "compare": """\
+usage: python -m spec_bench compare BEFORE AFTER [--alpha 0.05] [--margin 0.03] [--output FOLDER]
+
+Says what changed between two folders of results and exits with 1 if something became worse. Measure
+the second time with another results=FOLDER; the same folder would find its cells complete.
+
+  --alpha SHARE                   chance of a false alarm over all comparisons
+  --margin SHARE                  changes smaller than this are no change
+  --output FOLDER                 also writes compare.md and compare.html
+
+  python -m spec_bench compare results/mine other/mine
+""",
+    "answers": """\
+usage: python -m spec_bench answers results/NAME/results.csv [--output FOLDER] [--texts]
+
+Writes the answers of a finished experiment as Spec-Bench's answer files, one for each decoder.
+
+  --output FOLDER                 default: answers beside the table
+  --texts                         also writes texts.csv
+
+  python -m spec_bench answers results/quickstart/results.csv --texts
+""",
+}
 _WANTED = {"--help", "-h"}
 
 
@@ -59,13 +113,21 @@ def wants_help(arguments: list[str]) -> bool:
     return bool(_WANTED & set(arguments))
 
 
+def command_help(arguments: list[str]) -> str | None:
+    """The short help of a subcommand; None where the general one is asked for."""
+    return _COMMANDS.get(arguments[0]) if arguments else None
+
+
 def help_text(config: str = "config") -> str:
     """What ``--help`` prints.
 
     Args:
         config: ``config``, or ``train`` for the training of heads.
     """
-    parts = [_RUN if config == "config" else _TRAIN, "Settings, with what they are untold:"]
+    parts = [
+        _RUN if config == "config" else _TRAIN,
+        "Settings, with their values unless set:",
+    ]
     parts += _lines(_settings(conf_dir() / f"{config}.yaml", ""))
     for group in _SETTINGS[config]:
         parts += _lines(_settings(conf_dir() / group / "default.yaml", f"{group}."))
@@ -93,6 +155,8 @@ def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
     """The settings that a file has itself, not those nested below another."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if (found := _SETTING.fullmatch(line)) and found[1] != "defaults":
+            if found[2].startswith("#"):  # a group of settings, with its comment
+                continue
             yield f"{prefix}{found[1]}={found[2]}".replace(": ", ":"), found[3] or ""
 
 

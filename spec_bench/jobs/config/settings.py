@@ -13,6 +13,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.engine import processes
 from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
+from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
@@ -215,6 +216,9 @@ def build_settings(
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
+    check_early(asked, load)
+    # The user's files before torch, which cells need; the hub's data, which may be large, after.
+    here = None if unread or _on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
@@ -241,7 +245,7 @@ def build_settings(
         pair=pair,
         task=task,
         task_config=with_metrics(asked.task),
-        examples=stand_ins(asked.prompts) if unread else tuple(task.examples(asked.prompts)),
+        examples=stand_ins(asked.prompts) if unread else here or examples_of(task, asked),
         sampling=sampling,
         max_new_tokens=next(limit for limit in limits if limit is not None),
         energy=asked.energy,
@@ -257,6 +261,15 @@ def build_settings(
         served=asked.server if engine.served else None,
         unread=unread,
     )
+
+
+def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example, ...]:
+    """What is asked, in order."""
+    return tuple(task.examples(asked.prompts))
+
+
+def _on_hub(task: Task | RandomPrompts) -> bool:
+    return isinstance(task, Task) and task.source.kind == "hub"
 
 
 def stand_ins(count: int | None) -> tuple[Example, ...]:

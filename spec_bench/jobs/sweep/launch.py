@@ -188,6 +188,22 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
         os.environ[VISIBLE] = ",".join(_claim.take(visible_devices(), count, _CLAIMS[launcher]))
 
 
+def disturbing() -> str | None:
+    """What is to be said of jobs that a launcher runs at the same time on one machine's cores.
+
+    None where jobs run one after the other, on machines of their own, or on GPUs.
+    """
+    config = HydraConfig.get()
+    together = getattr(config.launcher, "n_jobs", 1) or 1
+    if str(config.mode).rpartition(".")[2] != "MULTIRUN" or together == 1:
+        return None
+    count = "as many jobs as there are cores" if together < 0 else f"{together} jobs"
+    return (
+        f"{count} run at the same time and share this machine's cores, which disturbs their times: "
+        "for times set hydra.launcher.n_jobs=1, or leave out hydra/launcher"
+    )
+
+
 def lost_worker(error: Exception) -> bool:
     """Whether a launcher's error says that a process died, and not that our code is wrong.
 

@@ -1,0 +1,67 @@
+"""The parts of the audit: each has a name, makes lines of the table, and fails alone.
+
+A fault in one part, such as one of a plugged drafter, is that part's failure; the others go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from tqdm import tqdm
+
+from spec_bench.audit.lines import Line
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is audited together.
+
+    Attributes:
+        name: rule or decoder, as it stands in the table.
+        lines: makes its lines.
+    """
+
+    name: str
+    lines: Callable[[], Iterable[Line]]
+
+
+def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
+    """The parts whose names fit a pattern, with wildcards as file names have them.
+
+    Args:
+        parts: all.
+        pattern: of the whole name, or of what follows ``rule:`` in it; None: all.
+
+    Raises:
+        ValueError: none fits, naming those that are near.
+    """
+    if pattern is None:
+        return list(parts)
+    found = [part for part in parts if any(fnmatchcase(n, pattern) for n in _names(part))]
+    if not found:
+        known = dict.fromkeys(name for part in parts for name in _names(part))
+        near = get_close_matches(pattern.strip("*"), known, n=5, cutoff=0.4) or list(known)[:5]
+        raise ValueError(f"--only {pattern!r} fits no part; near: {', '.join(near)}")
+    return found
+
+
+def _names(part: Part) -> tuple[str, ...]:
+    return part.name, part.name.rpartition(": ")[2]
+
+
+def audited(parts: Sequence[Part]) -> Iterator[Line]:
+    """The lines of all parts; a bar on stderr names the one that is at work."""
+    with tqdm(parts, file=sys.stderr, unit="part") as bar:
+        for part in bar:
+            bar.set_description(part.name)
+            try:
+                yield from part.lines()
+            except Exception as error:  # a plugged part may fail in any way
+                said = " ".join(str(error).split())
+                yield Line(part.name, "failed", f"{type(error).__name__}: {said}", False)
+            if not sys.stderr.isatty():
+                bar.write(f"audited {part.name}", file=sys.stderr)

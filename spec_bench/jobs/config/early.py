@@ -1,0 +1,82 @@
+"""What can be refused from names and small files, before torch is imported.
+
+Reads model folders' JSON, decoder files and nothing else. It refuses only what is certain to be
+refused later; whatever these files leave open is checked again where everything is known.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.vocabularies import refuse_different_files
+from spec_bench.jobs.config.cells import DecoderLoader, expand_grid, parse_cell
+from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.model_files import model_path
+from spec_bench.jobs.config.pair import PairSettings
+
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+def check_early(asked: RunSettings, load: DecoderLoader) -> None:
+    """Checks models' folders, decoders' names, vocabularies and the limit on answers.
+
+    Args:
+        asked: checked settings.
+        load: gives a decoder's config by name.
+
+    Raises:
+        ValueError: in one line that names what is wrong.
+    """
+    pair = asked.pair
+    folders = [model_path(name) for name in (pair.target, *pair.drafts)]
+    if pair.tokenizer is not None:
+        model_path(pair.tokenizer)
+    if asked.engine.served:
+        return
+    for item in asked.cells:
+        for each in expand_grid(item):
+            parse_cell(each, load)
+    check_vocabularies(pair)
+    limit = asked.generation.max_new_tokens
+    positions = read_positions(folders[0])
+    if limit is not None and positions is not None and limit >= positions:
+        raise ValueError(
+            f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
+            f"{positions} positions"
+        )
+
+
+def check_vocabularies(pair: PairSettings) -> None:
+    """Checks that the drafts have the target's tokens, where files alone tell.
+
+    Raises:
+        ValueError: naming the first token that differs.
+    """
+    if pair.tokenizer is not None:
+        return
+    names = [model_path(name) for name in (pair.target, *pair.drafts)]
+    local = [Path(name) for name in names if not name.startswith(RANDOM)]
+    local = [folder for folder in local if folder.is_dir()]
+    if local and str(local[0]) == names[0]:
+        for draft in local[1:]:
+            refuse_different_files(local[0], draft)
+
+
+def read_positions(path: str) -> int | None:
+    """The longest sequence that a model folder's ``config.json`` states; None if it states none.
+
+    Args:
+        path: as ``model_path`` gives it; of a hub's model nothing is known here.
+    """
+    if path.startswith(RANDOM):
+        return None
+    try:
+        config: Any = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+        text = config.get("text_config") or config
+        limits = [text.get(name) for name in _POSITIONS]
+    except (OSError, ValueError, AttributeError):
+        return None
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
