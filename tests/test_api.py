@@ -342,15 +342,16 @@ def test_compare_says_what_the_command_says() -> None:
 def test_audit_gives_the_lines_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from spec_bench.audit import command_line
     from spec_bench.audit.lines import Line
+    from spec_bench.audit.parts import Part
 
-    made: Callable[[], list[Line]] = lambda: [Line("rule: a", "b", "c", True)]  # noqa: E731
-    monkeypatch.setattr(command_line, "audit_rules", made)
-    monkeypatch.setattr(
-        command_line, "audit_approximations", lambda seed: [Line("d", "e", "f", None)]
-    )
+    def parts_of(passed: bool | None) -> Callable[..., list[Part]]:
+        return lambda *_: [Part("a", lambda: [Line("rule: a", "b", "c", passed)])]
+
+    monkeypatch.setattr(command_line, "rule_parts", parts_of(True))
+    monkeypatch.setattr(command_line, "approximate_parts", parts_of(None))
     found = spec_bench.api.audit(parts=["rules", "approximations"])
     assert found.passed and list(found.lines.passed) == [True, None]
-    monkeypatch.setattr(command_line, "audit_rules", lambda: [Line("rule: a", "b", "c", False)])
+    monkeypatch.setattr(command_line, "rule_parts", parts_of(False))
     assert not spec_bench.api.audit(parts="rules").passed
     with pytest.raises(ValueError, match=r"parts are rules, .* got 'rule'"):
         spec_bench.api.audit(parts=["rule"])

@@ -213,6 +213,7 @@ def audit(
     import pandas as pd
 
     from spec_bench.audit import command_line
+    from spec_bench.audit.parts import audited
 
     named = [parts] if isinstance(parts, str) else list(parts)
     if wrong := [each for each in named if each not in AUDITED]:
@@ -223,12 +224,12 @@ def audit(
     if target is not None and draft is not None:
         more = command_line.audit_pair(target, draft, list(prompts), max_new_tokens)
     makers = {
-        "rules": command_line.audit_rules,
-        "decoders": lambda: command_line.audit_decoders(samples, seed),
-        "approximations": lambda: command_line.audit_approximations(seed),
-        "beams": lambda: command_line.audit_beams(samples, seed),
+        "rules": command_line.rule_parts,
+        "decoders": lambda: command_line.decoder_parts(samples, seed),
+        "approximations": lambda: command_line.approximate_parts(seed),
+        "beams": lambda: command_line.beam_parts(samples, seed),
     }
-    lines = [line for each in named for line in makers[each]()] + list(more)
+    lines = [*audited([part for each in named for part in makers[each]()]), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))
 
