@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
-def longest_sequence(config: PretrainedConfig) -> int | None:
+def longest_sequence(config: PretrainedConfig | Any) -> int | None:
     """The longest sequence that a model takes; None if its config names no limit.
 
     Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
     keys by other angles, except those in a cache; so such a model is taken up to that length.
 
     Args:
-        config: of the model that reads text.
+        config: of the model that reads text, or what its file says as attributes.
     """
     named = ("max_position_embeddings", "max_seq_len")
     limits = [getattr(config, name, None) for name in named]

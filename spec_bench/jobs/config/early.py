@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
+from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.vocabularies import refuse_different_files
 from spec_bench.jobs.config.cells import DecoderLoader, expand_grid, parse_cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.config.pair import PairSettings
-
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
 def check_early(asked: RunSettings, load: DecoderLoader) -> None:
@@ -75,8 +75,6 @@ def read_positions(path: str) -> int | None:
         return None
     try:
         config: Any = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-        text = config.get("text_config") or config
-        limits = [text.get(name) for name in _POSITIONS]
-    except (OSError, ValueError, AttributeError):
+        return longest_sequence(SimpleNamespace(**(config.get("text_config") or config)))
+    except (OSError, ValueError, AttributeError, TypeError):
         return None
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)

@@ -225,14 +225,8 @@ def build_settings(
     if engine.served:
         cells, pair = served_cells(asked), alone(pair)
     else:
-        cells = build_cells(asked.decoder, asked.spec, asked.cells, load, sampling)
-        own = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
-        told = tuple(f"{key}={value}" for key, value in own.items() if value is not None)
-        trees = FittedTrees(pair, task.name, sampling, Path(asked.results), told)
-        cells, unfitted = trees.filled(cells)
-        cells = simulate_cells(cells, asked.simulate, sampling)
         batch = Batch(engine.batch_size, engine.batching, sampling)
-        cells, left_out = fitting(cells, pair, batch, unfitted)
+        cells, left_out = _cells_that_fit(asked, pair, task.name, batch, load)
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),
@@ -261,6 +255,18 @@ def build_settings(
         served=asked.server if engine.served else None,
         unread=unread,
     )
+
+
+def _cells_that_fit(
+    asked: RunSettings, pair: Pair, task: str, batch: Batch, load: DecoderLoader
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """The job's cells, fitted trees filled in, and why each of the others is left out."""
+    cells = build_cells(asked.decoder, asked.spec, asked.cells, load, batch.sampling)
+    own = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
+    told = tuple(f"{key}={value}" for key, value in own.items() if value is not None)
+    trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), told)
+    cells, unfitted = trees.filled(cells)
+    return fitting(simulate_cells(cells, asked.simulate, batch.sampling), pair, batch, unfitted)
 
 
 def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example, ...]:
