@@ -45,7 +45,7 @@ def ready(models: Models, sampling: SamplingSettings, asked: list[Request]) -> d
         each.reserve(max(each.slots_needed(len(r.prompt_ids), r.max_new_tokens) for r in asked))
     for each in built.values():
         each.generate(asked[:1], 0)
-    pool.prepare(1)
+    pool.prepare(1, min(len(r.prompt_ids) for r in asked))
     return built
 
 

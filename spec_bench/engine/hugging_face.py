@@ -21,7 +21,7 @@ from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.pass_buffers import Buffers, Kind
-from spec_bench.engine.static_pass import MOST_TOKENS, StaticPasses
+from spec_bench.engine.static_pass import StaticPasses
 from spec_bench.engine.stopwatch import ForwardTimer
 
 
@@ -125,20 +125,21 @@ class HuggingFaceModel:
     ) -> ForwardOutput:
         self.timer.start()
         reach = visible.shape[2]
-        short = not prefill and rows.start == 0 and tokens.shape[1] <= MOST_TOKENS
 
         def eager() -> tuple[Tensor, ...]:
             return self._by_module(
                 cache, rows, starts, tokens, positions, visible, logits_to_keep, needs_hidden
             )
 
-        if self.static is None or not short:
+        kind = None
+        if self.static is not None and not prefill and rows.start == 0:
+            kind = self.static.kind(cache, *tokens.shape, reach, needs_hidden)
+        if self.static is None or kind is None:
             outputs = eager()
         else:
             cache.check(max(starts) + tokens.shape[1])
-            kind = self.static.kind(cache, tokens, reach, logits_to_keep, needs_hidden)
             given = (tokens, positions, slots_of(starts, tokens), visible)
-            outputs = self.static.forward(cache, kind, given, eager)
+            outputs = self.static.forward(cache, kind, given, logits_to_keep, eager)
         logits = outputs[0]
         if logits.shape[-1] > self.vocab_size:  # padded rows of the embedding
             logits = logits[..., : self.vocab_size]
@@ -200,7 +201,6 @@ class HuggingFaceModel:
                 position_ids=buffers.positions,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=kind.logits_to_keep,
                 output_hidden_states=bool(kind.needs_hidden),
             )
         if not kind.needs_hidden:
@@ -208,8 +208,14 @@ class HuggingFaceModel:
         return output.logits, _chosen(output.hidden_states, kind.needs_hidden)
 
     @torch.inference_mode()
-    def prepare(self, cache: SlotCache, batch: int) -> None:
-        """Makes ahead of time the static passes that up to ``batch`` growing sequences need."""
+    def prepare(self, cache: SlotCache, batch: int, shortest: int) -> None:
+        """Makes ahead of time the static passes that up to ``batch`` growing sequences need.
+
+        Args:
+            cache: what they run over.
+            batch: most sequences that decode together.
+            shortest: tokens of the shortest sequence.
+        """
         if self.static is None:
             return
 
@@ -221,11 +227,10 @@ class HuggingFaceModel:
             self.forward(
                 *(cache, slice(0, kind.rows), [start] * kind.rows),
                 *(tokens.view(kind.rows, -1), positions, visible),
-                logits_to_keep=kind.logits_to_keep,
                 needs_hidden=kind.needs_hidden,
             )
 
-        self.static.prepare(cache, batch, run)
+        self.static.prepare(cache, shortest, batch, run)
         self.timer.take_s()
 
 

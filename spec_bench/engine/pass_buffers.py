@@ -16,17 +16,15 @@ class Kind(NamedTuple):
     """What tells one static pass from another.
 
     Attributes:
-        rows: R.
+        rows: R, fillers included.
         tokens: T, fillers included.
         slots: S.
-        logits_to_keep: how many of the last logits, 0 for all T.
         needs_hidden: which hidden states come out.
     """
 
     rows: int
     tokens: int
     slots: int
-    logits_to_keep: int
     needs_hidden: tuple[int, ...]
 
 
@@ -64,15 +62,15 @@ class Buffers:
         )
 
     def fill(self, tokens: Tensor, positions: Tensor, slots: Tensor, visible: Tensor) -> None:
-        """Puts a pass's input last along T, after the fillers, which then see nothing."""
-        count, reach = tokens.shape[1], visible.shape[2]
+        """Puts a pass's input first along R and last along T; fillers then see nothing."""
+        rows, count = tokens.shape
+        # A larger input before this one has left its slots where fillers are now.
+        self.slots.fill_(self.scratch)
         for buffer, values in (
             (self.tokens, tokens),
             (self.positions, positions),
             (self.slots, slots),
         ):
-            buffer[:, -count:].copy_(values)
-        # A longer input before this one has left its slots where fillers are now.
-        self.slots[:, :-count].fill_(self.scratch)
+            buffer[:rows, -count:].copy_(values)
         self.visible.zero_()
-        self.visible[:, -count:, :reach].copy_(visible)
+        self.visible[:rows, -count:, : visible.shape[2]].copy_(visible)

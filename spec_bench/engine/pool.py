@@ -39,14 +39,15 @@ class CachePool:
             self._held[role] = model, model.allocate(rows, slots)
         return self._held[role][1]
 
-    def prepare(self, batch: int) -> None:
+    def prepare(self, batch: int, shortest: int = 1) -> None:
         """Makes models prepare what their passes will need; a warm-up showed which kinds there are.
 
         Args:
             batch: most sequences that decode together.
+            shortest: tokens of the shortest prompt.
         """
         from spec_bench.engine.hugging_face import HuggingFaceModel  # needs transformers
 
         for model, cache in self._held.values():
             if isinstance(model, HuggingFaceModel):
-                model.prepare(cache, batch)
+                model.prepare(cache, batch, shortest)

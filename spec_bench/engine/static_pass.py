@@ -1,8 +1,8 @@
 """Passes over fixed buffers: the same work at the same addresses, so that a GPU can replay it.
 
-A pass is made per kind: rows, tokens, slots read, what comes out. What varies between two passes of
-a kind (tokens, positions, mask and the slots to write) is data on the device that is filled in
-place; no number comes from the host. On CUDA the pass is recorded as a graph and replayed in
+A pass is made per kind: rows, tokens, slots read, what comes out; all of them rounded up, so that a
+job needs few kinds. What varies between two passes of a kind (tokens, positions, mask and the slots
+to write) is data on the device that is filled in place; no number comes from the host. On CUDA the pass is recorded as a graph and replayed in
 one launch; elsewhere its function is called on the same buffers, so that everything but the
 recording runs, and is tested, on a CPU.
 
@@ -30,7 +30,8 @@ from spec_bench.engine.pass_buffers import Buffers, Kind
 from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
-MOST_TOKENS = 256  # of a row; longer passes are a prompt's, which keep a GPU busy by themselves
+MOST_ROWS = 16
+MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
 _LEAST_SLOTS = 64
 CHECKS = 2  # first answers of a pass that are compared with the module's
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
@@ -154,25 +155,35 @@ class StaticPasses:
         self.refusals: list[str] = []  # why passes stayed with the module
 
     def kind(
-        self,
-        cache: SlotCache,
-        tokens: Tensor,
-        reach: int,
-        logits_to_keep: int,
-        hidden: tuple[int, ...],
-    ) -> Kind:
-        """The kind of pass that serves tokens [R, T] reading ``reach`` slots."""
-        rows, count = tokens.shape
-        slots = min(rounded_slots(reach), cache.slots)
-        # What a draft has not seen yet is one or two tokens, varying by iteration.
-        least = 2 if logits_to_keep else 1
-        return Kind(rows, rounded_tokens(max(count, least)), slots, logits_to_keep, hidden)
+        self, cache: SlotCache, rows: int, count: int, reach: int, hidden: tuple[int, ...]
+    ) -> Kind | None:
+        """The kind of pass that serves ``count`` tokens of each of so many rows.
+
+        Args:
+            cache: where it writes.
+            rows: R.
+            count: T.
+            reach: how many slots are read.
+            hidden: which hidden states come out.
+
+        Returns:
+            None where the pass is left to the module: it is large.
+        """
+        kind = Kind(
+            min(rounded_rows(rows), cache.rows),
+            rounded_tokens(count),
+            min(rounded_slots(reach), cache.slots),
+            hidden,
+        )
+        large = kind.rows > MOST_ROWS or kind.rows * kind.tokens > MOST_TOKENS
+        return None if large else kind
 
     def forward(
         self,
         cache: SlotCache,
         kind: Kind,
         given: tuple[Tensor, Tensor, Tensor, Tensor],
+        keep: int,
         eager: Callable[[], Outputs],
     ) -> Outputs:
         """Runs a pass of that kind, by the module where it must be.
@@ -182,6 +193,7 @@ class StaticPasses:
             kind: from ``kind``.
             given: tokens [R, T], positions [R, T], slots [R, T], visible [R, T, S], without
                 fillers.
+            keep: how many of the last logits, 0 for all T.
             eager: the same pass by the module itself.
 
         Returns:
@@ -193,15 +205,15 @@ class StaticPasses:
         ready = passes[kind]
         if ready is not None and ready.unchecked == 0:
             self.counts.static += 1
-            return tuple(part.clone() for part in _last(ready.run(*given), given[0].shape[1]))
+            return _kept(ready.run(*given), given[0], keep)
         self.counts.eager += 1
         if ready is None:
             return eager()
         # The module's pass comes second: what it writes is right, whatever the other one wrote.
-        found = [part.clone() for part in _last(ready.run(*given), given[0].shape[1])]
+        found = _kept(ready.run(*given), given[0], keep)
         expected = eager()
         ready.unchecked -= 1
-        reasons = [disagreement(one, own) for one, own in zip(found, expected, strict=True)]
+        reasons = [disagreement(one, right) for one, right in zip(found, expected, strict=True)]
         if reason := next(filter(None, reasons), ""):
             self._refuse(kind, reason)
             passes[kind] = None
@@ -211,10 +223,10 @@ class StaticPasses:
         """A new static pass; None if it could not be made."""
         buffers = Buffers.standing_in(kind, cache.slots, self._device)
         self.counts.captures += 1
-        own = ref(cache)  # which holds the pass
+        held = ref(cache)  # which holds the pass
 
         def function(filled: Buffers) -> Outputs:
-            written = own()
+            written = held()
             assert written is not None
             return self._run(written, kind, filled)
 
@@ -236,51 +248,65 @@ class StaticPasses:
             )
         self.refusals.append(reason)
 
-    def prepare(self, cache: SlotCache, batch: int, run: Callable[[Kind, int], None]) -> None:
+    def prepare(
+        self, cache: SlotCache, shortest: int, batch: int, run: Callable[[Kind, int], None]
+    ) -> None:
         """Makes ahead of time what growing sequences and emptying batches will need.
 
         Args:
             cache: whose passes; the kinds among them are known, in the widest batch at least.
+            shortest: fewest slots that any pass reads.
             batch: most sequences that decode together, of one row each or of several.
             run: makes one pass of a kind over a given number of slots.
         """
-        widest: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        widest: dict[tuple[int, tuple[int, ...]], int] = {}
         for kind in cache.passes:
-            # Rows with unequal numbers of pending tokens keep all logits.
-            for keep in {kind.logits_to_keep, 0} if batch > 1 else {kind.logits_to_keep}:
-                what = kind.tokens, keep, kind.needs_hidden
+            # What a draft has not seen yet is one token or two, as the iteration before ended.
+            for tokens in (1, 2) if kind.tokens <= 2 else (kind.tokens,):
+                what = tokens, kind.needs_hidden
                 widest[what] = max(kind.rows, widest.get(what, 0))
-        for what, most in sorted(widest.items()):
-            rows = [most * left // batch for left in range(batch, 0, -1) if most % batch == 0]
-            for count in rows or range(most, 0, -1):
-                for slots in slot_steps(cache.slots):
-                    kind = Kind(count, what[0], slots, *what[1:])
-                    if kind.tokens < slots and kind not in cache.passes:
+        for (tokens, hidden), most in sorted(widest.items()):
+            whole = most % batch == 0
+            rows = [most * left // batch for left in range(1, batch + 1)] if whole else [most]
+            for slots in slot_steps(shortest, cache.slots):
+                for count in rows:
+                    kind = self.kind(cache, count, tokens, slots, hidden)
+                    if kind and kind.tokens < slots and kind not in cache.passes:
                         for reach in range(slots - CHECKS + 1, slots + 1):
                             run(kind, reach)
 
 
-def _last(outputs: Outputs, count: int) -> Outputs:
-    """The outputs of the last ``count`` tokens, of which there may be fewer."""
-    return tuple(part[:, -count:] for part in outputs)
+def _kept(outputs: Outputs, tokens: Tensor, keep: int) -> Outputs:
+    """Copies of the outputs of tokens [R, T], of which there may be fewer; of logits, ``keep``."""
+    rows, count = tokens.shape
+    logits, *hidden = outputs
+    return (
+        logits[:rows, -(keep or count) :].clone(),
+        *(states[:rows, -count:].clone() for states in hidden),
+    )
+
+
+def rounded_rows(count: int) -> int:
+    """R of the pass that serves ``count`` rows: 1, 4, 16, 64, ..."""
+    return 1 << -(-(count - 1).bit_length() // 2) * 2
 
 
 def rounded_tokens(count: int) -> int:
-    """T of the pass that serves ``count`` tokens: few kinds, and little waste."""
-    if count <= 8:
-        return 1 << (count - 1).bit_length()
-    return -(-count // 8) * 8
+    """T of the pass that serves ``count`` tokens: a power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def rounded_slots(reach: int) -> int:
-    """S of the pass that serves ``reach`` slots: four steps between powers of two."""
-    step = max(_LEAST_SLOTS, 1 << (reach - 1).bit_length()) // 8
-    return max(_LEAST_SLOTS, -(-reach // step) * step)
+    """S of the pass that serves ``reach`` slots: 64, 256, and from 1,024 on each power of two."""
+    for slots in (_LEAST_SLOTS, 256, 1024):
+        if reach <= slots:
+            return slots
+    return 1 << (reach - 1).bit_length()
 
 
-def slot_steps(most: int) -> list[int]:
-    """All S of passes over a cache of ``most`` slots."""
-    steps = [min(_LEAST_SLOTS, most)]
+def slot_steps(least: int, most: int) -> list[int]:
+    """All S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
+    steps = [min(rounded_slots(least), most)]
     while steps[-1] < most:
         steps.append(min(rounded_slots(steps[-1] + 1), most))
     return steps

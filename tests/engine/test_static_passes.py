@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from scripts.gpu.random_pair_table import published_rows, simulated_settings
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.pool import CachePool
 from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, slot_steps
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
@@ -172,17 +174,58 @@ def test_nothing_is_made_while_sequences_grow_once_it_was_prepared() -> None:
     assert [model.static.counts.captures for model in (target, draft)] == made
 
 
-def test_slots_are_read_in_four_steps_between_powers_of_two() -> None:
-    assert slot_steps(300) == [64, 80, 96, 112, 128, 160, 192, 224, 256, 300]
-    assert slot_steps(40) == [40]
+def test_slots_are_read_in_few_steps_between_the_shortest_and_the_longest_sequence() -> None:
+    assert slot_steps(1, 300) == [64, 256, 300]
+    assert slot_steps(100, 300) == [256, 300]
+    assert slot_steps(900, 5000) == [1024, 2048, 4096, 5000]
+    assert slot_steps(1, 40) == [40]
 
 
 def test_a_pass_that_keeps_the_outputs_of_another_is_told_apart_from_a_fresh_one() -> None:
     """The outputs of a replay are overwritten by the next one, on a CPU as on a GPU."""
-    buffers = Buffers.standing_in(Kind(1, 2, 8, 0, False), 9, torch.device("cpu"))
+    buffers = Buffers.standing_in(Kind(1, 2, 8, ()), 9, torch.device("cpu"))
     made = StaticPass(buffers, lambda own: (own.tokens * 2,))
     ones = torch.ones((1, 2), dtype=torch.long)
     seen = torch.ones((1, 2, 3), dtype=torch.bool)
     first = made.run(ones, ones, ones, seen)[0]
     made.run(3 * ones, ones, ones, seen)
     assert first.tolist() == [[6, 6]]
+
+
+def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_the_module() -> None:
+    (target, _) = pair_of("static")
+    cache = target.allocate(16, 2000)
+    kinds = [target.static.kind(cache, rows, 5, 300, ()) for rows in (1, 2, 4, 5, 16)]
+    assert [kind.rows for kind in kinds] == [1, 4, 4, 16, 16]
+    assert {kind[1:] for kind in kinds} == {(8, 1024, ())}
+    assert target.static.kind(cache, 16, 33, 300, ()) is None  # 1,024 tokens
+    assert target.static.kind(target.allocate(17, 2000), 17, 1, 300, ()) is None
+    assert target.static.kind(target.allocate(3, 2000), 2, 1, 300, ()).rows == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows: int) -> None:
+    """RSD's Table 7 has 33 rows; its decoders share one pool of caches."""
+    pair = pair_of("static", dtype=torch.float32)
+    sampling, pool = SamplingSettings(temperature=0.3), CachePool()
+    built = [
+        build_decoder(simulated_settings(row), pair[0], pair[1:], sampling, rows, pool)
+        for row in published_rows(7)
+    ]
+    requests = [
+        replace(request, prompt_ids=tuple(i % VOCAB for i in range(20 + 3 * number)))
+        for number, request in enumerate(random_requests(rows, 40))
+    ]
+    for decoder in built:
+        decoder.reserve(decoder.slots_needed(20 + 3 * rows, 40))
+    short = [replace(request, max_new_tokens=4) for request in requests]
+    for decoder in built:
+        decoder.generate(short, 0)
+    pool.prepare(rows, 20)
+    made = [model.static.counts.captures for model in pair]
+    print(f"{rows} rows: {made} kinds")
+    assert max(made) <= 40
+    for decoder in built[:: 1 if rows == 1 else 8]:
+        decoder.generate(requests, 0)
+    assert [model.static.counts.captures for model in pair] == made

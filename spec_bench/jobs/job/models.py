@@ -70,7 +70,8 @@ class ModelBackend(Backend):
                         step(settings, run.decoder, requests)
                     except Exception as error:
                         run.fail(error)
-        pool.prepare(settings.batch_size)
+        lengths = [len(request.prompt_ids) for request in requests]
+        pool.prepare(settings.batch_size, min(lengths, default=1))
         self._prepared = perf_counter()
         self._preparing = self._prepared - start
 
