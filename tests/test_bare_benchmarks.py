@@ -64,3 +64,31 @@ def test_the_tree_that_the_benchmarks_need_is_under_60_mib() -> None:
     ).stdout.split("\0")
     size = sum((ROOT / name).stat().st_size for name in listed if name and (ROOT / name).is_file())
     assert size < 60 * 2**20
+
+
+def verdicts(folder: Path) -> list[str]:
+    return list(runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["verdicts"](folder))
+
+
+def test_verdicts_name_wrong_answers_refusals_and_speeds_that_cannot_be(tmp_path: Path) -> None:
+    head = "device,decoder,spec,token_rate,expected_token_rate,refused\n"
+    (tmp_path / "random-x-static.csv").write_text(
+        head + "H200,ar,-,100,140,0\nH200,sd,3,90,300,0\nH200,mcsd,2-1,50,60,2\n"
+    )
+    (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,100,0\nH200,sd,3,95,100,0\n")
+    (tmp_path / "gpu-correct.csv").write_text(
+        "device,dtype,compile,batch,decoder,wrong,p_value\nH200,bfloat16,static,4,rsd_s,2,\n"
+    )
+    assert verdicts(tmp_path) == [
+        "WRONG: rsd_s (bfloat16, static, batch 4): 2",
+        "REFUSED: static passes in 1 rows of random-x-static.csv",
+        "NOT AS EXPECTED: random-x-static.csv: 1 of 3 rows run at 0.30 to 0.30 of expected",
+        "SLOWER: 1 of 3 rows of random-x-static.csv than without recording",
+    ]
+
+
+def test_without_anything_wrong_there_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "random-x-static.csv").write_text(
+        "device,decoder,spec,token_rate,expected_token_rate,refused\nH200,ar,-,100,120,0\n"
+    )
+    assert verdicts(tmp_path) == []

@@ -17,6 +17,8 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.bench.count_launches import HEADS, VOCAB, WIDTH
+from scripts.family.embedded_pair import FITTED, MORE_SPECS
+from scripts.family.embedded_pair import SPECS as NINE
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import build_decoder
@@ -27,13 +29,7 @@ from tests.simcuda.counted import PHASES, Counts, counted
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SPECS = {
-    "ar": "-", "sd": "3", "specinfer": "2-2-2", "mcsd": "4-1-1", "mcsd_wor": "4-1-1",
-    "mcns": "4-1-1", "rsd_c": "2-2-2", "rsd_s": "4x3", "spectr": "4x3",
-    "medusa": "mc_sim_7b_63", "medusa_typical": "mc_sim_7b_63", "redrafter": "8x5",
-    "redrafter_typical": "8x5", "beam_sampling": "4", "beam_search": "4", "dsbd": "4x2@0.9",
-    "block": "3",
-}  # fmt: skip
+SPECS = {**NINE, **MORE_SPECS}
 # Trees as ``conf/decoder`` has them, and how they are shown.
 OWN_TREES = {
     "traversal": "2-2-1", "optimal": "3x3", "top_and_sample": "2-2-1", "sequoia": "@9",
@@ -43,7 +39,6 @@ OWN_TREES = {
     "opt_tree": "8x6@24", "dyspec": "@24", "sd_dynamic": "up to 8", "traversal_paths": "3x3",
     "lookup_or_draft": "5", "dsbd_one_cache": "4x2@0.9",
 }  # fmt: skip
-FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 # Of the walk node by node, a copy a number: launches of sampling and verify, uploads, waits. What
 # never ran so has no entry.
 BEFORE = {

@@ -32,6 +32,18 @@ SPECS = {
     "rsd_c": "2-2-2",
     "rsd_s": "4x3",
 }
+# Of others, which have no tree of their own in ``conf/decoder``.
+MORE_SPECS = {
+    "medusa": "mc_sim_7b_63",
+    "medusa_typical": "mc_sim_7b_63",
+    "redrafter": "8x5",
+    "redrafter_typical": "8x5",
+    "beam_sampling": "4",
+    "beam_search": "4",
+    "dsbd": "4x2@0.9",
+    "block": "3",
+}
+FITTED = [[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0, 0]]
 Models = tuple[HuggingFaceModel, HuggingFaceModel]
 
 

@@ -1,41 +1,58 @@
-"""All that wants a GPU, in parts of under eight minutes: ``python3 scripts/gpu/bench.py all``.
+"""All that wants a GPU, in parts: ``python3 scripts/gpu/bench.py first --out DIR --minutes 9``.
 
-Each part is a command of its own (``python3 scripts/gpu/bench.py`` lists them) and needs a python
-with torch and transformers, nothing else: no environment, no weights, no network. A part that is
-not over after ``LIMIT_S`` is ended; what it measured until then stands in its file. Where the GPU
-is one of those that ``spec_bench.measure.expected`` knows, what is expected stands beside what is
-measured. ``--tiny`` rehearses on a CPU.
+``first`` is what a first call should ask: probe, correctness, then the speed of one 7B pair, with
+passes recorded and not; ``all`` is every part. Each part is a command of its own
+(``python3 scripts/gpu/bench.py`` lists them) and needs a python with torch and transformers,
+nothing else: no environment, no weights, no network. A part that is not over at its limit is ended;
+what it measured until then stands in its table, and its text in ``PART.log``. A part that ended
+well is not run again in the same folder. At the end stand the verdicts: what is wrong, what was
+refused, what is far from expected. ``--tiny`` rehearses on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from spec_bench.system.files import read_csv, write_text
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 OUT = SCRIPTS.parent / "results" / "benchmarks"
 LIMIT_S = 480
+LEAST_S = 30  # in which a part measures anything
+DONE = "parts.json"  # which ended well, with their seconds
+FIRST = ("probe", "correct", "llama2_7b-static", "llama2_7b-none")
+AS_EXPECTED = 0.7, 1.5  # measured over expected
+SLOWER = 0.97  # of the eager rate: less is no gain
 
 _PAIR = ["gpu/random_pair.py", "--prompts", "4"]
-_ON_CPU = ["--device", "cpu", "--dtypes", "float32", "--prompts", "1", "--new-tokens", "4"]
+_ON_CPU = ["--device", "cpu", "--prompts", "1", "--new-tokens", "4"]
+_FEW = ["--samples", "500", "--decoders", "ar", "sd", "rsd_s", "medusa"]
 _TINY_SCALING = ["--width", "64", "--layers", "1", "--repeats", "1"]
+Parts = dict[str, tuple[list[str], list[str]]]
 
 
-def parts(out: Path = OUT) -> dict[str, tuple[list[str], list[str]]]:
-    """By name: a script with its arguments, and those of a rehearsal on a CPU.
+def parts(out: Path = OUT) -> Parts:
+    """By name: a script with its arguments, and those of a rehearsal on a CPU, if there is one.
 
     Args:
         out: where tables go.
     """
-    found = {
-        "tokens": (
-            ["gpu/check.py", "--output", str(out), "--compile", "none", "static"],
-            ["gpu/check.py", "--output", str(out), "--compile", "none", "static", *_ON_CPU],
-        ),
+    to_folder = ["--output", str(out)]
+    correct, both = ["gpu/correct.py", *to_folder], ["--compile", "none", "static"]
+    rates = ["gpu/rates.py", *to_folder, *both]
+    found: Parts = {
+        "probe": (["gpu/probe.py", *to_folder], []),
+        "correct": ([*correct, "--minutes", "3.5"], [*correct, *_ON_CPU, *_FEW]),
+        "rates": (rates, [*rates, *_ON_CPU, "--dtypes", "float32"]),
     }
     pairs = (("llama2_7b", "llama_tiny"), ("llama2_13b", ""), ("opt_30b", ""))
     for target, tiny in pairs:
@@ -45,7 +62,7 @@ def parts(out: Path = OUT) -> dict[str, tuple[list[str], list[str]]]:
             name = f"{target}-{how}"
             found[name] = [*_PAIR, "--targets", target, *file], rehearsed if tiny else []
     energy = ["gpu/energy.py", "--output", str(out / "gpu-energy.csv")]
-    heads = ["gpu/heads.py", "--output", str(out)]
+    heads = ["gpu/heads.py", *to_folder]
     scaling = ["bench/scaling.py", "--out", str(out / "scaling-gpu")]
     found["energy"] = energy, [*energy, "--tiny"]
     found["heads"] = heads, [*heads, "--tiny"]
@@ -56,48 +73,126 @@ def parts(out: Path = OUT) -> dict[str, tuple[list[str], list[str]]]:
     return found
 
 
-def run(name: str, out: Path, limit_s: float, *, tiny: bool) -> bool:
-    """Runs a part for at most that long; whether it ended well."""
-    command = parts(out)[name][tiny]
+def run(name: str, command: Sequence[str], out: Path, limit_s: float) -> bool:
+    """Runs a part for at most that long, its text on the screen and in a file; whether it is well.
+
+    Args:
+        name: of the part.
+        command: a script and its arguments.
+        out: where ``NAME.log`` goes.
+        limit_s: then it is ended.
+    """
     print(f"== {name}: {' '.join(command)}", flush=True)
+    script, *given = command
     start_s = time.monotonic()
-    try:
-        script, *given = command
-        done = subprocess.run(
-            [sys.executable, "-u", str(SCRIPTS / script), *given], timeout=limit_s
-        )
-        said = "done" if done.returncode == 0 else f"status {done.returncode}"
-    except subprocess.TimeoutExpired:
-        said = f"ended after {limit_s:.0f} s"
-    print(f"== {name}: {said}, {time.monotonic() - start_s:.0f} s", flush=True)
-    return said == "done"
+    process = subprocess.Popen(
+        [sys.executable, "-u", str(SCRIPTS / script), *given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    timer = threading.Timer(limit_s, process.kill)
+    timer.start()
+    assert process.stdout is not None
+    with (out / f"{name}.log").open("w", encoding="utf-8") as log:
+        for line in process.stdout:
+            if "Loading weights" not in line:
+                print(line, end="", flush=True)
+                log.write(line)
+                log.flush()
+    status = process.wait()
+    timer.cancel()
+    seconds = time.monotonic() - start_s
+    ended = f"ended after {limit_s:.0f} s" if seconds >= limit_s else f"status {status}"
+    print(f"== {name}: {'done' if status == 0 else ended}, {seconds:.0f} s", flush=True)
+    return status == 0
+
+
+def verdicts(out: Path) -> Iterator[str]:
+    """What the tables in a folder say that should not be so."""
+    correct = read_csv(out / "gpu-correct.csv")
+    for row in correct:
+        if int(row["wrong"] or 0):
+            setting = f"{row['dtype']}, {row['compile']}, batch {row['batch']}"
+            yield f"WRONG: {row['decoder']} ({setting}): {row['wrong']}"
+    tables = {path.stem: read_csv(path) for path in sorted(out.glob("*.csv"))}
+    for name, rows in tables.items():
+        if refused := sum(int(row.get("refused") or 0) > 0 for row in rows):
+            yield f"REFUSED: static passes in {refused} rows of {name}.csv"
+        if all(row.get("device") == "cpu" for row in rows):
+            continue  # a rehearsal's times say nothing
+        yield from _unexpected(name, rows)
+        eager = tables.get(name.replace("-static", "-none")) if "-static" in name else None
+        if eager:
+            yield from _no_gain(name, rows, eager)
+
+
+def _unexpected(name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Rows whose rate is far from what arithmetic expects."""
+    known = [row for row in rows if row.get("token_rate") and row.get("expected_token_rate")]
+    shares = [float(row["token_rate"]) / float(row["expected_token_rate"]) for row in known]
+    if wrong := [share for share in shares if not AS_EXPECTED[0] <= share <= AS_EXPECTED[1]]:
+        most, least = max(wrong), min(wrong)
+        text = f"{len(wrong)} of {len(known)} rows run at {least:.2f} to {most:.2f} of expected"
+        yield f"NOT AS EXPECTED: {name}.csv: {text}"
+
+
+def _no_gain(
+    name: str, rows: Sequence[Mapping[str, str]], eager: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    """Rows that recorded passes do not make faster."""
+    rates = {(row["decoder"], row["spec"]): row["token_rate"] for row in eager if "spec" in row}
+    both = [(row["token_rate"], rates.get((row["decoder"], row["spec"]))) for row in rows]
+    slower = [one for one, other in both if one and other and float(one) < SLOWER * float(other)]
+    if slower:
+        yield f"SLOWER: {len(slower)} of {len(rows)} rows of {name}.csv than without recording"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lists the parts, or runs those that are named; exit status 1 where one did not end well."""
+    """Lists the parts, or runs those that are named.
+
+    Returns:
+        0; 1 where a part did not end well or a verdict stands; 2 for an unknown part.
+    """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("parts", nargs="*", help="names, or all; none lists them")
+    parser.add_argument("parts", nargs="*", help="names, first or all; none lists them")
     parser.add_argument("--tiny", action="store_true", help="rehearse on a CPU")
     parser.add_argument("--out", type=Path, default=OUT, help="where tables go, such as $OUT")
     parser.add_argument("--minutes", type=float, default=1e6, help="for all parts together")
     options = parser.parse_args(arguments)
     ends_s = time.monotonic() + 60 * options.minutes
-    known = {name: each for name, each in parts().items() if each[options.tiny]}
+    known = {
+        name: each[options.tiny] for name, each in parts(options.out).items() if each[options.tiny]
+    }
     if not options.parts:
-        for name, each in known.items():
-            print(f"{name}: {' '.join(each[options.tiny])}")
+        for name, command in known.items():
+            print(f"{name}: {' '.join(command)}")
         return 0
-    asked = list(known) if options.parts == ["all"] else options.parts
+    short = {"all": list(known), "first": [name for name in FIRST if name in known]}
+    asked = [name for part in options.parts for name in short.get(part, [part])]
     if unknown := [name for name in asked if name not in known]:
         print(f"unknown part {unknown[0]!r}; known: {', '.join(known)}", file=sys.stderr)
         return 2
-    ended = []
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / DONE
+    done: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
+    well = []
     for name in asked:  # all of them, whatever one says
-        limit_s = min(LIMIT_S, ends_s - time.monotonic())
-        if limit_s < 30:
+        limit_s, start_s = min(LIMIT_S, ends_s - time.monotonic()), time.monotonic()
+        if name in done:
+            print(f"== {name}: done before", flush=True)
+        elif limit_s < LEAST_S:
             print(f"== {name}: no time left", flush=True)
-        ended.append(limit_s >= 30 and run(name, options.out, limit_s, tiny=options.tiny))
-    return int(not all(ended))
+            well.append(False)
+        else:
+            well.append(run(name, known[name], options.out, limit_s))
+            if well[-1]:
+                done[name] = round(time.monotonic() - start_s, 1)
+                write_text(file, json.dumps(done, indent=2) + "\n")
+    wrong = list(verdicts(options.out))
+    print("\n".join(wrong) or "no verdict against it", flush=True)
+    return int(bool(wrong) or not all(well))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.loading import DTYPES
 from spec_bench.engine.pool import CachePool
+from spec_bench.engine.static_pass import passes_of
 from spec_bench.measure.energy import (
     EnergyMeter,
     EnergyReading,
@@ -151,6 +152,7 @@ def decode(
         decoder.reserve(decoder.slots_needed(options.prompt_tokens, options.new_tokens))
     for decoder in built:
         decoder.generate(asked[:1], options.seed)
+    pool.prepare(1, options.prompt_tokens)
     cuda = options.device.startswith("cuda")
     origin = {
         "target": f"random:{options.target}",
@@ -191,6 +193,8 @@ def decode(
                 "lossless": decoder.lossless,
                 **table_row(meter, generations, [window[which] for window in windows]),
                 **expected(title, generations),
+                "passes_of_all": passes_of((target, draft)).share,
+                "refused": passes_of((target, draft)).refused,
                 **origin,
             }
             for title, decoder, generations, windows in zip(
@@ -230,9 +234,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs and prints the table."""
-    for row in run(parse(arguments)):
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs and prints the table; exit status 1 where a kind of pass was refused."""
+    table = run(parse(arguments))
+    for row in table:
         joules, idle_w = row["energy_j_per_token"], row["idle_power_w"]
         print(
             f"{row['decoder']:<10} {row['meter']:<10} "
@@ -241,7 +246,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{row['token_rate']:.1f} tok/s, expected "
             f"{row['expected_token_rate'] or float('nan'):.1f}  {row['reason']}"
         )
+    return int(any(row["refused"] for row in table))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

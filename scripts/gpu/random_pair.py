@@ -42,6 +42,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.random_weights import random_module
+from spec_bench.engine.static_pass import passes_of
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.measure.ceilings import (
     Ceilings,
@@ -140,6 +141,8 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         decoder.reserve(decoder.slots_needed(options.prompt_tokens, options.new_tokens))
     for decoder in built:
         decoder.generate(asked[:1], options.seed)
+    pool.prepare(1, options.prompt_tokens)
+    before = passes_of((target, draft))
     law = f"{TEMPERATURE:g}", "1"
     done: list[list[Generation]] = [[] for _ in built]
     for number, request in enumerate(asked):
@@ -148,6 +151,8 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         for place in range(len(built)):
             index = (place + number) % len(built)
             done[index] += built[index].generate([request], options.seed)
+        now = passes_of((target, draft))
+        ran = {"passes_of_all": (now - before).share, "refused": now.refused}
         yield [
             {
                 **names(options),
@@ -172,6 +177,7 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
                     options.prompt_tokens + options.new_tokens / 2,
                     options.compile,
                 ),
+                **ran,
                 **settings,
             }
             for index, (row, decoder) in enumerate(zip(rows, built, strict=True))
@@ -258,4 +264,4 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    run(parse(None))
+    sys.exit(int(any(row.get("refused") for row in run(parse(None)))))

@@ -2,9 +2,9 @@
 
 A pass is made per kind: rows, tokens, slots read, what comes out; all of them rounded up, so that a
 job needs few kinds. What varies between two passes of a kind (tokens, positions, mask and the slots
-to write) is data on the device that is filled in place; no number comes from the host. On CUDA the pass is recorded as a graph and replayed in
-one launch; elsewhere its function is called on the same buffers, so that everything but the
-recording runs, and is tested, on a CPU.
+to write) is data on the device that is filled in place; no number comes from the host. On CUDA the
+pass is recorded as a graph and replayed in one launch; elsewhere its function is called on the same
+buffers, so that everything but the recording runs, and is tested, on a CPU.
 
 A recording that misses something answers for the input it was made with. So a pass is made over
 fillers, and its first two real answers are compared with the module's own; if they differ, or the
@@ -16,8 +16,8 @@ Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocab
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass
 from typing import Any
 from weakref import ref
 
@@ -131,11 +131,34 @@ class PassCounts:
         static: over fixed buffers.
         eager: by the module itself.
         captures: static passes that were made.
+        refused: kinds of pass that stayed with the module for good.
     """
 
     static: int = 0
     eager: int = 0
     captures: int = 0
+    refused: int = 0
+
+    def __sub__(self, before: PassCounts) -> PassCounts:
+        return PassCounts(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
+
+    @property
+    def share(self) -> str:
+        """How passes ran: static, eager, or static with its share of all."""
+        if not self.static:
+            return "eager"
+        if not self.eager:
+            return "static"
+        return f"static {self.static / (self.static + self.eager):.1%}"
+
+
+def passes_of(models: Iterable[Any]) -> PassCounts:
+    """The counts of several models; those that run in one way only count none."""
+    held = {id(model): getattr(model, "static", None) for model in models}.values()
+    counts = [astuple(passes.counts) for passes in held if passes is not None]
+    return PassCounts(*map(sum, zip(*counts, strict=True)))
 
 
 class StaticPasses:
@@ -247,6 +270,7 @@ class StaticPasses:
                 reason[:300],
             )
         self.refusals.append(reason)
+        self.counts.refused += 1
 
     def prepare(
         self, cache: SlotCache, shortest: int, batch: int, run: Callable[[Kind, int], None]
