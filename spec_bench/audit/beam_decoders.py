@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.enumeration import EnumeratedDraws, law_of
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.warp import SamplingSettings
@@ -150,11 +150,7 @@ def enumerated_beam_error(
         built.step(rows)
         return beams_of(rows[0])
 
-    found: dict[Beams, float] = defaultdict(float)
-    count = 0
-    for probability, beams in outcomes(iteration):
-        found[beams] += probability
-        count += 1
+    found, count = law_of(iteration)
     layers, width = built.depth + 1, built.plan.width
     got: dict[Beams, float] = defaultdict(float)
     for beams, probability in found.items():

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.enumeration import EnumeratedDraws, law_of
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
@@ -120,11 +120,7 @@ def block_law(
         built.step(rows)
         return tuple(rows[0].tokens[len(prompt) :])
 
-    blocks: dict[Tokens, float] = defaultdict(float)
-    count = 0
-    for probability, tokens in outcomes(block):
-        blocks[tokens] += probability
-        count += 1
+    blocks, count = law_of(block)
     length = built.depth + 1
     got: dict[Tokens, float] = defaultdict(float)
     for tokens, probability in blocks.items():
