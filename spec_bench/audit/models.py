@@ -199,9 +199,6 @@ def _server_greedy(server: Server, target: LanguageModel, asked: Asked) -> Line:
     result = agreement(target, requests, expected, [answer.tokens for answer in served])
     steps = sum(answer.steps for answer in served)
     later = sum(len(answer.tokens) - 1 for answer in served)
-    counts = (
-        f"{result.equal} equal, {result.near_ties} near-ties, {len(result.different)} different"
-    )
     per_step = f"; {later / steps:.2f} tokens a step" if steps else ""
     where = f" ({', '.join(result.different[:3])})" if result.different else ""
     return Line(
