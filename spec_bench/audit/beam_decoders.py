@@ -69,14 +69,8 @@ def next_layer(
     settings: SamplingSettings,
     stop_ids: tuple[int, ...] = (),
 ) -> dict[Beams, float]:
-    """Beam sampling's law of the next layer: ``width`` beams, i.i.d. from the beam law.
-
-    Args:
-        target: the chain.
-        beams: what each beam has generated so far, stop tokens repeated.
-        width: beams of the next layer.
-        settings: sampling settings.
-        stop_ids: tokens that end a beam.
+    """Beam sampling's law of the next layer: ``width`` beams, i.i.d. from the beam law of
+    ``beams``, what each has generated so far, stop tokens repeated.
     """
     ends = [PROMPT[-1] if not beam else beam[-1] for beam in beams]
     position = len(PROMPT) + len(beams[0]) - 1
@@ -172,19 +166,8 @@ def beam_chi_square(
     seed: int = 0,
     alter: Callable[[BeamDecoder], None] | None = None,
 ) -> float:
-    """p-value of sampled beams after several iterations in batches, against beam sampling's law.
-
-    Args:
-        config: the decoder, with threshold 0 where it drafts.
-        settings: sampling settings.
-        vocab: V of the chain.
-        layers: tokens per beam.
-        samples: how often.
-        seed: of the chain and of the draws.
-        alter: breaks the decoder on purpose.
-
-    Returns:
-        The p-value; 0 if beams came out that cannot.
+    """p-value of sampled beams after several iterations in batches, against beam sampling's law; 0
+    if beams came out that cannot. A decoder that drafts has threshold 0; ``alter`` breaks it.
     """
     rows = 250
     built, target = beam_decoder(config, settings, vocab=vocab, seed=seed, rows=rows)

@@ -31,18 +31,7 @@ def markov_decoder(
     seed: int = 0,
     rows: int = 1,
 ) -> tuple[Decoder, MarkovModel]:
-    """A decoder over a random chain, with drafts that resemble it.
-
-    Args:
-        config: the decoder.
-        settings: sampling settings.
-        vocab: V.
-        seed: of the chain.
-        rows: batch size.
-
-    Returns:
-        The decoder and its target.
-    """
+    """A decoder over a random chain, with drafts that resemble it; and the chain."""
     target = random_markov(vocab, seed)
     drafts = []
     for index in range(config.drafts):
@@ -160,17 +149,8 @@ def chi_square(
 ) -> float:
     """p-value of the sampled continuations against the chain's exact law.
 
-    Covers several iterations, batches and seeded draws, which enumeration does not.
-
-    Args:
-        config: the decoder.
-        settings: sampling settings.
-        vocab: V of the chain.
-        length: tokens per continuation.
-        samples: continuations drawn.
-        seed: of the chain and of the draws.
-        prompt: what is continued.
-        alter: breaks the decoder on purpose.
+    Covers several iterations, batches and seeded draws, which enumeration does not; ``alter`` breaks
+    the decoder on purpose.
 
     Returns:
         The p-value; 0 if a continuation came out that cannot.

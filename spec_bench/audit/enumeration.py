@@ -99,10 +99,8 @@ class EnumeratedDraws:
 
 
 def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float, Outcome]]:
-    """Yields (probability, result) for every way ``run``'s choices can fall out.
-
-    Args:
-        run: deterministic but for the draws it is given.
+    """Yields (probability, result) for every way the choices can fall out of ``run``, which is
+    deterministic but for the draws it is given.
     """
     script: list[int] = []
     while True:

@@ -164,12 +164,8 @@ def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:
 
 
 def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterator[Line]:
-    """Greedy equality, then tests of sampled answers.
-
-    Args:
-        server: what is audited.
-        target: the model that it claims to serve.
-        asked: prompts and settings.
+    """Greedy equality with the target that the server claims to serve, then tests of sampled
+    answers.
 
     Raises:
         ServerError: the server gives no answers.

@@ -45,11 +45,8 @@ class Part:
 
 
 def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
-    """The parts whose names fit a pattern, with wildcards as file names have them.
-
-    Args:
-        parts: all.
-        pattern: of the whole name, or of what follows ``rule:`` in it; None: all.
+    """The parts whose names, or what follows ``rule:`` in them, fit a pattern with wildcards as
+    file names have them; None: all.
 
     Raises:
         ValueError: none fits, naming those that are near.

@@ -101,11 +101,7 @@ class Machine:
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:
-    """Mean clock of the first processors that the system lists; None if it does not tell.
-
-    Args:
-        path: in the format of Linux' ``/proc/cpuinfo``.
-    """
+    """Mean clock of the first processors that the system lists; None if it does not tell."""
     try:
         with path.open("rb", buffering=0) as stream:
             text = stream.read(_READ_BYTES) or b""

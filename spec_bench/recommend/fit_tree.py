@@ -70,11 +70,8 @@ def _expected(fit: Fit, nodes: int) -> float:
 
 
 def fitted(settings: JobSettings, width: int) -> Fit:
-    """Decodes a task's last prompts and counts.
-
-    Args:
-        settings: a job of the baseline and of ``width`` children below the root.
-        width: W.
+    """Decodes a task's last prompts, as a job of the baseline and of ``width`` children below the
+    root, and counts.
 
     Raises:
         ValueError: the models cannot be loaded, or a prompt does not fit.

@@ -61,10 +61,8 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
 
 
 def needed(costs: Mapping[int, float]) -> list[Needed]:
-    """What each chain asks of a draft.
-
-    Args:
-        costs: by tokens of a pass, seconds over those of one token.
+    """What each chain asks of a draft, from the seconds of a pass of so many tokens over those of
+    one token.
     """
     return [
         Needed(

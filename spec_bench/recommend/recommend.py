@@ -55,11 +55,8 @@ class Recommendation:
 
 
 def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) -> Recommendation:
-    """Looks for the fastest decoder.
-
-    Args:
-        settings: a job in two stages; its cells are the candidates.
-        told: takes a line before each long step.
+    """Looks for the fastest of the cells of a job in two stages; ``told`` takes a line before each
+    long step.
 
     Raises:
         ValueError: the job does not have two stages, no decoder fits the pair, or plain decoding
@@ -107,11 +104,7 @@ def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) 
 
 
 def best_of(measured: Sequence[CellResult]) -> CellResult:
-    """The fastest row; plain decoding if no row is surely faster, for all of them at once.
-
-    Args:
-        measured: complete and other rows, plain decoding among them.
-    """
+    """The fastest complete row; plain decoding if none is surely faster, for all at once."""
     (plain,) = (row for row in measured if row.facts.decoder == BASELINE)
     faster = [
         row
@@ -124,13 +117,7 @@ def best_of(measured: Sequence[CellResult]) -> CellResult:
 def ties_of(
     best: CellResult, measured: Sequence[CellResult], results: Path
 ) -> tuple[CellResult, ...]:
-    """Rows that may be as fast as the best, by their token rates over the same prompts.
-
-    Args:
-        best: one of the rows.
-        measured: complete and other rows, plain decoding among them.
-        results: where their records are.
-    """
+    """Rows that may be as fast as the best, by their token rates over the same prompts."""
     others = [row for row in measured if row is not best and row.status == "complete"]
     found, mine = [], CellStore(results, best.run_id).load()
     for row in others:

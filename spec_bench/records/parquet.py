@@ -121,15 +121,7 @@ def pack(
     scores: Scores | None = None,
     retimed: Iterable[Generation] = (),
 ) -> Packed:
-    """The lines of one cell.
-
-    Args:
-        run_id: the cell's.
-        done: its records, in the order that they keep.
-        origin: where it was measured.
-        scores: what the answers of the first repeat scored.
-        retimed: of a baseline, what later sittings timed again.
-    """
+    """The lines of one cell."""
     import pyarrow as pa
 
     found = {column_of(name, own): own for name, own in (scores or {}).items()}

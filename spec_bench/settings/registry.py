@@ -67,10 +67,6 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
         """Registers what it decorates, which stays what it is.
 
-        Args:
-            name: by which it is asked for.
-            facts: what is declared of it.
-
         Raises:
             ValueError: something else has this name already.
         """
@@ -122,11 +118,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """The entry that a user named.
-
-        Args:
-            name: as the user wrote it.
-            where: the setting's key, such as ``tree.policy``, with what it belongs to.
+        """The entry that a user named at a key such as ``tree.policy``.
 
         Raises:
             ValueError: there is none, in one line that names the value and the choices.

@@ -34,12 +34,6 @@ def history_before(
 ) -> tuple[str, ...]:
     """The answers that a turn continues, one per earlier turn.
 
-    Args:
-        task: its name, for messages.
-        example: what is asked.
-        turn: which of its turns, from 0.
-        given: the answers so far; None takes the fixed ones.
-
     Raises:
         ValueError: no such turn, or an earlier turn without an answer.
     """

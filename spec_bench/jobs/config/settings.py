@@ -203,13 +203,8 @@ def _library(cell: Cell) -> str:
 def build_settings(
     asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = (), unread: bool = False
 ) -> JobSettings:
-    """What a job needs to run; reads the task's examples and looks for the models.
-
-    Args:
-        asked: checked settings.
-        load: gives a decoder's config by name.
-        folders: the config folders, in which a pair's name is looked up.
-        unread: for a plan without the data: examples are only as many as are asked for.
+    """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
+    the data ``unread``: examples are then only as many as are asked for.
 
     Raises:
         ValueError: settings that do not fit together, or name something missing.
@@ -289,11 +284,8 @@ def device_of(engine: EngineSettings) -> str:
 
 
 def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those after the first one's.
-
-    Args:
-        asked: checked settings.
-        task: whose; None: stand-ins for data that are not here.
+    """The examples of a search's second stage: those after the first one's; stand-ins where there
+    is no task.
 
     Raises:
         ValueError: there are none.

@@ -25,12 +25,6 @@ def bound_columns(
     Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
     over processes is read by all of them at once. The bandwidth is measured after all decoding, so
     it costs no cell any time.
-
-    Args:
-        decoder: the cell's.
-        generations: in any order.
-        prompt_tokens: of every prompt, by its id.
-        device_name: the driver's.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(each.steps) for each in generations)

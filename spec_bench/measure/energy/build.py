@@ -12,11 +12,8 @@ from spec_bench.measure.energy.settings import EnergySettings, energy_settings
 def build_meter(
     config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
 ) -> EnergyMeter:
-    """The meter that the settings name, not yet opened: nothing has been touched.
-
-    Args:
-        config: checked settings, or the config group.
-        ordinals: the job's GPUs as torch numbers them (``cuda:1`` is 1); None: all visible ones.
+    """The meter that the settings name, for the job's GPUs as torch numbers them (None: all visible
+    ones); not yet opened: nothing has been touched.
 
     Raises:
         ValueError: an unknown meter or setting, or a value that cannot be right.

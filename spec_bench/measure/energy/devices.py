@@ -33,11 +33,6 @@ def job_gpus(
     Those that ``energy.devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of
     them the ones at ``ordinals``.
 
-    Args:
-        gpus: all of the machine.
-        settings: the meter's.
-        ordinals: positions among the visible ones; None: all of them.
-
     Raises:
         UnmeteredError: no GPU is left, or what is visible has no power meter of its own.
     """
@@ -58,10 +53,6 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
     taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
     with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Args:
-        gpus: all of the machine.
-        visible: the variable's value; None if it is not set.
 
     Raises:
         UnmeteredError: it names a MIG instance, which has no power sensor of its own.

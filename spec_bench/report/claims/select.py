@@ -159,13 +159,7 @@ def name_of(row: Row) -> str:
 
 
 def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
-    """The rows that a claim may take (``of_recipes``), each cell once (``once``).
-
-    Args:
-        rows: measured cells.
-        names: results folders.
-        only: none where none is of these experiments.
-    """
+    """The rows that a claim may take (``of_recipes``), each cell once (``once``)."""
     if only and not ("experiment" in rows and rows.experiment.isin(names).any()):
         return rows.iloc[:0]
     return once(of_recipes(rows, names))

@@ -96,17 +96,10 @@ def archived(table: Path) -> int:
 
 
 def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with empty cells for times and energy that an earlier engine took.
+    """The rows, with empty cells, and a reason, for times and energy that another ``ENGINE`` took.
 
     What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
     that decodes the same law; how long it took does not.
-
-    Args:
-        rows: as files have them; without a column ``engine`` they are from before there was one.
-
-    Returns:
-        The rows; those of another ``ENGINE`` have no number in any column of time or energy, and a
-        reason that says so.
     """
     past = of_past_engine(rows)
     timed = [

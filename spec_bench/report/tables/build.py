@@ -52,12 +52,6 @@ def build_tables(
 
     The headings say what differs. Commands for what is missing stand below the first.
 
-    Args:
-        item: the table.
-        measured: the rows there are.
-        pair: the pair to show; None: the paper's own.
-        results: the results folder for the commands; None where it is the default.
-
     Raises:
         ValueError: no such pair.
     """

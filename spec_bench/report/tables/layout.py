@@ -31,11 +31,8 @@ UNNAMED = "paper's"  # a target that the table does not name
 
 @functools.cache
 def printed_grid(name: str, pair: str | None = None) -> Grid:
-    """A table of printed numbers, each with the measured cell that is wanted beside it.
-
-    Args:
-        name: the table's, such as ``rsd/7``.
-        pair: the one pair whose rows are wanted; None: the table's own.
+    """A table of printed numbers (``rsd/7``), each with the measured cell that is wanted beside it;
+    of one pair, or of the table's own.
 
     Raises:
         ValueError: the paper has no printed numbers of a column.
