@@ -149,8 +149,8 @@ def chi_square(
 ) -> float:
     """p-value of the sampled continuations against the chain's exact law.
 
-    Covers several iterations, batches and seeded draws, which enumeration does not; ``alter`` breaks
-    the decoder on purpose.
+    Covers several iterations, batches and seeded draws, which enumeration does not; ``alter``
+    breaks the decoder on purpose.
 
     Returns:
         The p-value; 0 if a continuation came out that cannot.

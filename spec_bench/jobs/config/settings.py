@@ -15,6 +15,7 @@ from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
+from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub, stand_ins
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
@@ -213,7 +214,7 @@ def build_settings(
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
     check_early(asked, load)
     # The user's files before torch, which cells need; the hub's data, which may be large, after.
-    here = None if unread or _on_hub(task) else examples_of(task, asked)
+    here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
@@ -264,38 +265,9 @@ def _cells_that_fit(
     return fitting(simulate_cells(cells, asked.simulate, batch.sampling), pair, batch, unfitted)
 
 
-def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example, ...]:
-    """What is asked, in order."""
-    return tuple(task.examples(asked.prompts))
-
-
-def _on_hub(task: Task | RandomPrompts) -> bool:
-    return isinstance(task, Task) and task.source.kind == "hub"
-
-
-def stand_ins(count: int | None) -> tuple[Example, ...]:
-    """So many examples of nothing."""
-    return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
-
-
 def device_of(engine: EngineSettings) -> str:
     """Where a job decodes."""
     return SERVER if engine.served else engine.device
-
-
-def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those after the first one's; stand-ins where there
-    is no task.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if asked.confirm is None:
-        return ()
-    if task is None:
-        return stand_ins(asked.confirm.prompts)
-    assert asked.prompts is not None
-    return tuple(task.examples(asked.confirm.prompts, asked.prompts))
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:

@@ -109,7 +109,7 @@ def difference(
 def of_table(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
-    """The mean difference from counts [of every contrast's cells in their order, repeats, prompts]."""
+    """The mean difference from counts [every contrast's cells in their order, repeats, prompts]."""
     picks = any(contrast.picks for contrast in contrasts)
     if picks:
         if table.shape[2] < FEWEST_PICKED:

@@ -12,7 +12,7 @@ from functools import partial
 
 import pandas as pd
 
-from spec_bench.report.data.rows import said, together
+from spec_bench.report.data.headings import said, together
 from spec_bench.system.files import digest
 from spec_bench.vocabulary.columns import COLUMNS, Column, apart_in
 
