@@ -40,11 +40,7 @@ class CachePool:
         return self._held[role][1]
 
     def prepare(self, batch: int) -> None:
-        """Makes models prepare what their passes will need; a warm-up showed which kinds there are.
-
-        Args:
-            batch: most sequences that decode together.
-        """
+        """Makes models prepare what their passes will need, of the kinds that a warm-up showed."""
         from spec_bench.engine.hugging_face import HuggingFaceModel  # needs transformers
 
         for model, cache in self._held.values():

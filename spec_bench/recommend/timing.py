@@ -29,12 +29,7 @@ NEAR = 0.85  # of the best forecast speed-up: decoders this near are timed
 
 
 class Stopwatch:
-    """Decoders that are timed side by side.
-
-    Args:
-        requests: prompts, one for each round.
-        seed: of the decoding.
-    """
+    """Decoders that are timed side by side."""
 
     def __init__(self, requests: Sequence[Request], seed: int) -> None:
         self._requests, self._seed = requests, seed

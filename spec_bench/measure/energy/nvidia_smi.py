@@ -33,10 +33,6 @@ class SmiMeter(WindowMeter[float]):
     smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it, and
     the other field is the check. After each window the meter waits for the next sample; that wait
     is in no clock reading.
-
-    Args:
-        settings: checked ones.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
     """
 
     name = "nvidia_smi"
@@ -110,10 +106,6 @@ class PaperMeter(SmiMeter):
     (arXiv:2409.16560, Section 5). A window has as many samples as seconds happened to begin in it,
     so one of 1.5 s counts as one second or as two; the time between two samples, a little more than
     the second asked for, is ignored.
-
-    Args:
-        settings: checked ones.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
     """
 
     name = "paper"

@@ -36,12 +36,7 @@ class Counters:
 
 @meter("nvml", period_s=0.05, update_period_s=0.1, idle_s=3.0, phase_shift_s=0.1, devices=None)
 class NvmlMeter(WindowMeter[Counters]):
-    """Differences of the counters, GPUs added up.
-
-    Args:
-        settings: checked ones.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
-    """
+    """Differences of the counters, GPUs added up."""
 
     name = "nvml"
 
@@ -109,13 +104,7 @@ class NvmlMeter(WindowMeter[Counters]):
 
 
 class PowerThread(threading.Thread):
-    """Samples the power of some GPUs, added up.
-
-    Args:
-        nvml: the library.
-        handles: the GPUs'.
-        period_s: between samples.
-    """
+    """Samples the power of some GPUs, added up."""
 
     def __init__(self, nvml: Any, handles: Sequence[Any], period_s: float) -> None:
         super().__init__(daemon=True)

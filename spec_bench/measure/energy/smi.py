@@ -133,13 +133,7 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
 
 
 class SmiSampler:
-    """Power of some GPUs, from ``start`` to ``stop``.
-
-    Args:
-        gpus: which.
-        fields: power fields, at least one.
-        period_s: between samples.
-    """
+    """Power of some GPUs, from ``start`` to ``stop``."""
 
     def __init__(self, gpus: Sequence[Gpu], fields: Sequence[str], period_s: float) -> None:
         self.gpus, self.fields, self.period_s = gpus, fields, period_s

@@ -31,11 +31,7 @@ class Measured:
 
 
 class WindowMeter(ABC, Generic[Mark]):
-    """A meter from four parts: ``start``, ``mark``, ``joules`` and ``stop``.
-
-    Args:
-        settings: checked ones.
-    """
+    """A meter from four parts: ``start``, ``mark``, ``joules`` and ``stop``."""
 
     name = ""
 

@@ -50,14 +50,7 @@ def printed_grid(name: str, pair: str | None = None) -> Grid:
 
 
 class _Layout:
-    """One table, for one pair or for its own.
-
-    Args:
-        table: the table.
-        numbers: what it prints.
-        asked: the one pair whose rows are wanted; None: the table's own.
-        others: what all of the paper's tables print.
-    """
+    """One table, for one pair or for its own."""
 
     def __init__(
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
