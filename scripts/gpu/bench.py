@@ -3,7 +3,7 @@
 Each part is a command of its own (``python3 scripts/gpu/bench.py`` lists them) and needs a python
 with torch and transformers, nothing else: no environment, no weights, no network. A part that is
 not over after ``LIMIT_S`` is ended; what it measured until then stands in its file. Where the GPU
-is one of those that ``spec_bench.measure.expected`` knows, what is expected stands beside what is
+is one of those that ``spec_bench.measure.bound`` knows, what is expected stands beside what is
 measured. ``--tiny`` rehearses on a CPU.
 """
 

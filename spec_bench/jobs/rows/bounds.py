@@ -8,8 +8,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine import processes
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.measure.bandwidth import measured_bandwidth
-from spec_bench.measure.bound import bound_over_measured, moved_bytes
-from spec_bench.measure.expected import known_gpu
+from spec_bench.measure.bound import bound_over_measured, known_gpu, moved_bytes
 from spec_bench.measure.pass_cost import ModelCost, model_cost
 from spec_bench.records.types import Generation
 
