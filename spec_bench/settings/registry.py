@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import first_line, shown
 
 Entry = TypeVar("Entry")
 Thing = TypeVar("Thing")
@@ -152,10 +152,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             try:
                 point.load()
             except Exception as error:
-                reason = (str(error).splitlines() or [""])[0]
                 raise ValueError(
                     f"entry point {point.name!r} of {self.group} ({point.value}) cannot be "
-                    f"imported: {type(error).__name__}: {reason}"
+                    f"imported: {type(error).__name__}: {first_line(error)}"
                 ) from error
             self._loaded.add((point.name, point.value))
 

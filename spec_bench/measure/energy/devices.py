@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spec_bench.measure.energy.settings import EnergySettings
 from spec_bench.measure.energy.window import UnmeteredError
@@ -44,6 +45,21 @@ def job_gpus(
     if not visible:
         raise UnmeteredError("the job sees no GPU")
     return visible
+
+
+def nvml_handles(nvml: Any, settings: EnergySettings, ordinals: Sequence[int] | None) -> list[Any]:
+    """NVML's handles of the GPUs whose energy is the job's (``job_gpus``).
+
+    Raises:
+        UnmeteredError: as ``job_gpus``.
+        nvml.NVMLError: NVML does not tell.
+    """
+    gpus = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+        gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
+    chosen = job_gpus(gpus, settings, ordinals)
+    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_bench.measure.energy.devices import Gpu, job_gpus
+from spec_bench.measure.energy.devices import nvml_handles
 from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import integral_j
 from spec_bench.measure.energy.settings import EnergySettings
@@ -58,12 +58,7 @@ class NvmlMeter(WindowMeter[Counters]):
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
-            gpus = self._find_gpus()
-        except pynvml.NVMLError as error:
-            raise UnmeteredError(f"NVML: {error}") from None
-        chosen = job_gpus(gpus, self.settings, self._ordinals)
-        try:
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
+            self._handles = nvml_handles(pynvml, self.settings, self._ordinals)
         except pynvml.NVMLError as error:
             raise UnmeteredError(f"NVML: {error}") from None
         self.mark()
@@ -93,14 +88,6 @@ class NvmlMeter(WindowMeter[Counters]):
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
-
-    def _find_gpus(self) -> list[Gpu]:
-        gpus = []
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = self._nvml.nvmlDeviceGetUUID(handle)
-            gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
-        return gpus
 
 
 class PowerThread(threading.Thread):

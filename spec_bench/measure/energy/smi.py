@@ -161,11 +161,9 @@ class SmiSampler:
         self.wait_until(0.0, ANSWER_S)
 
     def wait_until(self, moment_s: float, patience_s: float | None = None) -> None:
-        """Waits until every GPU has a sample at or after a moment.
+        """Waits until every GPU has a sample at or after a moment, in seconds since the epoch.
 
-        Args:
-            moment_s: seconds since the epoch.
-            patience_s: how long at most; None: a little more than a sample takes.
+        By default for a little longer than a sample takes.
 
         Raises:
             UnmeteredError: the program ended before, or no sample comes.
