@@ -42,8 +42,8 @@ def fetched(archive: Archive) -> Path:
     except Exception as error:
         raise UnreadDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
-            f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set task.database to its "
-            f"folder {archive.folder}"
+            f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set "
+            f"task.database to its folder {archive.folder}"
         ) from error
     if not folder.is_dir():
         raise ValueError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")
