@@ -106,13 +106,8 @@ def fitted(settings: JobSettings, width: int) -> Fit:
 
 
 def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
-    """Iterations whose accepted child had rank 0, 1, ..., and last those that accepted none.
-
-    Args:
-        decoder: of one level of ``width`` children.
-        requests: what to decode.
-        width: W.
-        seed: of the draws.
+    """Iterations whose accepted child, of ``width`` on the one level, had rank 0, 1, ..., and last
+    those that accepted none.
     """
     import torch
 

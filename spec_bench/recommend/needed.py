@@ -76,11 +76,8 @@ def needed(costs: Mapping[int, float]) -> list[Needed]:
 
 
 def least_acceptance(length: int, cost: float) -> float | None:
-    """The chance of acceptance at which a call delivers as many tokens as it costs plain calls.
-
-    Args:
-        length: k, draft tokens of a call.
-        cost: of a call with its drafting, in plain calls.
+    """The chance of acceptance at which a call of so many draft tokens, drafting included, delivers
+    as many tokens as it costs plain calls.
     """
     if cost >= length + 1:
         return None

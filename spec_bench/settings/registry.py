@@ -79,13 +79,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return register
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
-        """Registers an entry.
-
-        Args:
-            name: by which it is asked for.
-            entry: what stands behind the name.
-            origin: where it was written, as ``module.name``; a module that is imported anew
-                replaces its own entries.
+        """Registers what stands behind a name, written as ``origin``, ``module.name``: a module
+        that is imported anew replaces its own entries.
 
         Raises:
             ValueError: something else has this name already.

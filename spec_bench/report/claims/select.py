@@ -138,12 +138,8 @@ def _allowed(value: Any, wanted: Range | tuple[Any, ...]) -> bool:
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
-    """A metric's columns in a group.
-
-    Args:
-        group: comparable cells.
-        metric: a column; ``score``: the task's own score, whatever it is called; ``scores``: that
-            and perplexity, as far as they were measured.
+    """A metric's columns in a group: ``score`` is the task's own score, whatever it is called;
+    ``scores`` that and perplexity, as far as they were measured.
     """
     if metric not in ("score", "scores"):
         return [metric]
