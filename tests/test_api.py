@@ -341,8 +341,7 @@ def test_compare_says_what_the_command_says() -> None:
 
 def test_audit_gives_the_lines_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from spec_bench.audit import command_line
-    from spec_bench.audit.lines import Line
-    from spec_bench.audit.parts import Part
+    from spec_bench.audit.parts import Line, Part
 
     def parts_of(passed: bool | None) -> Callable[..., list[Part]]:
         return lambda *_: [Part("a", lambda: [Line("rule: a", "b", "c", passed)])]

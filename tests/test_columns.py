@@ -16,7 +16,6 @@ from spec_bench.vocabulary.columns import COLUMNS, Column
 PACKAGE = Path(columns.__file__).resolve().parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LISTS = {  # what one file is about, with how many lists it has
-    "measure/ceilings.py": 1,  # seconds of records, under names that columns have too
     "report/page/headline.py": 1,  # by what the fastest is told, the best first
     "report/page/results_table.py": 1,  # where the best cell is shaded
     "sinks/csv.py": 2,  # what of a screened cell is written

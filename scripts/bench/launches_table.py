@@ -11,9 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.ceilings import draft_passes, target_pass
+from scripts.bench.expected import Stretch, bound_s, iteration_s
 from spec_bench.engine.random_weights import random_config
-from spec_bench.measure.expected import Stretch, bound_s, iteration_s, known_gpu
-from spec_bench.measure.pass_cost import ModelCost, bytes_moved, draft_passes, target_pass
+from spec_bench.measure.bound import known_gpu
+from spec_bench.measure.pass_cost import ModelCost, bytes_moved
 from spec_bench.system import files
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "results" / "benchmarks"
@@ -198,7 +200,7 @@ def expectation(
     *,
     head_bytes: float = 0.0,
 ) -> dict[str, float | str]:
-    """A row's columns about what the model of ``measure.expected`` says.
+    """A row's columns about what the model of ``scripts/bench/expected.py`` says.
 
     They are empty where the GPU is not known, or the tree not counted.
 

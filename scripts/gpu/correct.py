@@ -1,11 +1,11 @@
 """Is the engine right on this device: ``python3 scripts/gpu/correct.py``.
 
-Needs torch and transformers only. Greedy answers of every decoder, on the embedded pair, beside those of transformers' ``generate`` on
-the same device and in the same number format; where they part, the target's own logits tell a
-near-tie from an error. Beam search stands beside the CPU's. First the law of sampled answers: five
-decoders on a Markov chain whose law is known, by chi-square; a right one fails once in a million.
-What has been tried is in ``gpu-correct.csv`` and is not tried again; after ``--minutes`` nothing is
-begun.
+Needs torch and transformers only. Greedy answers of every decoder, on the embedded pair, beside
+those of transformers' ``generate`` on the same device and in the same number format; where they
+part, the target's own logits tell a near-tie from an error. Beam search stands beside the CPU's.
+First comes the law of sampled answers: five decoders on a Markov chain whose law is known, by
+chi-square; a right one fails once in a million. What has been tried is in ``gpu-correct.csv`` and
+is not tried again; after ``--minutes`` nothing is begun.
 """
 
 from __future__ import annotations

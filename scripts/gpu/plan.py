@@ -2,7 +2,7 @@
 
 For each published pair the first table (task) that has speeds: launches and bytes of an iteration,
 the time that the bytes alone take, and expected milliseconds and tokens/s by the model of
-``spec_bench.measure.expected``, with eager passes and with replayed ones. Tokens per iteration are
+``scripts/bench/expected.py``, with eager passes and with replayed ones. Tokens per iteration are
 the paper's block efficiency; without one there are no expected tokens/s. One sequence, two bytes a
 number, ``CONTEXT`` tokens before the root. Needs torch and transformers only, loads no weights, and
 reads the launches that ``scripts/bench/count_launches.py`` counted: ``python scripts/gpu/plan.py``.
@@ -23,6 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from scripts.bench.expected import bound_s, iteration_s
 from scripts.bench.launches_table import (
     Model,
     Outside,
@@ -37,7 +38,7 @@ from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.engine.random_weights import ARCHITECTURES, random_config, random_module
-from spec_bench.measure.expected import GPUS, Gpu, bound_s, iteration_s
+from spec_bench.measure.bound import GPUS, Gpu
 from spec_bench.measure.pass_cost import model_cost
 from spec_bench.system import files
 from spec_bench.vocabulary.published import FILE, Row, read_published, side_by_side

@@ -26,6 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from scripts.bench.ceilings import Ceilings, attainment, measure_ceilings
 from scripts.bench.launches_table import described, expectation
 from scripts.gpu.random_pair_table import (
     PAIRS,
@@ -44,12 +45,7 @@ from spec_bench.engine.pool import CachePool
 from spec_bench.engine.random_weights import random_module
 from spec_bench.engine.static_pass import passes_of
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.measure.ceilings import (
-    Ceilings,
-    attainment,
-    free_bytes,
-    measure_ceilings,
-)
+from spec_bench.measure.bandwidth import free_bytes
 from spec_bench.measure.pass_cost import model_cost
 from spec_bench.records.types import Generation, Request
 

@@ -105,7 +105,7 @@ def recommend(
     import pandas as pd
 
     from spec_bench.jobs.app import settings_of
-    from spec_bench.recommend.recommend import answer_of, stated
+    from spec_bench.recommend.answer import answer_of, stated
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from scipy.stats import chisquare
 
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.enumeration import EnumeratedDraws, law_of
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.beams import beam_probs, next_token_log_probs
 from spec_bench.core.warp import SamplingSettings
@@ -69,14 +69,8 @@ def next_layer(
     settings: SamplingSettings,
     stop_ids: tuple[int, ...] = (),
 ) -> dict[Beams, float]:
-    """Beam sampling's law of the next layer: ``width`` beams, i.i.d. from the beam law.
-
-    Args:
-        target: the chain.
-        beams: what each beam has generated so far, stop tokens repeated.
-        width: beams of the next layer.
-        settings: sampling settings.
-        stop_ids: tokens that end a beam.
+    """Beam sampling's law of the next layer: ``width`` beams, i.i.d. from the beam law of
+    ``beams``, what each has generated so far, stop tokens repeated.
     """
     ends = [PROMPT[-1] if not beam else beam[-1] for beam in beams]
     position = len(PROMPT) + len(beams[0]) - 1
@@ -150,11 +144,7 @@ def enumerated_beam_error(
         built.step(rows)
         return beams_of(rows[0])
 
-    found: dict[Beams, float] = defaultdict(float)
-    count = 0
-    for probability, beams in outcomes(iteration):
-        found[beams] += probability
-        count += 1
+    found, count = law_of(iteration)
     layers, width = built.depth + 1, built.plan.width
     got: dict[Beams, float] = defaultdict(float)
     for beams, probability in found.items():
@@ -176,19 +166,8 @@ def beam_chi_square(
     seed: int = 0,
     alter: Callable[[BeamDecoder], None] | None = None,
 ) -> float:
-    """p-value of sampled beams after several iterations in batches, against beam sampling's law.
-
-    Args:
-        config: the decoder, with threshold 0 where it drafts.
-        settings: sampling settings.
-        vocab: V of the chain.
-        layers: tokens per beam.
-        samples: how often.
-        seed: of the chain and of the draws.
-        alter: breaks the decoder on purpose.
-
-    Returns:
-        The p-value; 0 if beams came out that cannot.
+    """p-value of sampled beams after several iterations in batches, against beam sampling's law; 0
+    if beams came out that cannot. A decoder that drafts has threshold 0; ``alter`` breaks it.
     """
     rows = 250
     built, target = beam_decoder(config, settings, vocab=vocab, seed=seed, rows=rows)

@@ -36,13 +36,8 @@ _PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1))  # the two candidates' tokens, in the 
 
 
 def acceptance_of(rule: NodeRule, p: float, q: float, *, replacement: bool) -> float:
-    """P(one of two candidates is accepted), summed over all draws of the candidates.
-
-    Args:
-        rule: a node rule.
-        p: the target's probability of token 1.
-        q: the draft's probability of token 1, strictly between 0 and 1.
-        replacement: how the candidates are drawn.
+    """P(one of two candidates is accepted), summed over all draws of the candidates; p and q are
+    the probabilities of token 1, q strictly between 0 and 1.
     """
     tokens = torch.tensor(_PAIRS)  # [B, 2]
     law = draw_law(q, replacement=replacement)

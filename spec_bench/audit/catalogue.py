@@ -57,10 +57,8 @@ class AuditCase:
 
 
 def tree_cases(mark: str) -> Iterator[AuditCase]:
-    """The decoders of single sequences whose output bears a mark.
-
-    Args:
-        mark: ``exact``, or ``approximate``: then with the trees that the rule is meant for.
+    """The decoders of single sequences whose output bears a mark: ``exact``, or ``approximate``,
+    then with the trees that the rule is meant for.
     """
     for kind in policy.values():
         if issubclass(kind, GrownTree):

@@ -32,17 +32,11 @@ from spec_bench.audit.decoders import (
     enumerated_error,
     total_variation,
 )
-from spec_bench.audit.greedy import first_difference
-from spec_bench.audit.lines import Line
-from spec_bench.audit.parts import Part, audited, chosen
+from spec_bench.audit.models import audit_pair, server_lines
+from spec_bench.audit.parts import Line, Part, audited, chosen
 from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
-from spec_bench.audit.served_command import NOTE, asked_of, audit_server, server_of
-from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import DecoderConfig
-from spec_bench.engine.agreement import NEAR_TIE_GAP
-from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
-from spec_bench.records.types import Request
+from spec_bench.audit.served import FALSE_ALARM_RATE as SERVED_FALSE_ALARM_RATE
 from spec_bench.server.endpoint import ServerError
 from spec_bench.settings.arguments import Parser
 
@@ -98,11 +92,11 @@ def _approximate(case: AuditCase, seed: int) -> Iterator[Line]:
 
 def beam_parts(samples: int, seed: int) -> Iterator[Part]:
     """Beam verification by enumeration, the beam decoders on a Markov chain."""
-    found: dict[str, Callable[..., tuple[float, int]]] = {
+    audits: dict[str, Callable[..., tuple[float, int]]] = {
         "a layer's beams are i.i.d.": audit_layers,
         "width recursion": audit_counts,
     }
-    for label, audit in found.items():
+    for label, audit in audits.items():
         name = f"beams: {label}"
         yield Part(name, partial(_rule, name, partial(audit, seed=seed)))
     for case in beam_cases():
@@ -131,58 +125,6 @@ def _enumerated(subject: str, error: float, counted: str) -> Line:
 def _sampled(subject: str, p_value: float, counted: str) -> Line:
     result = f"p = {p_value:.3g}"
     return Line(subject, f"chi-square, {counted}", result, p_value >= FALSE_ALARM_RATE)
-
-
-def audit_pair(
-    target_path: str, draft_path: str, prompts: list[str], max_new_tokens: int
-) -> Iterator[Line]:
-    """Greedy equality of every decoder with the autoregressive one on a real pair.
-
-    Tokenizers are read at once, the models with the first line.
-
-    Raises:
-        ValueError: a tokenizer that cannot be read, or two that differ.
-    """
-    tokenizer = load_tokenizer(target_path)
-    vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
-    stop = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    requests = [
-        Request(str(index), tuple(tokenizer(prompt)["input_ids"]), max_new_tokens, stop)
-        for index, prompt in enumerate(prompts)
-    ]
-    return _greedy(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests)
-
-
-def _greedy(
-    target_spec: ModelSpec, draft_spec: ModelSpec, vocab: int, requests: list[Request]
-) -> Iterator[Line]:
-    target, draft = load_model(target_spec), load_model(draft_spec)
-    target.vocab_size = draft.vocab_size = vocab
-    greedy = SamplingSettings(temperature=0.0)
-
-    def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
-        built = config.build(target, [draft, draft], greedy)
-        return [built.generate([request], seed=0)[0].tokens for request in requests]
-
-    cases = [case for case in tree_cases("exact") if case.config.heads is None]
-    baseline = answers(next(case.config for case in cases if case.config.drafts == 0))
-    for case in cases:
-        if case.config.drafts == 0:
-            continue
-        got = answers(case.config)
-        found = [
-            first_difference(target, request, *pair)
-            for request, *pair in zip(requests, baseline, got, strict=True)
-        ]
-        differences = [difference for difference in found if difference]
-        ties = sum(difference.near_tie for difference in differences)
-        yield Line(
-            f"{case.name}: greedy equals autoregressive",
-            f"{len(requests)} prompts",
-            f"{len(requests) - len(differences)} equal, {ties} near-ties "
-            f"(gap <= {NEAR_TIE_GAP:g}), {len(differences) - ties} different",
-            len(differences) == ties,
-        )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -230,7 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
     """Audits a server, or else all rules and decoders and, if one is named, a pair."""
     if options.server:
-        return _show(list(_of_server(options, prompts)), NOTE)
+        note = "false-alarm rate of the tests of a server's samples together"
+        lines = list(server_lines(options, prompts))
+        return _show(lines, f"{note} {SERVED_FALSE_ALARM_RATE:g}")
     # What is wrong with the pair's tokenizers is said before the minutes of the rules.
     named = (options.target, options.draft, prompts, options.max_new_tokens)
     of_pair = audit_pair(*named) if options.target else ()
@@ -248,17 +192,6 @@ def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
         f"tolerance of exact checks {TOLERANCE:g}, false-alarm rate of each chi-square "
         f"{FALSE_ALARM_RATE:g}",
     )
-
-
-def _of_server(options: argparse.Namespace, prompts: list[str]) -> Iterator[Line]:
-    """The server is asked before the target is loaded: a wrong address costs no time."""
-    tokenizer = load_tokenizer(options.target)
-    asked = asked_of(tokenizer, options, prompts)
-    server = server_of(options.server, options.served_model)
-    server.complete(asked.prompts[0], 1)
-    target = load_model(ModelSpec(options.target))
-    target.vocab_size = min(target.vocab_size, check_vocabularies(tokenizer, tokenizer))
-    yield from audit_server(server, target, asked)
 
 
 def _show(lines: Sequence[Line], note: str) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
+from spec_bench.audit.enumeration import EnumeratedDraws, law_of
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
@@ -31,19 +31,7 @@ def markov_decoder(
     rows: int = 1,
     device: str = "cpu",
 ) -> tuple[Decoder, MarkovModel]:
-    """A decoder over a random chain, with drafts that resemble it.
-
-    Args:
-        config: the decoder.
-        settings: sampling settings.
-        vocab: V.
-        seed: of the chain.
-        rows: batch size.
-        device: where chain and draws are.
-
-    Returns:
-        The decoder and its target.
-    """
+    """A decoder over a random chain, with drafts that resemble it; and the chain."""
     target = MarkovModel(random_markov(vocab, seed).logits.to(device))
     drafts = []
     for index in range(config.drafts):
@@ -121,11 +109,7 @@ def block_law(
         built.step(rows)
         return tuple(rows[0].tokens[len(prompt) :])
 
-    blocks: dict[Tokens, float] = defaultdict(float)
-    count = 0
-    for probability, tokens in outcomes(block):
-        blocks[tokens] += probability
-        count += 1
+    blocks, count = law_of(block)
     length = built.depth + 1
     got: dict[Tokens, float] = defaultdict(float)
     for tokens, probability in blocks.items():
@@ -166,18 +150,8 @@ def chi_square(
 ) -> float:
     """p-value of the sampled continuations against the chain's exact law.
 
-    Covers several iterations, batches and seeded draws, which enumeration does not.
-
-    Args:
-        config: the decoder.
-        settings: sampling settings.
-        vocab: V of the chain.
-        length: tokens per continuation.
-        samples: continuations drawn.
-        seed: of the chain and of the draws.
-        prompt: what is continued.
-        alter: breaks the decoder on purpose.
-        device: where chain and draws are.
+    Covers several iterations, batches and seeded draws, which enumeration does not; ``alter``
+    breaks the decoder on purpose. Chain and draws are on ``device``.
 
     Returns:
         The p-value; 0 if a continuation came out that cannot.

@@ -6,13 +6,15 @@ choice, and here that object walks depth-first through all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Outcome = TypeVar("Outcome")
+Key = TypeVar("Key", bound=Hashable)
 
 
 class EnumeratedDraws:
@@ -97,10 +99,8 @@ class EnumeratedDraws:
 
 
 def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float, Outcome]]:
-    """Yields (probability, result) for every way ``run``'s choices can fall out.
-
-    Args:
-        run: deterministic but for the draws it is given.
+    """Yields (probability, result) for every way the choices can fall out of ``run``, which is
+    deterministic but for the draws it is given.
     """
     script: list[int] = []
     while True:
@@ -117,3 +117,13 @@ def outcomes(run: Callable[[EnumeratedDraws], Outcome]) -> Iterator[tuple[float,
             script.pop()
         if not script:
             return
+
+
+def law_of(run: Callable[[EnumeratedDraws], Key]) -> tuple[dict[Key, float], int]:
+    """The probability of each result of ``run``, and the number of outcomes enumerated."""
+    law: dict[Key, float] = defaultdict(float)
+    count = 0
+    for probability, result in outcomes(run):
+        law[result] += probability
+        count += 1
+    return law, count

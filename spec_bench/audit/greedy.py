@@ -57,13 +57,7 @@ def next_logits(model: LanguageModel, tokens: Sequence[int]) -> torch.Tensor:
 def first_difference(
     model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
 ) -> Difference | None:
-    """Compares two answers to one request; None if they are equal.
-
-    Args:
-        model: the target, to measure the gap with.
-        request: the request.
-        expected: the reference's answer.
-        got: the decoder's answer.
+    """Compares two answers to one request; None if they are equal. The gap is the target's.
 
     Raises:
         ValueError: if one is a proper prefix of the other: no rounding explains that.

@@ -1,4 +1,4 @@
-"""The parts of the audit: each has a name, makes lines of the table, and fails alone.
+"""The parts of the audit and their lines: each part has a name and fails alone.
 
 A fault in one part, such as one of a plugged drafter, is that part's failure; the others go on.
 """
@@ -13,7 +13,22 @@ from fnmatch import fnmatchcase
 
 from tqdm import tqdm
 
-from spec_bench.audit.lines import Line
+
+@dataclass(frozen=True)
+class Line:
+    """What was checked and how it ended: a line of the audit's table.
+
+    Attributes:
+        subject: rule, decoder or server.
+        check: how, and over how much.
+        result: in words.
+        passed: None where nothing is claimed, only measured.
+    """
+
+    subject: str
+    check: str
+    result: str
+    passed: bool | None
 
 
 @dataclass(frozen=True)
@@ -30,23 +45,20 @@ class Part:
 
 
 def chosen(parts: Sequence[Part], pattern: str | None) -> list[Part]:
-    """The parts whose names fit a pattern, with wildcards as file names have them.
-
-    Args:
-        parts: all.
-        pattern: of the whole name, or of what follows ``rule:`` in it; None: all.
+    """The parts whose names, or what follows ``rule:`` in them, fit a pattern with wildcards as
+    file names have them; None: all.
 
     Raises:
         ValueError: none fits, naming those that are near.
     """
     if pattern is None:
         return list(parts)
-    found = [part for part in parts if any(fnmatchcase(n, pattern) for n in _names(part))]
-    if not found:
+    matching = [part for part in parts if any(fnmatchcase(n, pattern) for n in _names(part))]
+    if not matching:
         known = dict.fromkeys(name for part in parts for name in _names(part))
         near = get_close_matches(pattern.strip("*"), known, n=5, cutoff=0.4) or list(known)[:5]
         raise ValueError(f"--only {pattern!r} fits no part; near: {', '.join(near)}")
-    return found
+    return matching
 
 
 def _names(part: Part) -> tuple[str, ...]:
@@ -61,7 +73,7 @@ def audited(parts: Sequence[Part]) -> Iterator[Line]:
             try:
                 yield from part.lines()
             except Exception as error:  # a plugged part may fail in any way
-                said = " ".join(str(error).split())
-                yield Line(part.name, "failed", f"{type(error).__name__}: {said}", False)
+                result = " ".join((f"{type(error).__name__}:", *str(error).split()))
+                yield Line(part.name, "failed", result, False)
             if not sys.stderr.isatty():
                 bar.write(f"audited {part.name}", file=sys.stderr)

@@ -177,14 +177,7 @@ def last_node(rule: PathRule, trees: AllTrees) -> tuple[Tensor, Tensor]:
 
 
 def path_error(rule: PathRule, tables: Tables, widths: Sequence[int], law: Law) -> float:
-    """Largest |law of L + 1 tokens - target's|, blocks being continued by the target.
-
-    Args:
-        rule: the whole-path rule.
-        tables: target and drafts.
-        widths: children per node, level by level.
-        law: how siblings are drawn.
-    """
+    """Largest |law of L + 1 tokens - target's|, blocks being continued by the target."""
     trees = all_trees(tables, widths, law)
     last, token = last_node(rule, trees)
     depth, vocab = len(widths), tables.vocab

@@ -100,12 +100,8 @@ def law_of_answers(
     answers: Sequence[tuple[Sequence[int], Sequence[int]]],
     settings: SamplingSettings,
 ) -> TokenLaw:
-    """All answers under the target, each by one teacher-forced pass.
-
-    Args:
-        target: the model itself.
-        answers: token ids of prompts and of what was served, the end token included.
-        settings: how it was sampled.
+    """All answers under the target, each by one teacher-forced pass; an answer is the token ids of
+    its prompt and of what was served, the end token included.
     """
     found = []
     for prompt, answer in answers:
@@ -126,12 +122,8 @@ def law_of_answers(
 
 
 def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[Finding]:
-    """The tests that there are tokens enough for.
-
-    Args:
-        law: of the served tokens.
-        seed: of the uniforms.
-        rate: chance that a lossless server fails any of them.
+    """The tests that there are tokens enough for; ``rate`` is the chance that a lossless server
+    fails any of them.
     """
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:

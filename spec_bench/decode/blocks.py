@@ -19,11 +19,6 @@ from spec_bench.vocabulary.spec import parse
 def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
     """One block of a decoder's settings.
 
-    Args:
-        given: the decoder's settings.
-        key: ``drafter``, ``tree`` or ``verifier``.
-        title: what stands before the key in messages.
-
     Raises:
         ValueError: it is missing, or not a mapping.
     """
@@ -35,12 +30,6 @@ def block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any
 
 def read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
     """A block as the dataclass registered under the kind that it names.
-
-    Args:
-        registry: of drafters or of tree policies.
-        block: the kind and the fields.
-        kind: the key that names the kind.
-        where: what stands before the key in messages.
 
     Raises:
         ValueError: an unknown kind, or fields that are not its own or out of range.

@@ -21,13 +21,7 @@ _DRAFTERS = ("none", "language_model", "lookup")
 
 
 def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: bool) -> None:
-    """Checks that transformers can do it.
-
-    Args:
-        title: of the decoder, for messages.
-        drafter: who proposes.
-        tree: what is proposed.
-        tree_attention: whether a tree is one row.
+    """Checks that transformers can decode this; ``title`` names the decoder in messages.
 
     Raises:
         ValueError: naming what it cannot do.

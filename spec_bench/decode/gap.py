@@ -77,11 +77,7 @@ class Law(NamedTuple):
 
 
 def why_no_bound(config: DecoderConfig) -> str | None:
-    """Why there is no bound for a decoder's nodes; None if there is one.
-
-    Args:
-        config: of a decoder that drafts.
-    """
+    """Why there is no bound for a decoder's nodes; None if there is one."""
     tree, verifier = config.tree, config.verifier
     if verifier.mark != "exact":
         return (
@@ -103,12 +99,7 @@ def levels_bounded(config: DecoderConfig) -> int:
 
 
 def law_of(config: DecoderConfig, settings: SamplingSettings) -> Law:
-    """How the children of those nodes are drawn.
-
-    Args:
-        config: of a decoder that has a bound.
-        settings: sampling settings.
-    """
+    """How the children of those nodes are drawn."""
     tree = config.tree
     assert isinstance(tree, GrownTree)
     if isinstance(tree, IidPaths):  # merged ones are the same candidates: a set of K i.i.d. draws
@@ -153,11 +144,8 @@ def _watched(rule: NodeRule, level: int, visits: list[Visit], most: int) -> Node
 
 
 def gaps(visits: Sequence[Visit], law: Law) -> list[Gap]:
-    """What was accepted and what could have been, by level.
-
-    Args:
-        visits: of a decoder whose number of children does not depend on what was drawn.
-        law: how they are drawn.
+    """What was accepted and what could have been, by level, of a decoder whose number of children
+    does not depend on what was drawn.
     """
     found = []
     for level in sorted({visit.level for visit in visits}):
@@ -169,12 +157,8 @@ def gaps(visits: Sequence[Visit], law: Law) -> list[Gap]:
 
 
 def bounds_of(visits: Sequence[Visit], law: Law, step: float = STEP) -> list[float]:
-    """The most that any rule could accept at each node of one level, on the CPU.
-
-    Args:
-        visits: nodes with equally many children.
-        law: how they are drawn.
-        step: of ``bound_without_replacement``.
+    """The most that any rule could accept at each node of one level, all with equally many
+    children, on the CPU.
     """
     p = torch.cat([visit.p for visit in visits]).cpu()
     tokens = torch.cat([visit.tokens for visit in visits]).cpu()

@@ -15,11 +15,6 @@ from spec_bench.records.types import Finish, Generation, Request, StepRecord
 def check_lawful(prompt_id: str, target: float | bool, draft: float | bool = True) -> None:
     """Refuses an iteration whose logits were not numbers: its tokens would mean nothing.
 
-    Args:
-        prompt_id: of the row.
-        target: whether the target's logits made laws.
-        draft: whether the draft's did.
-
     Raises:
         ValueError: naming the prompt and the model.
     """

@@ -54,12 +54,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention.
-
-    Args:
-        shape: of the head.
-        inputs: width of what it reads.
-    """
+    """Grouped-query attention."""
 
     def __init__(self, shape: EagleShape, inputs: int) -> None:
         super().__init__()
@@ -89,11 +84,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU.
-
-    Args:
-        shape: of the head.
-    """
+    """SwiGLU."""
 
     def __init__(self, shape: EagleShape) -> None:
         super().__init__()

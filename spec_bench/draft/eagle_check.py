@@ -40,13 +40,8 @@ def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) 
 def agreements(
     head: Eagle3Head, target: LanguageModel, readings: dict[str, Layers], tokens: list[int]
 ) -> dict[str, float]:
-    """How often the head's first guess is the target's best token, by where the head looks.
-
-    Args:
-        head: the head.
-        target: the target.
-        readings: three places each.
-        tokens: a text of the target's.
+    """How often the head's first guess is the target's best token on a text of the target's, by the
+    three places where the head looks.
     """
     count = len(tokens)
     ids = torch.tensor([tokens], device=target.device)
@@ -87,13 +82,8 @@ def _agreement(
 def misreading(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
-    """What is wrong with the places that a head is said to read, in a line; None if nothing is.
-
-    Args:
-        head: the head.
-        target: the target.
-        layers: the places.
-        prompt: of any task, for the target to continue.
+    """What is wrong with the places that a head is said to read, in a line; None if nothing is. The
+    target continues the prompt, which may be of any task.
     """
     moved = {
         "one block earlier": tuple(place - 1 for place in layers),

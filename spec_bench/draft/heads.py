@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spec_bench.draft.base import head_kinds, heads_class
 from spec_bench.draft.network import Heads
+from spec_bench.settings.fields import first_line
 from spec_bench.system import files
 
 AnyHeads = TypeVar("AnyHeads", bound=Heads)
@@ -95,5 +96,5 @@ def _download(source: str, revision: str | None) -> Path:
     except Exception as error:
         raise ValueError(
             f"draft heads {source!r}: no such folder, and the hub says: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            f"{type(error).__name__}: {first_line(error)}"
         ) from None

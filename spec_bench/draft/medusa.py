@@ -50,11 +50,7 @@ class MedusaShape:
 
 
 class MedusaHeads(Heads):
-    """K independent heads of residual blocks and a linear layer of their own.
-
-    Args:
-        shape: the sizes.
-    """
+    """K independent heads of residual blocks and a linear layer of their own."""
 
     starts_as_target = True
 

@@ -48,12 +48,7 @@ class Bounds:
 
 
 class FirstIndex:
-    """All tokens of a row so far, and where each n-gram of them first ended.
-
-    Args:
-        longest: the longest n-gram that is looked for.
-        shortest: the shortest.
-    """
+    """All tokens of a row so far, and where each n-gram of them first ended."""
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
         self._lengths = range(longest, shortest - 1, -1)
@@ -90,12 +85,7 @@ class FirstIndex:
 
 
 class NgramIndex:
-    """All tokens of a row so far, and where each n-gram of them ended.
-
-    Args:
-        longest: the longest n-gram that is looked for.
-        shortest: the shortest.
-    """
+    """All tokens of a row so far, and where each n-gram of them ended."""
 
     def __init__(self, longest: int, shortest: int = 1) -> None:
         self._lengths = range(longest, shortest - 1, -1)

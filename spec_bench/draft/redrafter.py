@@ -59,11 +59,7 @@ class RecurrentShape:
 
 
 class RecurrentHead(Heads):
-    """A recurrent state, residual blocks and a softmax shared by all positions.
-
-    Args:
-        shape: the sizes.
-    """
+    """A recurrent state, residual blocks and a softmax shared by all positions."""
 
     def __init__(self, shape: RecurrentShape) -> None:
         super().__init__()

@@ -17,12 +17,9 @@ NEAR_TIE_GAP = 1e-4  # of logits in float32 and finer
 
 
 def near_tie_gap(dtype: torch.dtype, logit: float) -> float:
-    """The largest gap between two logits whose order rounding alone can reverse.
-
-    Args:
-        dtype: of the model.
-        logit: the size of the larger one. In bfloat16 neighbours between 16 and 32 lie 0.125 apart,
-            and passes of two shapes may round one logit each way.
+    """The largest gap between two logits, the larger one of this size, whose order rounding alone
+    can reverse. In bfloat16 neighbours between 16 and 32 lie 0.125 apart, and passes of two shapes
+    may round one logit each way.
     """
     return max(NEAR_TIE_GAP, 2 * torch.finfo(dtype).eps * abs(logit))
 
@@ -36,12 +33,7 @@ def apart(one: Tensor, other: Tensor) -> Tensor:
 
 
 def disagreement(one: Tensor, other: Tensor) -> str:
-    """How two computations of logits [..., V] differ by more than rounding; "" if they do not.
-
-    Args:
-        one: the computation in question.
-        other: the one it is compared with.
-    """
+    """How logits [..., V] differ from others by more than rounding; "" if they do not."""
     error, allowed = float(apart(one, other).max()), TOLERANCE[other.dtype]
     if not error <= allowed:
         return f"logits differ by {error:.2g} of their spread (allowed: {allowed:.2g})"

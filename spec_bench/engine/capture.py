@@ -22,15 +22,12 @@ _numbers = count()
 
 
 def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
-    """The module's forward pass, captured once for all lengths.
+    """The module's forward pass, in eval mode, captured once for all lengths; ``how`` is of
+    ``COMPILE``.
 
     What a module holds does not change while it decodes. Checking its thousands of parts and
     weights before every pass costs up to a tenth of one, so that is left out. To tell modules of
     one class apart, each gets code of its own, by which captured passes are kept.
-
-    Args:
-        module: the model, in eval mode.
-        how: a key of ``COMPILE``.
     """
     backend = COMPILE[how]
     if backend is None:

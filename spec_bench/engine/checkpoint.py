@@ -22,13 +22,7 @@ from transformers.utils import cached_file, logging
 def read_module(
     path: str, revision: str | None, dtype: torch.dtype, placement: dict[str, Any]
 ) -> PreTrainedModel:
-    """Reads a causal LM.
-
-    Args:
-        path: local folder or hub id.
-        revision: hub revision.
-        dtype: of the weights.
-        placement: where they go: transformers' ``device_map`` or ``tp_plan``.
+    """Reads a causal LM; ``placement`` is transformers' ``device_map`` or ``tp_plan``.
 
     Raises:
         ValueError: in one line, why it cannot be read: no such model, a damaged file, a missing

@@ -13,9 +13,6 @@ def longest_sequence(config: PretrainedConfig | Any) -> int | None:
 
     Beyond the length they were trained for, rotary embeddings of the kind ``longrope`` turn all
     keys by other angles, except those in a cache; so such a model is taken up to that length.
-
-    Args:
-        config: of the model that reads text, or what its file says as attributes.
     """
     named = ("max_position_embeddings", "max_seq_len")
     limits = [getattr(config, name, None) for name in named]

@@ -108,13 +108,8 @@ class Forest:
         return [Known(nodes), Known(positions), Known(starts), Known(inputs)]
 
     def send(self, others: Sequence[Tensor]) -> list[Tensor]:
-        """Sends all that the host knows to the device in one copy, along with other tensors.
-
-        Args:
-            others: on the host.
-
-        Returns:
-            The other tensors, on the device.
+        """Sends all that the host knows to the device in one copy, along with other tensors; those,
+        on the device.
         """
         numbers = [self._lengths, self._sizes, self._trie_tokens, self._behind, self._starts]
         numbers += [self._inputs, self._depth, *self._pending]

@@ -191,12 +191,8 @@ class _Passes:
 
 
 def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
-    """Seconds by which the first pass outlasts a mean later one; 0 if there is none.
-
-    Args:
-        first_s: of the first pass, which reads the prompt and begins to decode.
-        later_s: of all others together.
-        later: how many these are.
+    """Seconds by which the first pass, which reads the prompt, outlasts a mean one of the ``later``
+    passes; 0 if there is none.
     """
     return max(0.0, first_s - later_s / later) if later > 0 else 0.0
 
@@ -254,13 +250,7 @@ def _cut(text: Sequence[int], request: Request) -> list[int]:
 
 @torch.inference_mode()
 def log_likelihood(target: HuggingFaceModel, prompt: Sequence[int], answer: Sequence[int]) -> float:
-    """Natural log of an answer's probability under the target at temperature 1, in one plain pass.
-
-    Args:
-        target: the target.
-        prompt: what was continued.
-        answer: the delivered tokens, at least one.
-    """
+    """Natural log of an answer's probability under the target at temperature 1, by one pass."""
     ids = torch.tensor([[*prompt, *answer]], device=target.device)
     logits = target.module(input_ids=ids[:, :-1], use_cache=False).logits
     at = logits[0, -len(answer) :, : target.vocab_size].to(target.device)

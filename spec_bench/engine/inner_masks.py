@@ -26,9 +26,6 @@ Keywords = dict[str, Any]
 def attention_masks(module: PreTrainedModel) -> LayerMasks:
     """What makes the masks of a model.
 
-    Args:
-        module: the model.
-
     Raises:
         ValueError: a kind of layer that cannot be run over trees.
     """
@@ -42,11 +39,7 @@ def attention_masks(module: PreTrainedModel) -> LayerMasks:
 
 
 class BlockMasks(LayerMasks):
-    """Masks that reach a module's blocks through hooks.
-
-    Args:
-        module: the model.
-    """
+    """Masks that reach a module's blocks through hooks."""
 
     def __init__(self, module: PreTrainedModel) -> None:
         super().__init__(module.config.get_text_config(), module.dtype)

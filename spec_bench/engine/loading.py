@@ -28,9 +28,6 @@ DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 def load_model(spec: ModelSpec) -> HuggingFaceModel:
     """Loads a causal LM in eval mode.
 
-    Args:
-        spec: which one.
-
     Returns:
         The model behind the engine's interface; its vocabulary is the embedding's until
         ``check_vocabularies`` tells how many tokens exist.
@@ -77,11 +74,6 @@ def is_tokenizer(value: object) -> bool:
 
 def adopt_model(module: PreTrainedModel, name: str, compile: str = "none") -> HuggingFaceModel:
     """A model that somebody else has loaded, put into eval mode and otherwise left as it is.
-
-    Args:
-        module: a causal LM.
-        name: for messages.
-        compile: how the forward pass is captured.
 
     Raises:
         ValueError: in one line, where its answers differ from one plain pass.
@@ -133,14 +125,8 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
 
 
 def check_vocabularies(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> int:
-    """Checks that both tokenizers give every token the same id.
-
-    Args:
-        target: the target's tokenizer.
-        draft: the draft's.
-
-    Returns:
-        The number of tokens: one past the largest id.
+    """Checks that both tokenizers give every token the same id; the number of tokens, one past the
+    largest id.
 
     Raises:
         ValueError: naming the first token that differs.

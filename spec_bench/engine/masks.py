@@ -37,9 +37,6 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     ``layer_types`` names one per layer; without it one window, or one chunk size, holds for all
     layers.
 
-    Args:
-        config: of the model that reads text.
-
     Raises:
         ValueError: a kind that keeps anything but keys and values of single tokens.
     """

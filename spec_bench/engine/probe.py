@@ -51,9 +51,6 @@ class Node:
 def check_model(model: HuggingFaceModel) -> None:
     """Tries a model.
 
-    Args:
-        model: as loaded.
-
     Raises:
         ValueError: what differs, or which logits are not numbers; without the model's name.
     """
@@ -84,11 +81,8 @@ def _plainly(model: HuggingFaceModel) -> Iterator[None]:
 
 
 def _worst(model: HuggingFaceModel, reach: int) -> tuple[str, float, float] | None:
-    """Where logits differ most, by how much and how much is allowed; None if all are equal enough.
-
-    Args:
-        model: the model.
-        reach: prompts are longer than this.
+    """Where logits differ most after prompts longer than ``reach``, by how much and how much is
+    allowed; None if all are equal enough.
 
     Raises:
         ValueError: logits that are no numbers.

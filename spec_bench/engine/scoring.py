@@ -64,12 +64,7 @@ class Scorer(Protocol):
 
 
 class TreeScorer:
-    """Tree attention: one cache row per sequence, every node run once.
-
-    Args:
-        target: the model.
-        pool: where caches are held.
-    """
+    """Tree attention: one cache row per sequence, every node run once."""
 
     rows_per_sequence = 1
 

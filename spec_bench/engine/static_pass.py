@@ -44,9 +44,6 @@ class Recorder:
     torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
     grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
     recording's stream and its pool in use: the stream is put back, and the pool replaced.
-
-    Args:
-        device: of the passes.
     """
 
     def __init__(self, device: torch.device) -> None:

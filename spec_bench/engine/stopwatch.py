@@ -12,9 +12,6 @@ class ForwardTimer:
 
     On CUDA it records events and reads them when asked for the total, so timing adds no
     synchronisation inside the decoding loop; elsewhere it reads the clock.
-
-    Args:
-        device: where the forward passes run.
     """
 
     def __init__(self, device: torch.device) -> None:

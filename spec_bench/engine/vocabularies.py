@@ -18,10 +18,6 @@ _TOKENS, _CONFIG, _SPECIAL = "tokenizer.json", "tokenizer_config.json", "special
 def refuse_different(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
     """Refuses two vocabularies that are not the same.
 
-    Args:
-        ours: ids of the target's tokens.
-        theirs: ids of the draft's.
-
     Raises:
         ValueError: naming the first token that differs.
     """

@@ -15,16 +15,11 @@ SMALLEST = 2**19
 
 
 def lay_by_columns(module: nn.Module) -> int:
-    """Lays out the large float32 matrices of a model's linear layers by columns, in place.
+    """Lays out the large float32 matrices of a model's linear layers by columns, in place; how many
+    changed.
 
     Shapes and values stay as they are; only the rounding of products changes. A matrix shared with
     the embedding stays shared. Nothing is done off the CPU, without MKL, or to a split model.
-
-    Args:
-        module: the model.
-
-    Returns:
-        How many matrices changed their layout.
     """
     if not torch.backends.mkl.is_available():
         return 0

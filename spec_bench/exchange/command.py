@@ -60,10 +60,7 @@ def _line(each: Rates) -> Sequence[str]:
 
 
 def tokenizer(path: Path) -> Recount:
-    """Counts a text's tokens as Spec-Bench does: all that the tokenizer gives but one.
-
-    Args:
-        path: a ``tokenizer.json``.
+    """Counts a text's tokens by a ``tokenizer.json`` as Spec-Bench does: all that it gives but one.
 
     Raises:
         ValueError: it is none.

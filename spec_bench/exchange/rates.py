@@ -41,11 +41,7 @@ class Rates:
 
 def rates(found: AnswerFile, baseline: AnswerFile, recount: Recount | None) -> list[Rates]:
     """The subtasks in Spec-Bench's order, those that it does not have by category, then overall.
-
-    Args:
-        found: a decoder's file.
-        baseline: plain decoding's, on the same questions.
-        recount: counts the baseline's tokens from its texts; None: as they were counted.
+    ``recount`` counts the baseline's tokens from its texts; None: as they were counted.
     """
     names = dict.fromkeys(subtask(each.category) for each in found.answers)
     order = [

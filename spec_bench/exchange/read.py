@@ -83,11 +83,7 @@ class AnswerFile:
 
 
 def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> AnswerFile:
-    """Reads a file.
-
-    Args:
-        path: JSON lines.
-        categories: by question id, of a file whose lines have none.
+    """Reads a file of JSON lines; ``categories``, by question id, are for lines that have none.
 
     Raises:
         ValueError: it is no such file; the message names it, the line and why.

@@ -60,13 +60,8 @@ class About:
 
 
 def write_rows(table: Path, systems: Sequence[System], about: About) -> None:
-    """Writes ``results.csv`` and ``records.parquet``.
-
-    Args:
-        table: the results file.
-        systems: the baseline, if there is one, and others; only questions that all of them
-            answered count.
-        about: what the files do not say.
+    """Writes ``results.csv`` and ``records.parquet`` of the baseline, if there is one, and the
+    others; only questions that all of them answered count.
 
     Raises:
         ValueError: no question was answered by all.

@@ -60,10 +60,6 @@ def main(arguments: Sequence[str]) -> int:
 def write_answers(table: Path, folder: Path) -> list[Path]:
     """One file per cell that has numbers, and repeat.
 
-    Args:
-        table: a results file.
-        folder: where to write.
-
     Raises:
         ValueError: there is no such file, or the cells' runs are not here.
     """
@@ -84,10 +80,6 @@ def write_answers(table: Path, folder: Path) -> list[Path]:
 
 def write_texts(table: Path, path: Path) -> Path:
     """A line per cell that has numbers, repeat and prompt, with the answer's text.
-
-    Args:
-        table: a results file.
-        path: the CSV to write.
 
     Raises:
         ValueError: as ``write_answers``.

@@ -14,9 +14,6 @@ class Judgements:
     """A folder with one file a judgement.
 
     Only replies with a rating are kept: what failed is asked again.
-
-    Args:
-        folder: made when the first judgement comes.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -70,15 +70,8 @@ def read_judged(folder: Path) -> Judged | None:
 
 
 def judge_folders(folders: list[Path], settings: JudgeSettings, cache: Path) -> list[Judged]:
-    """Judges the answers of each cell's folder.
-
-    Args:
-        folders: cells, ``<results>/runs/<run_id>``.
-        settings: which model, and how it is asked.
-        cache: folder of earlier judgements.
-
-    Returns:
-        One each; without an endpoint all are empty and say so.
+    """Judges the answers of cells' folders, ``<results>/runs/<run_id>``; one result each. Without
+    an endpoint all are empty and say so.
     """
     try:
         endpoint = endpoint_of(settings)

@@ -47,14 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judge_file(path: Path, settings: JudgeSettings) -> int:
-    """Judges the cells of a results file that have answers, and rewrites it.
-
-    Args:
-        path: ``<results>/<name>/results.csv``.
-        settings: which model, and how it is asked.
-
-    Returns:
-        0 where all have a score, else 1.
+    """Judges the cells of a results file that have answers, and rewrites it; 0 where all have a
+    score, else 1.
 
     Raises:
         ValueError: no such file, or none of its cells has answers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from spec_bench.judge.cache import Judgements
 from spec_bench.judge.conversation import Conversation
 from spec_bench.judge.endpoint import Endpoint, JudgementFailedError, NoReplyError, RefusedError
 from spec_bench.judge.prompts import judge_messages
-from spec_bench.judge.rating import rating_of
 
+LOWEST, HIGHEST = 1.0, 10.0
+# As the published judge's replies are read: double brackets, else single ones.
+_PATTERNS = (re.compile(r"\[\[(\d+(?:\.\d+)?)\]\]"), re.compile(r"\[(\d+(?:\.\d+)?)\]"))
 _PATIENCE = 3  # judgements in a row without a reply, then the endpoint is taken for lost
 
 
@@ -32,10 +35,6 @@ class Grade:
 
 class Grader:
     """A judge at work.
-
-    Args:
-        endpoint: who is asked.
-        cache: what was asked before.
 
     Attributes:
         lost: why the endpoint is asked no more; "" while it is.
@@ -77,3 +76,12 @@ class Grader:
             return Grade(turn, None, "a reply without a rating")
         self.cache.put(payload, reply, rating)
         return Grade(turn, rating)
+
+
+def rating_of(reply: str) -> float | None:
+    """The first rating in ``[[5]]``'s format; None where there is none between 1 and 10."""
+    for pattern in _PATTERNS:
+        if match := pattern.search(reply):
+            rating = float(match.group(1))
+            return rating if LOWEST <= rating <= HIGHEST else None
+    return None

@@ -30,12 +30,7 @@ _FORMAT = (
 
 
 def judge_messages(conversation: Conversation, turn: int) -> Messages:
-    """The chat that asks for the grade of one turn's answer.
-
-    Args:
-        conversation: questions and answers.
-        turn: which answer is graded, from 0.
-    """
+    """The chat that asks for the grade of one turn's answer."""
     golds = conversation.references[: turn + 1]
     referenced = conversation.category in WITH_REFERENCE and len(golds) == turn + 1
     instruction = _TASK + (_COMPARE if referenced else "") + (_LAST if turn else "") + _FORMAT

@@ -39,11 +39,7 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
 
 
 def score_parts(grades: Mapping[str, Sequence[Grade]]) -> dict[str, dict[str, list[float]]]:
-    """What each question adds to a cell's scores: the sum of its ratings and how many there are.
-
-    Args:
-        grades: those of a question's turns, by what names the question.
-    """
+    """What each question adds to a cell's scores: the sum of its ratings and how many there are."""
     ratings = {
         name: {each: _ratings(own, first) for each, own in grades.items()}
         for name, first in _TURNS.items()

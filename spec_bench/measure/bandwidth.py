@@ -8,14 +8,16 @@ Knows torch; nothing about decoders.
 
 from __future__ import annotations
 
+import math
+import os
 import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import nn
 
-from spec_bench.measure.ceilings import fastest_stream, free_bytes
-
+BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30
 _REPEATS = 5
 _DRAWN = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # dtypes that noise has
@@ -58,3 +60,54 @@ def _measured(
     with torch.inference_mode():
         _, moved_bytes, seconds = fastest_stream(device, dtype, buffer_bytes, _REPEATS, now_s)
     return moved_bytes / seconds
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be allocated on the device now; on a CPU, pages that nothing holds."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def fastest_stream(
+    device: torch.device,
+    dtype: torch.dtype,
+    buffer_bytes: int,
+    repeats: int,
+    now_s: Callable[[], float],
+) -> tuple[str, int, float]:
+    """The fastest way through a buffer of normal noise, the bytes it moves and its seconds.
+
+    Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
+    over the other moves as many bytes.
+    """
+    rows, columns, count = _blocks(buffer_bytes, dtype)
+    blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
+    vector = torch.randn(columns, dtype=dtype, device=device)
+    pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))
+    ways: dict[str, Callable[[], object]] = {
+        "sum": lambda: [block.sum() for block in blocks],
+        "matrix-vector product": lambda: [torch.mv(block, vector) for block in blocks],
+        "copy": lambda: [to.copy_(source) for to, source in pairs],
+    }
+    seconds = {name: shortest_s(work, repeats, now_s) for name, work in ways.items()}
+    best = min(seconds, key=seconds.__getitem__)
+    return best, blocks.numel() * dtype.itemsize, seconds[best]
+
+
+def _blocks(buffer_bytes: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """(rows, columns, an even number of blocks) of a buffer of about that many bytes."""
+    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
+    block = min(BLOCK_BYTES, buffer_bytes // count)
+    return max(1, block // (columns * dtype.itemsize)), columns, count
+
+
+def shortest_s(work: Callable[[], object], repeats: int, now_s: Callable[[], float]) -> float:
+    """Wall seconds of the fastest run, after one that is not timed."""
+    work()
+    shortest_s = math.inf
+    for _ in range(repeats):
+        start_s = now_s()
+        work()
+        shortest_s = min(shortest_s, now_s() - start_s)
+    return shortest_s

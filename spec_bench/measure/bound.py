@@ -12,9 +12,45 @@ Knows torch's modules and the records; nothing about decoders.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from spec_bench.measure.pass_cost import ModelCost, Pass, bytes_moved
 from spec_bench.records.types import Generation
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as in its data sheet.
+
+    Attributes:
+        name: part of the driver's name for it.
+        bytes_per_s: of its memory.
+        memory_bytes: how much there is.
+    """
+
+    name: str
+    bytes_per_s: float
+    memory_bytes: float
+
+
+# Data sheets of the vendor: A100 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two
+# papers measured on.
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("A100", 2.0e12, 80e9),
+        Gpu("H100", 3.35e12, 80e9),
+        Gpu("H200", 4.8e12, 141e9),
+        Gpu("A6000", 0.768e12, 48e9),
+        Gpu("L40", 0.864e12, 48e9),
+    )
+}
+
+
+def known_gpu(device_name: str) -> Gpu | None:
+    """The GPU of that name, such as ``NVIDIA H200`` or ``NVIDIA A100-SXM4-80GB``; None: unknown."""
+    words = device_name.replace("-", " ").split()
+    return next((gpu for name, gpu in GPUS.items() if name in words), None)
 
 
 def moved_bytes(

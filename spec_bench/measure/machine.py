@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from spec_bench.measure.energy.devices import Gpu, job_gpus
+from spec_bench.measure.energy.devices import nvml_handles
 from spec_bench.measure.energy.settings import EnergySettings
 from spec_bench.measure.energy.window import UnmeteredError
 
@@ -80,11 +80,8 @@ class Machine:
             return
         self._nvml = pynvml
         try:
-            gpus = [
-                Gpu(index, _uuid(pynvml, index)) for index in range(pynvml.nvmlDeviceGetCount())
-            ]
-            own = job_gpus(gpus, EnergySettings(meter="none"), self._ordinals)
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in own]
+            settings = EnergySettings(meter="none")
+            self._handles = nvml_handles(pynvml, settings, self._ordinals)
         except (pynvml.NVMLError, UnmeteredError):
             self._handles = []
 
@@ -101,11 +98,7 @@ class Machine:
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:
-    """Mean clock of the first processors that the system lists; None if it does not tell.
-
-    Args:
-        path: in the format of Linux' ``/proc/cpuinfo``.
-    """
+    """Mean clock of the first processors that the system lists; None if it does not tell."""
     try:
         with path.open("rb", buffering=0) as stream:
             text = stream.read(_READ_BYTES) or b""
@@ -114,8 +107,3 @@ def cpu_mhz(path: Path = _CPUS) -> float | None:
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     found = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
     return sum(found) / len(found) if found else None
-
-
-def _uuid(nvml: Any, index: int) -> str:
-    uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
-    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)

@@ -1,9 +1,6 @@
-"""Peak memory of the accelerator, and of the process if there is none."""
+"""Peak memory of the accelerator."""
 
 from __future__ import annotations
-
-import resource
-import sys
 
 
 class PeakMemory:
@@ -33,9 +30,3 @@ class PeakMemory:
             devices = range(torch.cuda.device_count())
             peak_bytes = sum(torch.cuda.max_memory_allocated(index) for index in devices)
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
-
-
-def process_peak_bytes() -> int:
-    """The largest resident size of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -5,13 +5,10 @@ Knows torch's modules and the records; nothing about devices, decoders or how a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-
-from spec_bench.records.types import Generation
 
 
 @dataclass(frozen=True)
@@ -105,60 +102,3 @@ def bytes_moved(cost: ModelCost, one: Pass) -> float:
         + one.context * cost.slot_bytes
         + one.logits * cost.logit_bytes
     )
-
-
-def floating_point_operations(cost: ModelCost, one: Pass) -> float:
-    """Operations of a pass: a multiplication and an addition for every matmul parameter and token,
-    the lm head's for positions with logits only, and attention's over what the mask shows.
-    """
-    matmul = cost.matmul_parameters * one.tokens + cost.head_parameters * one.logits
-    return 2 * matmul + cost.pair_flop * one.visible
-
-
-def target_pass(levels: Sequence[int], context: float) -> Pass:
-    """The target over a root and its tree.
-
-    Args:
-        levels: nodes per level below the root.
-        context: committed tokens before the root.
-    """
-    counts = (1, *levels)
-    nodes = sum(counts)
-    on_paths = sum(count * (depth + 1) for depth, count in enumerate(counts))
-    return Pass(nodes, context, nodes * context + on_paths, nodes)
-
-
-def draft_passes(levels: Sequence[int], context: float, pending: float) -> list[Pass]:
-    """A draft model's L passes of one iteration: pending tokens, then every level but the last.
-
-    Args:
-        levels: nodes per level below the root.
-        context: committed tokens before the root.
-        pending: tokens that the draft has not seen, the root included: 1, or 2 after an iteration
-            whose whole path was accepted. Only the root's logits are wanted.
-    """
-    if not levels:
-        return []
-    passes, drawn = [Pass(pending, context + 1 - pending, pending * context + 1, 1)], 1
-    for depth, count in enumerate(levels[:-1], 1):
-        passes.append(Pass(count, context + drawn, count * (context + depth + 1), count))
-        drawn += count
-    return passes
-
-
-def mean_context(generations: Sequence[Generation], prompt_tokens: int) -> float:
-    """Committed tokens before the root, averaged over target calls of prompts of one length."""
-    lengths = []
-    for generation in generations:
-        length = prompt_tokens - 1
-        for step in generation.steps:
-            lengths.append(length)
-            length += step.accepted + 1
-    return sum(lengths) / len(lengths)
-
-
-def mean_pending(generations: Sequence[Generation]) -> float:
-    """Tokens that a draft model runs before it drafts, averaged over iterations."""
-    steps = [generation.steps for generation in generations]
-    twice = sum(step.accepted == step.depth for each in steps for step in each[:-1])
-    return 1 + twice / sum(len(each) for each in steps)

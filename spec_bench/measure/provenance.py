@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import spec_bench
-from spec_bench.measure.energy.smi_query import query
+from spec_bench.measure.energy.smi import query
 from spec_bench.measure.energy.window import UnmeteredError
 
 _PACKAGES = (

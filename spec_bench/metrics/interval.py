@@ -48,12 +48,7 @@ class Interval:
         return self.mapped(lambda value: value * factor)
 
     def within(self, least: float | None, most: float | None) -> Interval:
-        """The interval without what the number cannot be.
-
-        Args:
-            least: the smallest value that there is; None: any.
-            most: the largest one; None: any.
-        """
+        """The interval without what the number cannot be."""
         if self.low is None or self.high is None:
             return self
         low = self.low if least is None else max(self.low, min(least, self.value))

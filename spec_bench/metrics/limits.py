@@ -9,13 +9,7 @@ from spec_bench.vocabulary.columns import COLUMNS
 
 
 def limited(name: str, found: Interval, most: float | None = None) -> Interval:
-    """The interval within the column's range; without ends that are too far apart to say much.
-
-    Args:
-        name: a column; one that is not listed has no range.
-        found: its number.
-        most: the largest number that these records can have, where that is less.
-    """
+    """The interval within the column's range; without ends that are too far apart to say much."""
     column = next((each for each in COLUMNS if each.name == name), None)
     least, largest = column.limits if column else (None, None)
     inside = found.within(least, most if largest is None else largest)

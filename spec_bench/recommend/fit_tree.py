@@ -70,11 +70,8 @@ def _expected(fit: Fit, nodes: int) -> float:
 
 
 def fitted(settings: JobSettings, width: int) -> Fit:
-    """Decodes a task's last prompts and counts.
-
-    Args:
-        settings: a job of the baseline and of ``width`` children below the root.
-        width: W.
+    """Decodes a task's last prompts, as a job of the baseline and of ``width`` children below the
+    root, and counts.
 
     Raises:
         ValueError: the models cannot be loaded, or a prompt does not fit.
@@ -109,13 +106,8 @@ def fitted(settings: JobSettings, width: int) -> Fit:
 
 
 def counted(decoder: Any, requests: Sequence[Any], width: int, seed: int) -> list[int]:
-    """Iterations whose accepted child had rank 0, 1, ..., and last those that accepted none.
-
-    Args:
-        decoder: of one level of ``width`` children.
-        requests: what to decode.
-        width: W.
-        seed: of the draws.
+    """Iterations whose accepted child, of ``width`` on the one level, had rank 0, 1, ..., and last
+    those that accepted none.
     """
     import torch
 

@@ -61,10 +61,8 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
 
 
 def needed(costs: Mapping[int, float]) -> list[Needed]:
-    """What each chain asks of a draft.
-
-    Args:
-        costs: by tokens of a pass, seconds over those of one token.
+    """What each chain asks of a draft, from the seconds of a pass of so many tokens over those of
+    one token.
     """
     return [
         Needed(
@@ -78,11 +76,8 @@ def needed(costs: Mapping[int, float]) -> list[Needed]:
 
 
 def least_acceptance(length: int, cost: float) -> float | None:
-    """The chance of acceptance at which a call delivers as many tokens as it costs plain calls.
-
-    Args:
-        length: k, draft tokens of a call.
-        cost: of a call with its drafting, in plain calls.
+    """The chance of acceptance at which a call of so many draft tokens, drafting included, delivers
+    as many tokens as it costs plain calls.
     """
     if cost >= length + 1:
         return None

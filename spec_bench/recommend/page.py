@@ -18,14 +18,7 @@ _TITLES = {"block_efficiency": "tokens per target call", "speedup": "speed-up ov
 
 
 def write_page(kept: Path) -> Path:
-    """Writes the page beside the file it is made of.
-
-    Args:
-        kept: what ``python -m spec_bench recommend`` left.
-
-    Returns:
-        The page.
-    """
+    """Writes the page beside the file that ``python -m spec_bench recommend`` left; the page."""
     found = json.loads(kept.read_text(encoding="utf-8"))
     page = kept.with_suffix(".html")
     files.write_text(page, build(found))
@@ -33,11 +26,7 @@ def write_page(kept: Path) -> Path:
 
 
 def build(found: Mapping[str, Any]) -> str:
-    """The page's HTML.
-
-    Args:
-        found: pair, task, answer and candidates, as the command states them.
-    """
+    """The page's HTML: pair, task, answer and candidates, as the command states them."""
     pictures = [
         (f"Forecast against measured: {title}", _picture(found["candidates"], name, title))
         for name, title in _TITLES.items()

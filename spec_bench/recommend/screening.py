@@ -184,12 +184,9 @@ class Screening:
         return self._models[0]
 
     def _counted(self, decoder: AnyDecoder, enough: float) -> Interval:
-        """Block efficiency by running the decoder, delivered tokens over target calls.
-
-        Args:
-            decoder: the decoder.
-            enough: tokens per call below which it cannot come near the best; if the interval of the
-                prompts so far ends below that, the others are skipped.
+        """Block efficiency by running the decoder, delivered tokens over target calls. Where the
+        interval of the prompts so far ends below ``enough``, it cannot come near the best: the
+        others are skipped.
         """
         tokens: list[int] = []
         calls: list[int] = []

@@ -66,12 +66,7 @@ def probes(sizes: Sequence[Size]) -> list[int]:
 
 
 def fitted(sizes: Sequence[Size], seconds: Sequence[float]) -> Seconds:
-    """The line of least relative squares.
-
-    Args:
-        sizes: of decoders that were timed, at least one.
-        seconds: of one iteration each.
-    """
+    """The line of least relative squares."""
     from scipy.optimize import nnls
 
     own = np.array(seconds)

@@ -29,12 +29,7 @@ NEAR = 0.85  # of the best forecast speed-up: decoders this near are timed
 
 
 class Stopwatch:
-    """Decoders that are timed side by side.
-
-    Args:
-        requests: prompts, one for each round.
-        seed: of the decoding.
-    """
+    """Decoders that are timed side by side."""
 
     def __init__(self, requests: Sequence[Request], seed: int) -> None:
         self._requests, self._seed = requests, seed
@@ -66,13 +61,7 @@ def size_of(config: DecoderConfig) -> Size | None:
 
 
 def probe(sizes: dict[int, Size], watch: Stopwatch, decoders: dict[int, Any]) -> None:
-    """Times plain decoding, and decoders of enough sizes to draw a line through them.
-
-    Args:
-        sizes: by place, of the decoders whose seconds follow from their size.
-        watch: keeps their seconds.
-        decoders: by place, plain decoding at 0.
-    """
+    """Times plain decoding, at place 0, and decoders of enough sizes for a line through them."""
     places = list(sizes)
     chosen = [places[each] for each in probes([sizes[place] for place in places])]
     watch.round(((place, decoders[place]) for place in (0, *chosen)), FEW)
@@ -87,13 +76,7 @@ def line_of(sizes: dict[int, Size], watch: Stopwatch) -> Seconds | None:
 
 
 def race(watch: Stopwatch, decoders: dict[int, Any], efficiency: dict[int, float]) -> None:
-    """Times decoders in rounds; after each the better half and plain decoding go on.
-
-    Args:
-        watch: keeps their seconds.
-        decoders: by place, plain decoding at 0.
-        efficiency: tokens per target call by place, of those that are timed.
-    """
+    """Times decoders in rounds; the better half and plain decoding, at place 0, go on."""
     left = list(efficiency)
     for _ in range(ROUNDS):
         watch.round((place, decoders[place]) for place in (0, *left))

@@ -31,10 +31,6 @@ def pack_run(run: Path, own: Scores | None = None) -> Packed | None:
     """The records of a cell's folder; None where the cell is not here.
 
     Scores or starts that cannot be used are said and left out; a rerun makes them good.
-
-    Args:
-        run: ``<results>/runs/<run_id>``.
-        own: what its answers scored, where the folder does not say it yet.
     """
     starts = _or_none(read_starts, run / files.PROVENANCE)
     done = read_lines(run / files.GENERATIONS)
@@ -69,11 +65,7 @@ def read_lines(path: Path) -> list[Generation]:
 
 
 def read_retimed(run: Path) -> list[Generation]:
-    """What later sittings timed again of a baseline, in the order of their files.
-
-    Args:
-        run: the baseline's folder.
-    """
+    """What later sittings timed again of a baseline, in the order of their files."""
     return [each for path in files.retimed_files(run) for each in read_lines(path)]
 
 

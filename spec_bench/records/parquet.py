@@ -37,6 +37,7 @@ from spec_bench.records.line import (
     scores_in,
 )
 from spec_bench.records.types import Generation
+from spec_bench.settings.fields import first_line
 from spec_bench.system import files
 
 if TYPE_CHECKING:
@@ -121,15 +122,7 @@ def pack(
     scores: Scores | None = None,
     retimed: Iterable[Generation] = (),
 ) -> Packed:
-    """The lines of one cell.
-
-    Args:
-        run_id: the cell's.
-        done: its records, in the order that they keep.
-        origin: where it was measured.
-        scores: what the answers of the first repeat scored.
-        retimed: of a baseline, what later sittings timed again.
-    """
+    """The lines of one cell."""
     import pyarrow as pa
 
     found = {column_of(name, own): own for name, own in (scores or {}).items()}
@@ -251,10 +244,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _unusable(path: Path, why: object) -> ValueError:
-    said = (str(why).splitlines() or [""])[0]
-    return ValueError(
-        f"{str(path)!r} is no file of records: {said}; restore it, or run its experiment again"
-    )
+    message = f"{str(path)!r} is no file of records: {first_line(why)}"
+    return ValueError(f"{message}; restore it, or run its experiment again")
 
 
 def _parsed(path: Path, data: bytes) -> Packed:

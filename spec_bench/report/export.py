@@ -84,10 +84,6 @@ def export(table: Path) -> Export:
 def with_texts(found: Export, path: Path) -> Export:
     """The lines with their answers' texts in a last column, empty where the file has none.
 
-    Args:
-        found: the long format.
-        path: what ``python -m spec_bench answers FILE --texts`` writes.
-
     Raises:
         ValueError: there is no such file, or it has no line of any of these cells.
     """

@@ -41,10 +41,6 @@ _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the
 def write_report(results: Path, folder: Path) -> None:
     """Writes the table with the checks, draws the figure, prints the checks and the answers.
 
-    Args:
-        results: a results file.
-        folder: where to write.
-
     Raises:
         ValueError: there is no such file, it has no rows, or the records beside it were altered.
     """

@@ -12,17 +12,11 @@ FOLDERS = {"tables": (".md", ".csv", ".tex"), "figures": (".png", ".pdf")}
 
 
 def remove(folder: Path, written: Collection[Path]) -> list[str]:
-    """Removes tables and figures of a paper that were not written just now.
+    """Removes tables and figures of a paper that were not written just now; a line for each such
+    file.
 
     They show rows that are no longer there, and the index would go on linking to them. A file that
     is not named as a paper's tables and figures are stays: somebody put it there.
-
-    Args:
-        folder: of the experiment.
-        written: its files that were.
-
-    Returns:
-        A line for each file that was not written: what became of it.
     """
     said = []
     for name, endings in FOLDERS.items():

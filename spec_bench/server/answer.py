@@ -54,12 +54,6 @@ class Answer:
 def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
     """The chunks up to the first stop token.
 
-    Args:
-        request: what was asked.
-        served: what came.
-        url: where it came from, for messages.
-        vocabulary: tokens that the target has.
-
     Raises:
         ServerError: they are no answer to the request.
     """

@@ -45,15 +45,8 @@ def generated(before: Counters, after: Counters) -> int | None:
 
 
 def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | None:
-    """The calls of the one answer that came meanwhile.
-
-    Args:
-        before: its request was sent.
-        after: it had come.
-        tokens: of the answer.
-
-    Returns:
-        None where other requests were counted, too, or the server has no such counters.
+    """The calls of the one answer that came meanwhile, of so many tokens; None where other requests
+    were counted, too, or the server has no such counters.
     """
     if generated(before, after) != tokens or (_CALLS, -1) not in after:
         return None

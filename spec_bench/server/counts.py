@@ -55,12 +55,7 @@ class Steps:
 
 
 def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
-    """The calls after the prompt's, by the first source that fits the answer.
-
-    Args:
-        chunks: tokens of each chunk, the prompt's pass first.
-        sources: what the server says, the best first.
-    """
+    """The calls after the prompt's, by the first source that fits the answer."""
     for counts in sources:
         if (found := _by_counts(chunks, counts)) is not None:
             return Steps(found, counts.source, counts.proposed)
@@ -105,11 +100,7 @@ def _without(records: Sequence[StepRecord], first: int, cut: int) -> tuple[StepR
 
 
 def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
-    """What came with an answer; None where nothing did that can be read.
-
-    Args:
-        metrics: as the last event has them.
-    """
+    """What came with an answer; None where nothing did that can be read."""
     own = metrics.get("speculative_decoding")
     if not isinstance(own, Mapping):
         return None

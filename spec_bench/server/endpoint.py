@@ -135,10 +135,8 @@ class Server:
         raise ServerError(f"{self.url}: {problem}, after {_times(self.attempts)}")
 
     def read(self, name: str) -> str | None:
-        """What the server says at an address beside its base; None where it says nothing.
-
-        Args:
-            name: such as ``metrics``.
+        """What the server says at an address beside its base, such as ``metrics``; None where it
+        says nothing.
         """
         import httpx
 

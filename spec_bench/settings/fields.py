@@ -108,6 +108,11 @@ def one_line(said: object, longest: int | None = None) -> str:
     return text or type(said).__name__ * isinstance(said, BaseException)
 
 
+def first_line(said: object) -> str:
+    """The first line of an error's message or of a text; "" where there is none."""
+    return next(iter(str(said).strip().splitlines()), "")
+
+
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     """``; did you mean PREFIXknown?`` where a known word is near, else nothing."""
     near = get_close_matches(word, known, n=1, cutoff=0.6)

@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import first_line, shown
 
 Entry = TypeVar("Entry")
 Thing = TypeVar("Thing")
@@ -67,10 +67,6 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __call__(self, name: str, **facts: Any) -> Callable[[Thing], Thing]:
         """Registers what it decorates, which stays what it is.
 
-        Args:
-            name: by which it is asked for.
-            facts: what is declared of it.
-
         Raises:
             ValueError: something else has this name already.
         """
@@ -83,13 +79,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return register
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
-        """Registers an entry.
-
-        Args:
-            name: by which it is asked for.
-            entry: what stands behind the name.
-            origin: where it was written, as ``module.name``; a module that is imported anew
-                replaces its own entries.
+        """Registers what stands behind a name, written as ``origin``, ``module.name``: a module
+        that is imported anew replaces its own entries.
 
         Raises:
             ValueError: something else has this name already.
@@ -122,11 +113,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return sum(1 for _ in self)
 
     def find(self, name: object, where: str) -> Entry:
-        """The entry that a user named.
-
-        Args:
-            name: as the user wrote it.
-            where: the setting's key, such as ``tree.policy``, with what it belongs to.
+        """The entry that a user named at a key such as ``tree.policy``.
 
         Raises:
             ValueError: there is none, in one line that names the value and the choices.
@@ -160,10 +147,9 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             try:
                 point.load()
             except Exception as error:
-                reason = (str(error).splitlines() or [""])[0]
                 raise ValueError(
                     f"entry point {point.name!r} of {self.group} ({point.value}) cannot be "
-                    f"imported: {type(error).__name__}: {reason}"
+                    f"imported: {type(error).__name__}: {first_line(error)}"
                 ) from error
             self._loaded.add((point.name, point.value))
 

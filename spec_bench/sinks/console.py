@@ -51,12 +51,8 @@ class Progress:
         self._since = 0.0
 
     def start(self, label: str, cell: object, done: Iterable[Generation]) -> None:
-        """The next batch belongs to a cell.
-
-        Args:
-            label: the cell's, for people.
-            cell: what tells it from others, and its repeats.
-            done: what it had done before; looked at when the cell comes for the first time only.
+        """The next batch belongs to a cell; what it had done before is looked at when it comes for
+        the first time only.
         """
         if cell not in self._sums:
             self._sums[cell] = _Sums().plus(done)
@@ -76,12 +72,7 @@ class Progress:
         self._bar.update(0)
 
     def finish(self, prompts: int, done: Iterable[Generation] = ()) -> None:
-        """So many prompts of the batch were decoded, or given up.
-
-        Args:
-            prompts: of both.
-            done: what was decoded.
-        """
+        """So many prompts of the batch were decoded, or given up."""
         self._sums[self._cell] = self._before.plus(done)
         self._bar.update(prompts)
 

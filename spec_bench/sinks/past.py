@@ -61,13 +61,8 @@ _Labels = tuple[str | None, ...]
 
 
 def _labels(row: Row, names: Sequence[str], stated: bool, asked: bool) -> _Labels:
-    """What rows must agree in; None stands for what the older one does not say.
-
-    Args:
-        row: either of them.
-        names: the columns.
-        stated: whether the older row states what rows without an engine's number do not.
-        asked: whether it states how many prompts were asked.
+    """What rows must agree in; None stands for what the older one does not say: what rows without
+    an engine's number do not, unless ``stated``, and how many prompts were asked, unless ``asked``.
     """
     labels = [None if name in _NEWER and not stated else _text(row, name) for name in names]
     return (*labels, _text(row, "prompts") if asked else None, str((stated, asked)))

@@ -55,10 +55,6 @@ def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
 def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
     """The sinks that are on.
 
-    Args:
-        settings: checked ones.
-        folder: the experiment's.
-
     Raises:
         ValueError: settings that cannot be right.
     """

@@ -41,11 +41,8 @@ class Sink(Protocol):
     """What a sink offers."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes a job's results; what cannot be sent is said and loses nothing.
-
-        Args:
-            cells: the job's.
-            rows: the experiment's rows of this pair and task, as the CSV has them.
+        """Takes a job's results and the table's rows of its pair and task; what cannot be sent is
+        said and loses nothing.
         """
         ...
 

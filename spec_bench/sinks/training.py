@@ -31,14 +31,7 @@ def build_training_sink(config: WandbSettings, folder: Path) -> Wandb | None:
 
 
 def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
-    """Logs a finished training as one run; a failure of W&B is said in one line.
-
-    Args:
-        sink: where to.
-        name: of the training.
-        facts: what ``training.json`` holds.
-        file: ``log.csv``.
-    """
+    """Logs a finished training as one run; a failure of W&B is said in one line."""
     if sink.mode == "disabled":
         return
     rows = files.read_csv(file)

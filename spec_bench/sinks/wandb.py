@@ -68,10 +68,6 @@ class Wandb:
 def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wandb | None:
     """The sink that ``sink.wandb`` describes; None where it is off.
 
-    Args:
-        config: checked settings, or the mapping.
-        folder: the experiment's.
-
     Raises:
         ValueError: a setting that cannot be right, or ``online`` without an account.
     """
@@ -106,11 +102,6 @@ def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str
 
     A failure of W&B is said in one line and loses nothing: the results are on disk before, and
     the same command logs what is missing.
-
-    Args:
-        sink: where to.
-        cells: the job's.
-        rows: the experiment's rows of this pair and task, as the CSV has them.
     """
     if sink.mode == "disabled":
         return
@@ -153,14 +144,8 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
 
 
 def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """The results table of one experiment, pair and task, and its curves.
-
-    Args:
-        sink: where to.
-        rows: flat rows, at least one; those of a CSV are texts.
-
-    Returns:
-        Whether anything was logged: the same table is logged once.
+    """The results table of one experiment, pair and task, and its curves; whether anything was
+    logged, which the same table is once.
     """
     pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
     config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}

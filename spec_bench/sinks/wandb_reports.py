@@ -35,21 +35,8 @@ def log_drawings(
     drawings: Iterable[tuple[str, Any]],
     content: str,
 ) -> bool:
-    """A run of interactive figures and of tables.
-
-    Args:
-        sink: where to.
-        run_id: of the run.
-        title: of the run.
-        job_type: of the run.
-        tags: of the run.
-        config: of the run.
-        tables: name -> columns and lines.
-        drawings: names and plotly's figures; read only where the run is logged.
-        content: digest of what is drawn.
-
-    Returns:
-        Whether anything was logged: the same content is logged once.
+    """A run of interactive figures, plotly's, and of tables, columns and lines; whether anything
+    was logged, which what has the same digest ``content`` is once.
     """
     import wandb
 

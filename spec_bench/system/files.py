@@ -114,13 +114,8 @@ def training_of(heads: Path) -> str | None:
 
 
 def training_command(kind: str, pair: str, name: str, on_gpu: bool = True) -> str:
-    """What trains a pair's heads to where the pair looks for them.
-
-    Args:
-        kind: of the heads.
-        pair: its name.
-        name: of the training; one that ends in ``_blocks4`` is of four residual blocks.
-        on_gpu: whether it needs one.
+    """What trains a pair's heads to where the pair looks for them; a name that ends in ``_blocks4``
+    is of four residual blocks.
     """
     blocks = name.rpartition("_blocks")[2]
     size = f" head.blocks={blocks}" if blocks != name else ""
@@ -160,11 +155,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def set_aside(path: Path, copy: bool = False) -> Path:
-    """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one.
-
-    Args:
-        path: the file, or what stands in its place.
-        copy: leave it where it is too, for what is about to take its place.
+    """Gives a file that cannot be used another name beside it, ``NAME.bad-1``; the new one. A copy
+    stays where it is too, for what is about to take its place.
     """
     taken = (path.with_name(f"{path.name}.bad-{number}") for number in count(1))
     aside = next(each for each in taken if not os.path.lexists(each))
@@ -226,11 +218,8 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], columns: Sequence[s
 
 
 def read_csv(path: Path, needs: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The rows of a CSV as text; none where there is no file.
-
-    Args:
-        path: the file.
-        needs: columns that it must have.
+    """The rows of a CSV as text, which must have the columns of ``needs``; none where there is no
+    file.
 
     Raises:
         ValueError: it is no such CSV; the message names the file, the line and why.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
 from spec_bench.tasks.source import UnreadDataError
 
@@ -39,11 +40,10 @@ def fetched(archive: Archive) -> Path:
     try:
         folder = Path(DownloadManager().download_and_extract(f"hf://{where}")) / archive.folder
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
         raise UnreadDataError(
             f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
-            f"({type(error).__name__}: {reason}); unpack it anywhere and set task.database to its "
-            f"folder {archive.folder}"
+            f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set "
+            f"task.database to its folder {archive.folder}"
         ) from error
     if not folder.is_dir():
         raise ValueError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")

@@ -34,12 +34,6 @@ def history_before(
 ) -> tuple[str, ...]:
     """The answers that a turn continues, one per earlier turn.
 
-    Args:
-        task: its name, for messages.
-        example: what is asked.
-        turn: which of its turns, from 0.
-        given: the answers so far; None takes the fixed ones.
-
     Raises:
         ValueError: no such turn, or an earlier turn without an answer.
     """
@@ -57,12 +51,8 @@ def history_before(
 
 
 def turns_asked(example: Example, later_turns: str) -> int:
-    """How many turns can be asked.
-
-    Args:
-        example: what is asked.
-        later_turns: one of ``LATER_TURNS``; with ``fixed`` a turn is asked where all turns before
-            it have a fixed answer.
+    """How many turns can be asked; with ``fixed`` a turn is asked where all turns before it have a
+    fixed answer.
     """
     if later_turns == "none":
         return 1
@@ -72,11 +62,8 @@ def turns_asked(example: Example, later_turns: str) -> int:
 
 
 def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
-    """The answers that a file gives to these examples, by id.
-
-    Args:
-        path: JSON lines in FastChat's format, such as its ``reference_answer/gpt-4.jsonl``.
-        examples: what is asked; each needs an answer to every turn but its last.
+    """The answers that a file in FastChat's format (``reference_answer/gpt-4.jsonl``) gives to
+    these examples, by id; each needs one to every turn but its last.
 
     Raises:
         ValueError: no such file, a line that is no answer, or an example without one.

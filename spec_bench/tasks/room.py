@@ -31,13 +31,8 @@ def fitted(
     shortened: Callable[[Example, int], Example],
     tokens: Callable[[Example], int],
 ) -> Example:
-    """The example, or with its texts cut to the most letters that fit.
-
-    Args:
-        example: as it is.
-        room: tokens that a prompt may have.
-        shortened: gives it with its row's texts cut to so many letters.
-        tokens: of its longest prompt.
+    """The example, or with its texts cut to the most letters that leave its longest prompt ``room``
+    tokens.
 
     Raises:
         ValueError: what is not the row's own is too long already.

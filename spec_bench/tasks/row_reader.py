@@ -48,11 +48,7 @@ class RowReader:
     databases: Callable[[], Path]
 
     def example(self, row: Row, index: int) -> Example:
-        """The example that a row makes.
-
-        Args:
-            row: the row.
-            index: its place in the source: the example's id where the row has none.
+        """The example that a row makes; its place in the source is its id where it has none.
 
         Raises:
             ValueError: a field, a reference or the database is missing or of no use; the message
@@ -72,11 +68,7 @@ class RowReader:
         )
 
     def read_turns(self, row: Row, most: int | None = None) -> Turns:
-        """What the row asks, with the template filled in.
-
-        Args:
-            row: the row.
-            most: letters to which each of its texts is cut; None: as they are.
+        """What the row asks, with the template filled in, each of its texts cut to so many letters.
 
         Raises:
             ValueError: a field is missing, or holds no turns.

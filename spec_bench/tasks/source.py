@@ -88,13 +88,8 @@ class Source:
 
 
 def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
-    """Rows ``offset`` to ``offset + limit`` of the source.
-
-    Args:
-        source: where to read.
-        task: the task's name, which is the embedded sample's file name.
-        limit: how many rows at most; None reads all that follow.
-        offset: how many rows to skip.
+    """Rows ``offset`` to ``offset + limit`` of the source, all that follow without a limit; the
+    task's name is the embedded sample's file name.
 
     Raises:
         ValueError: missing file, unknown split, or a dataset that cannot be loaded.

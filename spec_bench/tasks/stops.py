@@ -10,11 +10,8 @@ from typing import Any
 
 
 def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int]:
-    """What ends an answer while it is decoded, ``eos`` or a text, and its token id.
-
-    Args:
-        texts: of which those count that are a single token.
-        tokenizer: one like those of ``transformers``.
+    """What ends an answer while it is decoded, and its token id: ``eos``, and those of the texts
+    that are a single token.
     """
     ids = {} if tokenizer.eos_token_id is None else {"eos": int(tokenizer.eos_token_id)}
     for text in texts:

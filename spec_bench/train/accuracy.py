@@ -46,14 +46,7 @@ class Accuracy:
 def measure(
     trainee: Trainee, batches: Batches, indices: Sequence[int], ranks: int
 ) -> Accuracy | None:
-    """Accuracy on some dialogues; None where there are none.
-
-    Args:
-        trainee: the heads.
-        batches: dialogues and hidden states.
-        indices: which dialogues.
-        ranks: n, at most V.
-    """
+    """Accuracy on some dialogues, ranks up to V at most; None where there are none."""
     if not indices:
         return None
     trainee.eval()

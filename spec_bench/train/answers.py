@@ -55,18 +55,8 @@ def answer_prompts(
     file: Path,
     progress: bool = False,
 ) -> list[list[int]]:
-    """Answers every prompt; an answer ends with a stop token or at the limit.
-
-    Args:
-        model: the target.
-        prompts: token ids.
-        stop_ids: tokens that end an answer, at least one.
-        settings: how.
-        file: JSON lines of what is answered so far; gains a line a batch.
-        progress: whether to show a bar.
-
-    Returns:
-        Token ids of the answers, in the order of the prompts.
+    """Answers every prompt, in order; an answer ends with a stop token, of which there is one at
+    least, or at the limit. The file of what is answered so far gains a line of JSON a batch.
     """
     answers: list[list[int]] = [[] for _ in prompts]
     done = _read(file)

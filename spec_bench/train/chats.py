@@ -29,16 +29,11 @@ Messages = list[dict[str, str]]
 
 
 def read_chats(file: Path) -> list[Messages]:
-    """All chats of a file that a chat template can render.
+    """All chats of a JSON or JSONL file that a chat template can render, as messages {"role",
+    "content"}.
 
     As FastChat does, answers before the first question are dropped. Chats in which the speakers do
     not take turns, or that no assistant answers, are left out; the log says how many.
-
-    Args:
-        file: JSON or JSONL.
-
-    Returns:
-        Per chat its messages, as {"role", "content"}.
 
     Raises:
         ValueError: no such file, no JSON, a record that is no chat, or no chat left over; one line

@@ -43,12 +43,7 @@ class Progress:
 
 
 class Checkpoint:
-    """One file, replaced as a whole.
-
-    Args:
-        folder: of the training.
-        settings: what the numbers follow from; another training's checkpoint is refused.
-    """
+    """One file in a training's folder, replaced as a whole; that of other settings is refused."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.file = folder / "checkpoint.pt"
@@ -126,12 +121,7 @@ def _restored(
 
 
 class TrainingLog:
-    """``log.csv``: a line every so many steps.
-
-    Args:
-        file: the CSV.
-        columns: its columns, the step first.
-    """
+    """``log.csv``: a line every so many steps."""
 
     def __init__(self, file: Path, columns: Sequence[str]) -> None:
         self.file, self.columns = file, list(columns)

@@ -68,15 +68,8 @@ def known_and_guessed(dialogue: Dialogue, guesses: int) -> Tensor:
 def split(
     dialogues: Sequence[Dialogue], share: float, seed: int
 ) -> tuple[list[Dialogue], list[Dialogue]]:
-    """Training and validation; dialogues of the same prompt are never on both sides.
-
-    Args:
-        dialogues: all.
-        share: of the prompts that go to the validation, about.
-        seed: of the split.
-
-    Returns:
-        Those to train on and those to validate on.
+    """Training and validation, which has about this share of the prompts; dialogues of the same
+    prompt are never on both sides.
     """
     sides: tuple[list[Dialogue], list[Dialogue]] = ([], [])
     for dialogue in dialogues:

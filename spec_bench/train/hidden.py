@@ -84,15 +84,7 @@ def hidden_states(
 
 
 class Computed:
-    """Hidden states from the target, every time.
-
-    Args:
-        model: the target.
-        dialogues: those that indices are about.
-        batch: dialogues in one pass.
-        layers: which hidden states.
-        picked: at which positions.
-    """
+    """Hidden states from the target, every time."""
 
     def __init__(
         self,
@@ -120,18 +112,7 @@ class Computed:
 
 
 class Cached:
-    """Hidden states from a file, which is written first if it is not there.
-
-    Args:
-        model: the target.
-        dialogues: those that indices are about.
-        folder: of this target and these dialogues alone.
-        dtype: one of ``CACHE_DTYPES``.
-        batch: dialogues in one pass.
-        progress: whether to show a bar.
-        layers: which hidden states.
-        picked: at which positions.
-    """
+    """Hidden states from a file, which is written first if it is not there."""
 
     def __init__(
         self,

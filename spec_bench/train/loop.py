@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -16,7 +17,6 @@ from spec_bench.train.accuracy import measure
 from spec_bench.train.checkpoint import Checkpoint, Progress, TrainingLog
 from spec_bench.train.data import Batches, step_indices
 from spec_bench.train.processes import Processes, share
-from spec_bench.train.schedule import learning_rate
 from spec_bench.train.settings import Optimisation, TrainSettings
 from spec_bench.train.trainee import Trainee, weighted, weights_of
 
@@ -93,6 +93,17 @@ def run_training(training: Training) -> Progress:
     bar.close()
     processes.wait()
     return progress
+
+
+def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
+    """The rate of one step, counted from 0: it rises to the peak over this share of the steps, then
+    falls to zero by half a cosine.
+    """
+    rising = max(1, round(warmup * steps))
+    if step < rising:
+        return peak * (step + 1) / rising
+    share = (step - rising) / max(1, steps - rising)
+    return peak * 0.5 * (1 + math.cos(math.pi * share))
 
 
 def _optimiser(trainee: Trainee, settings: Optimisation) -> torch.optim.Optimizer:

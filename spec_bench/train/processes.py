@@ -42,11 +42,7 @@ class Processes(Protocol):
 
 
 class OneProcess:
-    """No sharing.
-
-    Args:
-        device: where the heads are.
-    """
+    """No sharing."""
 
     rank, count = 0, 1
 

@@ -185,10 +185,7 @@ class TrainSettings:
 
 
 def build_train_settings(config: Any) -> TrainSettings:
-    """Checks a composed ``conf/train.yaml``.
-
-    Args:
-        config: plain dictionaries and lists, interpolations resolved.
+    """Checks a composed ``conf/train.yaml``, interpolations resolved.
 
     Raises:
         ValueError: one line that names a key, its value and what is allowed.

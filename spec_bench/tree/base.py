@@ -222,11 +222,7 @@ def distinct(settings: SamplingSettings) -> Siblings:
 
 
 def within_bounds(key: str, nodes: int) -> None:
-    """Refuses a tree that is too large to be meant.
-
-    Args:
-        key: the setting that makes it so large.
-        nodes: of the tree.
+    """Refuses a tree that is too large to be meant, made so large by a setting.
 
     Raises:
         ValueError: naming the key, the number of nodes and the bound.

@@ -70,10 +70,6 @@ def find_decoder(name: str) -> Decoder | None:
 def without_display(decoder: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A decoder's settings alone: how it is shown is checked and left out.
 
-    Args:
-        decoder: a decoder's YAML.
-        where: what stands before ``display`` in messages.
-
     Raises:
         ValueError: as ``find_decoder``.
     """

@@ -47,13 +47,7 @@ def task(name: str) -> str:
 
 
 def combined(decoder: str, drafter: object = None, verifier: object = None) -> str:
-    """What a decoder is called whose drafter or verifier a cell replaces.
-
-    Args:
-        decoder: its own name.
-        drafter: where it is a text, the drafter in place of the decoder's.
-        verifier: where it is a text, the rule in place of the decoder's.
-    """
+    """What a decoder is called whose drafter or verifier, where it is a text, a cell replaces."""
     parts = [drafter, decoder, verifier]
     return "_".join(part for part in parts if isinstance(part, str))
 

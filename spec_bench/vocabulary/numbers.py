@@ -4,13 +4,8 @@ from __future__ import annotations
 
 
 def with_ends(value: float, low: float | None, high: float | None, form: str) -> str:
-    """``value [low, high]``, or the value alone where it has no interval.
-
-    Args:
-        value: the number.
-        low: lower end; None or nan where there is none.
-        high: upper end.
-        form: how each of them is written, such as ``.2f``.
+    """``value [low, high]``, each written as the form says (``.2f``), or the value alone where it
+    has no interval (None or nan).
     """
     return f"{value:{form}} {ends_of(low, high, form)}".rstrip()
 

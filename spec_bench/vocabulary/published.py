@@ -75,14 +75,8 @@ def printed_tree(
     temperature: float,
     decoder: str,
 ) -> str | None:
-    """The tree with which a paper prints a speed-up of a pair, the first one; None for none.
-
-    Args:
-        numbers: a paper's printed numbers.
-        pairs: (target, draft) of one pair, in each spelling.
-        task: name of a task of ours.
-        temperature: of the sampling.
-        decoder: name of a decoder of ours.
+    """The tree with which a paper prints a speed-up of a pair, (target, draft) in each spelling,
+    the first one; None for none.
     """
     for row in numbers:
         if row["metric"] != "speedup" or not row["spec"] or not row["temperature"]:

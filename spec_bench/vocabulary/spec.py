@@ -105,10 +105,7 @@ class Spec:
 
 
 def parse(text: str | int) -> Spec:
-    """Reads a shorthand.
-
-    Args:
-        text: as written; what has no numbers in a known form is a name.
+    """Reads a shorthand; what has no numbers in a known form is a name.
 
     Raises:
         ValueError: there is nothing to read.

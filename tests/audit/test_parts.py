@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spec_bench.audit import command_line
-from spec_bench.audit.lines import Line
-from spec_bench.audit.parts import Part, audited, chosen
+from spec_bench.audit.parts import Line, Part, audited, chosen
 from tests.said import naming
 
 

@@ -13,6 +13,7 @@ import torch
 from spec_bench.audit import command_line
 from spec_bench.audit.command_line import main
 from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.models import _PLAIN, Asked, audit_server
 from spec_bench.audit.served import (
     Finding,
     TokenLaw,
@@ -20,7 +21,6 @@ from spec_bench.audit.served import (
     law_of_answers,
     token_law,
 )
-from spec_bench.audit.served_command import _PLAIN, Asked, audit_server
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model

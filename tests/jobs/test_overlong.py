@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.tasks.build import build_task
+from spec_bench.tasks import build_task
 from spec_bench.tasks.room import CUT, cut, fitted
 from tests.jobs.tiny import TEXTS, RunJob, rows_of, tokens_of
 from tests.said import naming

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spec_bench.judge.conversation import Conversation
+from spec_bench.judge.grade import rating_of
 from spec_bench.judge.prompts import judge_messages
-from spec_bench.judge.rating import rating_of
 
 OWN = Conversation("1", "writing", ("Q1", "Q2"), ("A1", "A2"), references=("G1", "G2"))
 FIXED = Conversation("1", "math", ("Q1", "Q2"), ("A1", "A2"), ("F1",), ("G1", "G2"))

@@ -9,21 +9,22 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.config import build_decoder
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import ModelSpec, load_model
-from spec_bench.measure.ceilings import Ceilings, attainment, free_bytes, measure_ceilings
-from spec_bench.measure.pass_cost import (
-    Pass,
-    bytes_moved,
+from scripts.bench.ceilings import (
+    Ceilings,
+    attainment,
     draft_passes,
     floating_point_operations,
     mean_context,
     mean_pending,
-    model_cost,
+    measure_ceilings,
     target_pass,
 )
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.measure.bandwidth import free_bytes
+from spec_bench.measure.pass_cost import Pass, bytes_moved, model_cost
 from spec_bench.records.types import Generation, Request, StepRecord
 
 CPU = torch.device("cpu")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spec_bench.measure.expected import GPUS, HOST_S, Stretch, bound_s, iteration_s, known_gpu
+from scripts.bench.expected import HOST_S, Stretch, bound_s, iteration_s
+from spec_bench.measure.bound import GPUS, known_gpu
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 H200, A100 = GPUS["H200"], GPUS["A100"]

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.apart import slugs, split
-from spec_bench.report.data.rows import together
+from spec_bench.report.data.headings import together
 from spec_bench.report.figures import draw, figure_sheets
 from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.papers.paper import find_figure, find_table

@@ -111,9 +111,6 @@ def _offer(group: str, number: int) -> None:
 def trees_of(nodes: int) -> list[str]:
     """The cells with exactly ``nodes`` nodes to verify, RSD's decoders in its tables' order.
 
-    Args:
-        nodes: at least 2.
-
     Returns:
         ``sd``, ``spectr``, ``rsd_c`` and ``rsd_s`` with their trees, deep ones first.
     """

@@ -181,14 +181,8 @@ def build_cells(
     load: DecoderLoader,
     sampling: SamplingSettings,
 ) -> tuple[Cell, ...]:
-    """The cells of a job: the baseline, then those asked for, each once.
-
-    Args:
-        chosen: the composed ``decoder`` config, used if ``wanted`` is empty.
-        spec: its shorthand or None.
-        wanted: list of strings ``decoder:spec``, mappings, or grids of trees (``Grid``).
-        load: gives a decoder's config by name.
-        sampling: the job's; some rules do not fit some of them.
+    """The cells of a job: the baseline, then those asked for (``decoder:spec``, mappings, grids of
+    trees), each once; the chosen decoder where none is asked for.
 
     Raises:
         ValueError: a decoder, spec or combination that does not exist, naming it.
@@ -203,12 +197,7 @@ def build_cells(
 
 
 def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cell:
-    """One cell, as written in a list of cells.
-
-    Args:
-        item: ``decoder:spec``, or a mapping.
-        load: gives a decoder's config by name.
-        sampling: some rules do not fit some of them.
+    """One cell as written in a list of cells: ``decoder:spec``, or a mapping.
 
     Raises:
         ValueError: a decoder, spec or combination that does not exist, naming it.
@@ -235,11 +224,8 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
 
 
 def parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
-    """A decoder's settings and shorthand from one entry of a list of cells.
-
-    Args:
-        item: ``decoder:spec``, ``decoder``, or a mapping with overrides of the decoder's parts.
-        load: gives a decoder's config by name.
+    """A decoder's settings and shorthand from one entry of a list of cells: ``decoder:spec``,
+    ``decoder``, or a mapping with overrides of the decoder's parts.
 
     Raises:
         ValueError: an unknown decoder, or a mapping that is no cell.

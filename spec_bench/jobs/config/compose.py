@@ -180,10 +180,8 @@ _NOISE = re.compile(r"Config search path:.*|\bfull_key: \S*|\bobject_type=\S+|Se
 
 
 def one_line(error: BaseException) -> str:
-    """An error's message in one line that names the key, the value and the choices.
-
-    Args:
-        error: Hydra's, OmegaConf's, or one of ours, whose message is one line already.
+    """The message of an error of Hydra's, OmegaConf's or ours in one line that names the key, the
+    value and the choices.
     """
     text = str(error)
     if isinstance(error, OverrideParseException):

@@ -90,10 +90,7 @@ class RunSettings:
 
 
 def check_settings(config: Any) -> RunSettings:
-    """Checks a job's config; reads no file and imports no torch.
-
-    Args:
-        config: the composed config as plain dictionaries and lists, interpolations resolved.
+    """Checks a job's composed config, interpolations resolved; reads no file and imports no torch.
 
     Raises:
         ValueError: one line that names the first wrong key, its value and what is allowed.

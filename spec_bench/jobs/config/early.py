@@ -23,10 +23,6 @@ from spec_bench.jobs.config.pair import PairSettings
 def check_early(asked: RunSettings, load: DecoderLoader) -> None:
     """Checks models' folders, decoders' names, vocabularies and the limit on answers.
 
-    Args:
-        asked: checked settings.
-        load: gives a decoder's config by name.
-
     Raises:
         ValueError: in one line that names what is wrong.
     """
@@ -66,10 +62,8 @@ def check_vocabularies(pair: PairSettings) -> None:
 
 
 def read_positions(path: str) -> int | None:
-    """The longest sequence that a model folder's ``config.json`` states; None if it states none.
-
-    Args:
-        path: as ``model_path`` gives it; of a hub's model nothing is known here.
+    """The longest sequence that a model folder's ``config.json`` states; None if it states none, or
+    the model is the hub's.
     """
     if path.startswith(RANDOM):
         return None

@@ -44,10 +44,6 @@ def placed(engine: EngineSettings, target: str) -> EngineSettings:
 
     The small models that ship are at home on a CPU. Any other target takes the GPU where torch sees
     one.
-
-    Args:
-        engine: as asked for.
-        target: as the pair names it.
     """
     if engine.device != AUTO:
         return engine

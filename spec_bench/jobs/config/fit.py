@@ -30,13 +30,8 @@ class Batch(NamedTuple):
 def fitting(
     cells: Sequence[Cell], pair: Pair, batch: Batch, left_out: Sequence[str] = ()
 ) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The cells that fit the pair and the batch, and why each of the others is left out.
-
-    Args:
-        cells: the baseline first.
-        pair: the job's.
-        batch: the job's.
-        left_out: why others were left out before.
+    """The cells that fit the pair and the batch, the baseline first, and why each of the others is
+    left out, after the reasons in ``left_out``.
 
     Raises:
         ValueError: none but the baseline is left.

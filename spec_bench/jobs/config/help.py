@@ -119,11 +119,7 @@ def command_help(arguments: list[str]) -> str | None:
 
 
 def help_text(config: str = "config") -> str:
-    """What ``--help`` prints.
-
-    Args:
-        config: ``config``, or ``train`` for the training of heads.
-    """
+    """What ``--help`` prints of ``config``, or of ``train``, the training of heads."""
     parts = [
         _RUN if config == "config" else _TRAIN,
         "Settings, with their values unless set:",

@@ -151,10 +151,6 @@ def pinned(pair: Pair, kinds: Iterable[str] = (), fetch: bool = True) -> Pair:
 def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     """Names, folders, revisions of the pair; ``pair.dtype`` wins over ``engine.dtype``.
 
-    Args:
-        pair: which models.
-        engine: where and how precise.
-
     Raises:
         ValueError: for a model that does not exist, or a missing device.
     """
@@ -211,10 +207,6 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     A name from ``conf/pair`` belongs to that file's models. If ``pair.target=...`` replaced one of
     them the rows must not have it; ``build_pair`` then makes a name from the models. A label
     that no file has (``pair.name=mine``) is the user's and stays.
-
-    Args:
-        pair: as composed.
-        folders: the config folders, in the order they are searched.
 
     Raises:
         ValueError: the file of that name cannot be right.

@@ -17,12 +17,8 @@ def levels_of(config: DecoderConfig) -> int:
 
 
 def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
-    """What the built decoder's ``slots_needed`` says.
-
-    Args:
-        config: the decoder.
-        prompt: tokens of the longest prompt.
-        new_tokens: limit on an answer.
+    """What the built decoder's ``slots_needed`` says; ``prompt`` is the tokens of the longest
+    prompt.
     """
     from spec_bench.tree.base import GrownTree  # needs torch, which refusals do not
 

@@ -15,6 +15,7 @@ from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
+from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub, stand_ins
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
@@ -203,13 +204,8 @@ def _library(cell: Cell) -> str:
 def build_settings(
     asked: RunSettings, load: DecoderLoader, folders: Sequence[Path] = (), unread: bool = False
 ) -> JobSettings:
-    """What a job needs to run; reads the task's examples and looks for the models.
-
-    Args:
-        asked: checked settings.
-        load: gives a decoder's config by name.
-        folders: the config folders, in which a pair's name is looked up.
-        unread: for a plan without the data: examples are only as many as are asked for.
+    """What a job needs to run; reads the task's examples and looks for the models. A plan may leave
+    the data ``unread``: examples are then only as many as are asked for.
 
     Raises:
         ValueError: settings that do not fit together, or name something missing.
@@ -218,7 +214,7 @@ def build_settings(
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
     check_early(asked, load)
     # The user's files before torch, which cells need; the hub's data, which may be large, after.
-    here = None if unread or _on_hub(task) else examples_of(task, asked)
+    here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
@@ -269,41 +265,9 @@ def _cells_that_fit(
     return fitting(simulate_cells(cells, asked.simulate, batch.sampling), pair, batch, unfitted)
 
 
-def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example, ...]:
-    """What is asked, in order."""
-    return tuple(task.examples(asked.prompts))
-
-
-def _on_hub(task: Task | RandomPrompts) -> bool:
-    return isinstance(task, Task) and task.source.kind == "hub"
-
-
-def stand_ins(count: int | None) -> tuple[Example, ...]:
-    """So many examples of nothing."""
-    return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
-
-
 def device_of(engine: EngineSettings) -> str:
     """Where a job decodes."""
     return SERVER if engine.served else engine.device
-
-
-def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
-    """The examples of a search's second stage: those after the first one's.
-
-    Args:
-        asked: checked settings.
-        task: whose; None: stand-ins for data that are not here.
-
-    Raises:
-        ValueError: there are none.
-    """
-    if asked.confirm is None:
-        return ()
-    if task is None:
-        return stand_ins(asked.confirm.prompts)
-    assert asked.prompts is not None
-    return tuple(task.examples(asked.confirm.prompts, asked.prompts))
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:

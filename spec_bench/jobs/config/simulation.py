@@ -59,11 +59,6 @@ def simulate_cells(
 
     The rule that a cell had is still computed, so that its time is in the token rate.
 
-    Args:
-        cells: a job's.
-        simulate: the run's setting.
-        sampling: the job's.
-
     Raises:
         ValueError: a setting that cannot be right, or a cell missing from its table.
     """
@@ -82,10 +77,8 @@ def simulated_acceptance(cell: Cell) -> tuple[float, ...]:
 
 
 def published_block_efficiency(table: str) -> dict[tuple[str, str], float]:
-    """What a paper printed, by decoder and spec; rows without a number are left out.
-
-    Args:
-        table: such as ``rsd/1``: Table 1 of ``experiments/rsd/reference.csv``.
+    """What a paper printed in a table such as ``rsd/1`` (Table 1 of
+    ``experiments/rsd/reference.csv``), by decoder and spec; rows without a number are left out.
 
     Raises:
         ValueError: no such paper, or no such table in it.

@@ -36,13 +36,8 @@ log = logging.getLogger(__name__)
 
 
 def run_job(settings: JobSettings) -> list[CellResult]:
-    """Runs what is not yet complete and collects all of the job's cells.
-
-    Args:
-        settings: checked settings.
-
-    Returns:
-        One result per cell, the baseline first where there is one.
+    """Runs what is not yet complete; one result per cell of the job, the baseline first where there
+    is one.
 
     Raises:
         ValueError: models or prompts that cannot work together, before any decoding.

@@ -27,13 +27,7 @@ _CAPTURE_TOKENS = 16  # enough for every kind of forward pass to have been captu
 
 
 class ModelBackend(Backend):
-    """Loaded models; all cells share them and one pool of caches.
-
-    Args:
-        settings: the job's.
-        tokenizer: the target's.
-        tokens: that it has.
-    """
+    """Loaded models; all cells share them and one pool of caches."""
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
         self._tokenizer = tokenizer

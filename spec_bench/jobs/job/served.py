@@ -26,13 +26,7 @@ _WARMUP_TOKENS = 4
 
 
 class ServerBackend(Backend):
-    """Servers that run already, one a cell.
-
-    Args:
-        settings: the job's.
-        tokenizer: the target's.
-        tokens: that it has.
-    """
+    """Servers that run already, one a cell."""
 
     def __init__(self, settings: JobSettings, tokenizer: Any, tokens: int) -> None:
         self.vocabulary = tokens

@@ -50,12 +50,7 @@ class Turn:
 
 
 def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
-    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going.
-
-    Args:
-        session: the job's.
-        runs: the cells to work on, the baseline among them where one decodes plainly.
-    """
+    """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     baseline = session.baseline if session.baseline in runs else None
     shown = session.settings.sink.progress and processes.rank() == 0
     progress = Progress(_missing(session, runs, baseline), enabled=shown)

@@ -8,8 +8,7 @@ from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine import processes
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.measure.bandwidth import measured_bandwidth
-from spec_bench.measure.bound import bound_over_measured, moved_bytes
-from spec_bench.measure.expected import known_gpu
+from spec_bench.measure.bound import bound_over_measured, known_gpu, moved_bytes
 from spec_bench.measure.pass_cost import ModelCost, model_cost
 from spec_bench.records.types import Generation
 
@@ -25,12 +24,6 @@ def bound_columns(
     Layers spread over several GPUs run one after another, at one GPU's bandwidth; a target split
     over processes is read by all of them at once. The bandwidth is measured after all decoding, so
     it costs no cell any time.
-
-    Args:
-        decoder: the cell's.
-        generations: in any order.
-        prompt_tokens: of every prompt, by its id.
-        device_name: the driver's.
     """
     models = (decoder.target, *decoder.drafts)
     calls = sum(len(each.steps) for each in generations)

@@ -43,10 +43,6 @@ def collect(session: Session, ran: Mapping[str, Any]) -> None:
     """Writes the result of every cell that this job worked on.
 
     The packed records of an earlier baseline that was timed again get the new timings.
-
-    Args:
-        session: the job's, everything decoded.
-        ran: the ``CellFacts`` known from those who decoded.
     """
     job, baseline, settings = job_of(session.runs), session.baseline, session.settings
     assert baseline or settings.served
@@ -215,15 +211,7 @@ def write_answers(
     prompts: Prompts,
     generations: Sequence[Generation],
 ) -> None:
-    """Writes questions and answers of a judged task; nothing for other tasks.
-
-    Args:
-        folder: the cell's.
-        model_id: names the cell among models.
-        settings: the job's, for its examples.
-        prompts: what was decoded.
-        generations: the cell's, all of them.
-    """
+    """Writes questions and answers of a judged task; nothing for other tasks."""
     task = settings.task
     if not isinstance(task, Task) or not task.judged:
         return

@@ -40,11 +40,7 @@ _STEP = 0.5
 
 
 def look_at_nodes(session: Session) -> None:
-    """Samples the nodes of cells that have decoded everything, in every process of a split model.
-
-    Args:
-        session: the job's.
-    """
+    """Samples the nodes of cells that have decoded all, in every process of a split model."""
     settings = session.settings
     for run in session.pending:
         if run.decoder is None or not settings.bound_iterations or run.cell.name == BASELINE:
@@ -134,14 +130,7 @@ def _nodes(
 def contexts(
     requests: Sequence[Request], answers: Sequence[Generation], most: int, seed: int
 ) -> list[Request]:
-    """What a sample of iterations started from; all iterations of the cell are equally likely.
-
-    Args:
-        requests: what was asked.
-        answers: to these, in the same order.
-        most: how many iterations.
-        seed: of the sample.
-    """
+    """What a sample of iterations started from; all iterations of the cell are equally likely."""
     starts = [
         (request, answer.tokens[:start], place)
         for request, answer in zip(requests, answers, strict=True)

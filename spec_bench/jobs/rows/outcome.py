@@ -22,13 +22,7 @@ from spec_bench.system import files
 
 
 def note_of(settings: JobSettings, results: Sequence[CellResult], number: int) -> JobNote:
-    """The note that makes a job's cells part of its table.
-
-    Args:
-        settings: the job's.
-        results: of its cells, in order.
-        number: its place in the sweep, 0 if there is none.
-    """
+    """The note that makes a job's cells part of its table."""
     labels = labels_of(settings.facts(settings.cells[0]))
     cells = tuple(result.run_id for result in results)
     return JobNote(number, json.dumps(labels, sort_keys=True), cells, settings.stage)
@@ -40,14 +34,7 @@ def feed(
     results: Sequence[CellResult],
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Gives every sink the job's cells, and the table's rows of its pair and task.
-
-    Args:
-        sinks: as configured.
-        settings: the job's.
-        results: of its cells.
-        rows: the whole table's.
-    """
+    """Gives every sink the job's cells, and the table's rows of its pair and task."""
     place = settings.pair.name, settings.task.name
     own = [row for row in rows if (row["pair"], row["task"]) == place]
     logged = [_logged(settings.results, result) for result in results]

@@ -71,12 +71,7 @@ def _ends(notes: Iterable[JobNote]) -> dict[str, float]:
 
 
 class Experiment:
-    """The cells that share a name, and so a CSV and a file of records.
-
-    Args:
-        results: the results folder.
-        name: the experiment's name.
-    """
+    """The cells that share a name, and so a CSV and a file of records."""
 
     def __init__(self, results: Path, name: str) -> None:
         self.csv = files.results_file(results, name)

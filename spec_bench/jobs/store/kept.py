@@ -111,14 +111,8 @@ def _result_adapter() -> TypeAdapter[CellResult]:
 
 
 def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
-    """Sets aside what is unusable in a cell's folder, whose lock this process holds.
-
-    Args:
-        folder: the cell's.
-        settings: what it is, resolved.
-
-    Returns:
-        Its generations.
+    """Sets aside what is unusable in a cell's folder, whose lock this process holds; its
+    generations.
     """
     found = mend_lines(folder)
     _mend_result(folder)
@@ -135,12 +129,7 @@ def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
 
 
 def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
-    """Keeps a file of generations to its whole lines; a last one torn by a kill is cut off.
-
-    Args:
-        folder: the cell's.
-        vocabulary: size of the target's, if known.
-    """
+    """Keeps a file of generations to its whole lines; a last one torn by a kill is cut off."""
     for path in files.retimed_files(folder):
         _whole_lines(path, vocabulary)
     return _whole_lines(folder / files.GENERATIONS, vocabulary)

@@ -104,11 +104,7 @@ class CellStore:
         return _by_repeat(jsonl.read(self.folder / files.GENERATIONS))
 
     def mend(self, settings: Mapping[str, Any]) -> Repeats:
-        """Sets aside what cannot be used (``kept``); the generations on disk.
-
-        Args:
-            settings: the cell's, resolved.
-        """
+        """Sets aside what cannot be used (``kept``); the generations on disk."""
         return _by_repeat(kept.mend(self.folder, settings))
 
     def mend_tokens(self, vocabulary: int) -> Repeats:

@@ -27,10 +27,6 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
     """The run ids of the best cells of each decoder, by the number itself, in the order screened.
 
     Not by an end of its interval: on few prompts a wide interval would win by its width.
-
-    Args:
-        results: of the screening, including the baseline, which is never chosen.
-        confirm: how many, and by which column.
     """
     sign = -1 if columns.column(confirm.by).better == "down" else 1
     known: dict[str, list[tuple[float, str]]] = {}
@@ -44,12 +40,7 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
 
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
-    """The second job of a search, with a baseline of its own; None if there is none.
-
-    Args:
-        settings: the first job's.
-        results: what it found.
-    """
+    """The second job of a search, with a baseline of its own; None if there is none."""
     if settings.confirm is None:
         return None
     chosen = set(best_of(results, settings.confirm))
@@ -70,12 +61,7 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
 def planned_confirmation(
     settings: JobSettings, screened: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
-    """The most that the second job takes, while its cells are still unknown.
-
-    Args:
-        settings: the first job's.
-        screened: its plan.
-    """
+    """The most that the second job takes, while its cells are still unknown."""
     if settings.confirm is None:
         return []
     windows = len(settings.fresh) * settings.repeats

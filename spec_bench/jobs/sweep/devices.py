@@ -104,11 +104,7 @@ class Claim:
 
 
 def identities(devices: Sequence[str]) -> dict[str, str]:
-    """What tells each device from all others, whatever it is called: its UUID if known.
-
-    Args:
-        devices: indices, UUIDs or their beginnings, as CUDA_VISIBLE_DEVICES has them.
-    """
+    """What tells each device from all others, whatever it is called: its UUID if known."""
     lines = [line.partition(",") for line in _ask("index,uuid")]
     uuids = {index.strip(): uuid.strip() for index, _, uuid in lines}
 

@@ -35,12 +35,7 @@ _ASKING = ("pair", "engine")  # the groups of settings that tell how many GPUs a
 
 
 def gpus_needed(parameters: int, bytes_each: int, gpu_memory_gib: float) -> int:
-    """How many GPUs hold a pair's weights.
-
-    Args:
-        parameters: of all its models.
-        bytes_each: of one parameter.
-        gpu_memory_gib: of one GPU, in GiB.
+    """How many GPUs hold the weights of a pair of so many parameters in all.
 
     Raises:
         ValueError: no memory.
@@ -58,10 +53,6 @@ def register_resolvers() -> None:
 
 def gpus_of_job(pair: PairSettings, engine: EngineSettings) -> int:
     """How many GPUs a job needs: none on a CPU, one unless the target is spread over several.
-
-    Args:
-        pair: which models.
-        engine: where they run.
 
     Raises:
         ValueError: a spread target whose size, or the memory of whose GPUs, is unknown.
@@ -167,10 +158,6 @@ def enter_folder() -> None:
 
 def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
     """Takes GPUs that no other worker uses, if the launcher gives a job none.
-
-    Args:
-        pair: the job's, with what it states about its own models.
-        engine: where it runs.
 
     Raises:
         ValueError: there are no GPUs for it.

@@ -91,14 +91,8 @@ def plan_job(
     measured: Sequence[RateRow],
     published: Sequence[RateRow],
 ) -> list[PlannedCell]:
-    """The plan of one job's cells, the baseline first.
-
-    Args:
-        settings: checked settings.
-        pair: the pair, whose entries for planning ``settings`` does not carry.
-        engine: where the job will run; that need not be here.
-        measured: known rates of this machine.
-        published: known rates of papers.
+    """The plan of one job's cells, the baseline first; the pair has the entries for planning that
+    the settings do not carry.
     """
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = (

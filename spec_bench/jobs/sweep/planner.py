@@ -25,11 +25,6 @@ _unread: set[str] = set()  # sources that a job before could not read: the next 
 def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
     """What a job would do; loads and decodes nothing.
 
-    Args:
-        asked: checked settings.
-        load: gives a decoder's config by name.
-        folders: the config folders.
-
     Raises:
         ValueError: settings that cannot be right.
     """

@@ -19,6 +19,7 @@ from spec_bench.jobs.store.store import CellStore, Repeats
 from spec_bench.jobs.work.passes import PassTally
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import Request
+from spec_bench.settings.fields import first_line
 from spec_bench.system import disk, files
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class CellRun:
         if own is not None and Path(own).is_relative_to(self.store.folder):
             raise error
         files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
-        message = (str(error).strip().splitlines() or [""])[0][:_MESSAGE_LENGTH]
+        message = first_line(error)[:_MESSAGE_LENGTH]
         trace = str(self.store.trace_path)
         self.failure = Reason("", f"{type(error).__name__}: {message}", trace)
         self.decoder = None

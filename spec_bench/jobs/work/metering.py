@@ -42,11 +42,7 @@ class Decodes(Protocol):
 
 
 class Metering:
-    """The job's meter; as a context manager it is open inside.
-
-    Args:
-        settings: the job's.
-    """
+    """The job's meter; as a context manager it is open inside."""
 
     def __init__(self, settings: JobSettings) -> None:
         unseen = settings.energy.meter == "auto" and not settings.device.startswith("cuda")

@@ -51,11 +51,6 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
 def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
     """The pair's draft heads of that kind, on the target's device and in its dtype.
 
-    Args:
-        pair: which.
-        kind: ``medusa`` or ``redrafter``; None for none.
-        target: the one they read.
-
     Raises:
         ValueError: there are no heads where the pair says, or they do not fit their config.
     """
@@ -71,12 +66,7 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
 
 
 def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
-    """Warns if an EAGLE-3 head would draft better from other hidden states than it is given.
-
-    Args:
-        decoder: a built one, of any kind.
-        prompt: of any task.
-    """
+    """Warns if an EAGLE-3 head would draft better from other hidden states than it is given."""
     heads = getattr(decoder, "heads", None)
     if not isinstance(heads, Eagle3Head):
         return
@@ -109,13 +99,7 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
 
 
 def ran_with(settings: JobSettings, target: LanguageModel, tokenizer: Any) -> dict[str, Any]:
-    """What a cell ran with, as known only after loading; fields of ``CellFacts``.
-
-    Args:
-        settings: the job's.
-        target: its loaded target.
-        tokenizer: of the pair.
-    """
+    """What a cell ran with, as known only after loading; fields of ``CellFacts``."""
     module = getattr(target, "module", None)
     implementation = getattr(getattr(module, "config", None), "_attn_implementation", "")
     return {

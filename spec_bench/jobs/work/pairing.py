@@ -36,12 +36,7 @@ def timings_of(baseline: CellRun) -> Timings:
 
 
 def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
-    """Repeat and prompt id of a cell's generations that no baseline was timed in turn with.
-
-    Args:
-        done: the cell's.
-        against: the baseline's.
-    """
+    """Repeat and prompt id of a cell's generations that no baseline was timed in turn with."""
     return {
         (each.repeat, each.prompt_id)
         for repeat in done.values()
@@ -53,14 +48,8 @@ def unpaired(done: Repeats, against: Timings) -> set[tuple[int, str]]:
 def paired(
     repeats: Sequence[Sequence[Generation]], against: Timings
 ) -> list[list[Generation]] | None:
-    """The baseline's generations that were timed in turn with a cell's, in the same order.
-
-    Args:
-        repeats: the cell's, one list per repeat.
-        against: the baseline's.
-
-    Returns:
-        None if one is missing.
+    """The baseline's generations that were timed in turn with a cell's, in the same order; None if
+    one is missing.
     """
     keys = [[(one.sitting, one.repeat, one.prompt_id) for one in each] for each in repeats]
     if any(key not in against for each in keys for key in each):

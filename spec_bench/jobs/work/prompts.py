@@ -140,11 +140,8 @@ class Prompts:
     def resolved(
         self, requests: Sequence[Request], done: Mapping[str, Generation]
     ) -> list[Request]:
-        """The requests as one cell decodes them.
-
-        Args:
-            requests: of one wave.
-            done: the cell's generations so far, by prompt id.
+        """The requests of one wave as one cell decodes them, after its generations so far, by
+        prompt id.
         """
         return [self._resolve(request, done) for request in requests]
 

@@ -30,11 +30,8 @@ _SECONDS = 2.0  # after which no further round begins
 
 
 def use_threads(settings: JobSettings, target: LanguageModel) -> None:
-    """Sets torch's number of threads: the one asked for, else the faster one.
-
-    Args:
-        settings: the job's.
-        target: its loaded target. If it is not a module, or on a GPU, torch's number stays.
+    """Sets torch's number of threads: the one asked for, else the faster one. It stays where the
+    target is no module, or on a GPU.
     """
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

@@ -9,10 +9,14 @@ GPU has, ``none`` is no meter.
 Another package registers its own by ``@meter`` and names the module in ``spec_bench.meters``.
 """
 
-from spec_bench.measure.energy.build import build_meter
-from spec_bench.measure.energy.phases import phase_delay_s
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from spec_bench.measure.energy.reading import EnergyMeter, EnergyReading, meter
 from spec_bench.measure.energy.settings import EnergySettings, energy_settings
+from spec_bench.measure.energy.window import phase_delay_s
 
 __all__ = [
     "EnergyMeter",
@@ -23,3 +27,16 @@ __all__ = [
     "meter",
     "phase_delay_s",
 ]
+
+
+def build_meter(
+    config: EnergySettings | Mapping[str, Any], ordinals: Sequence[int] | None = None
+) -> EnergyMeter:
+    """The meter that the settings name, for the job's GPUs as torch numbers them (None: all visible
+    ones); not yet opened: nothing has been touched.
+
+    Raises:
+        ValueError: an unknown meter or setting, or a value that cannot be right.
+    """
+    settings = energy_settings(config)
+    return meter[settings.meter].build(settings, ordinals)

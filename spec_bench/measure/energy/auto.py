@@ -16,10 +16,6 @@ class AutoMeter:
     """The first of ``TRIED`` that opens, under its own name; else none, with the reason of each.
 
     For jobs on a GPU: a processor's counters are for root only, and of whole packages.
-
-    Args:
-        settings: there is nothing to set.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
     """
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:

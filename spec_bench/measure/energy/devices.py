@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spec_bench.measure.energy.settings import EnergySettings
 from spec_bench.measure.energy.window import UnmeteredError
@@ -33,11 +34,6 @@ def job_gpus(
     Those that ``energy.devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of
     them the ones at ``ordinals``.
 
-    Args:
-        gpus: all of the machine.
-        settings: the meter's.
-        ordinals: positions among the visible ones; None: all of them.
-
     Raises:
         UnmeteredError: no GPU is left, or what is visible has no power meter of its own.
     """
@@ -51,6 +47,21 @@ def job_gpus(
     return visible
 
 
+def nvml_handles(nvml: Any, settings: EnergySettings, ordinals: Sequence[int] | None) -> list[Any]:
+    """NVML's handles of the GPUs whose energy is the job's (``job_gpus``).
+
+    Raises:
+        UnmeteredError: as ``job_gpus``.
+        nvml.NVMLError: NVML does not tell.
+    """
+    gpus = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+        gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
+    chosen = job_gpus(gpus, settings, ordinals)
+    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
+
+
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     """The GPUs that CUDA shows, in its order.
 
@@ -58,10 +69,6 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
     taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
     with CUDA_DEVICE_ORDER=PCI_BUS_ID.
-
-    Args:
-        gpus: all of the machine.
-        visible: the variable's value; None if it is not set.
 
     Raises:
         UnmeteredError: it names a MIG instance, which has no power sensor of its own.

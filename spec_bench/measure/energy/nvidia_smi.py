@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spec_bench.measure.energy.devices import job_gpus
 from spec_bench.measure.energy.reading import meter
-from spec_bench.measure.energy.samples import integral_j, largest_gap_s
-from spec_bench.measure.energy.settings import EnergySettings
-from spec_bench.measure.energy.smi import SmiSampler
-from spec_bench.measure.energy.smi_query import find_fields, find_gpus
+from spec_bench.measure.energy.samples import integral_j, largest_gap_s, summed_j
+from spec_bench.measure.energy.settings import EnergySettings, PowerField
+from spec_bench.measure.energy.smi import SmiSampler, find_fields, find_gpus
 from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
 
 _WIDE_PERIODS = 5
+_PAPER_FIELD: PowerField = "power.draw"
 
 
 @meter(
@@ -32,10 +33,6 @@ class SmiMeter(WindowMeter[float]):
     smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it, and
     the other field is the check. After each window the meter waits for the next sample; that wait
     is in no clock reading.
-
-    Args:
-        settings: checked ones.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
     """
 
     name = "nvidia_smi"
@@ -99,3 +96,30 @@ class SmiMeter(WindowMeter[float]):
     @staticmethod
     def _integral_j(sampler: SmiSampler, field: str, begin: float, end: float) -> float:
         return sum(integral_j(*trace, begin, end) for trace in sampler.traces(field))
+
+
+@meter("paper", idle_s=3.0, devices=None)
+class PaperMeter(SmiMeter):
+    """Watts summed, one sample per second: the protocol of the DSBD authors, to show its error.
+
+    The samples of power.draw in a window are added up as if each stood for one second
+    (arXiv:2409.16560, Section 5). A window has as many samples as seconds happened to begin in it,
+    so one of 1.5 s counts as one second or as two; the time between two samples, a little more than
+    the second asked for, is ignored.
+    """
+
+    name = "paper"
+
+    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
+        super().__init__(replace(settings, field=_PAPER_FIELD, period_s=1.0), ordinals)
+
+    def joules(self, begin: float, end: float) -> Measured:
+        sampler = self._sampled(begin, end)
+        return Measured(sum(summed_j(*trace, begin, end) for trace in sampler.traces(_PAPER_FIELD)))
+
+    def idle_w(self, begin: float, end: float, seconds: float) -> float:
+        # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
+        return super().joules(begin, end).energy_j / seconds
+
+    def _fields(self, known: Sequence[str]) -> tuple[str, ...]:
+        return super()._fields(known)[:1]

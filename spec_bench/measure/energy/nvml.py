@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_bench.measure.energy.devices import Gpu, job_gpus
+from spec_bench.measure.energy.devices import nvml_handles
 from spec_bench.measure.energy.reading import meter
 from spec_bench.measure.energy.samples import integral_j
 from spec_bench.measure.energy.settings import EnergySettings
@@ -36,12 +36,7 @@ class Counters:
 
 @meter("nvml", period_s=0.05, update_period_s=0.1, idle_s=3.0, phase_shift_s=0.1, devices=None)
 class NvmlMeter(WindowMeter[Counters]):
-    """Differences of the counters, GPUs added up.
-
-    Args:
-        settings: checked ones.
-        ordinals: the job's GPUs among the visible ones; None: all of them.
-    """
+    """Differences of the counters, GPUs added up."""
 
     name = "nvml"
 
@@ -63,12 +58,7 @@ class NvmlMeter(WindowMeter[Counters]):
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
-            gpus = self._find_gpus()
-        except pynvml.NVMLError as error:
-            raise UnmeteredError(f"NVML: {error}") from None
-        chosen = job_gpus(gpus, self.settings, self._ordinals)
-        try:
-            self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
+            self._handles = nvml_handles(pynvml, self.settings, self._ordinals)
         except pynvml.NVMLError as error:
             raise UnmeteredError(f"NVML: {error}") from None
         self.mark()
@@ -99,23 +89,9 @@ class NvmlMeter(WindowMeter[Counters]):
             self._nvml.nvmlShutdown()
             self._nvml = None
 
-    def _find_gpus(self) -> list[Gpu]:
-        gpus = []
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = self._nvml.nvmlDeviceGetUUID(handle)
-            gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
-        return gpus
-
 
 class PowerThread(threading.Thread):
-    """Samples the power of some GPUs, added up.
-
-    Args:
-        nvml: the library.
-        handles: the GPUs'.
-        period_s: between samples.
-    """
+    """Samples the power of some GPUs, added up."""
 
     def __init__(self, nvml: Any, handles: Sequence[Any], period_s: float) -> None:
         super().__init__(daemon=True)

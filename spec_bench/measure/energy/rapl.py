@@ -63,11 +63,7 @@ def find_zones(root: Path) -> list[Zone]:
 
 @meter("rapl", root=RAPL_ROOT, update_period_s=0.001, idle_s=3.0)
 class RaplMeter(WindowMeter[tuple[int, ...]]):
-    """Differences of the counters, added up.
-
-    Args:
-        settings: checked ones.
-    """
+    """Differences of the counters, added up."""
 
     name = "rapl"
 

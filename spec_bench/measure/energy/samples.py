@@ -61,13 +61,7 @@ def summed_j(
 
 
 def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
-    """The longest time between neighbouring samples that a window touches.
-
-    Args:
-        times_s: N times that cover the window.
-        begin_s: its begin.
-        end_s: its end.
-    """
+    """The longest time between neighbouring samples that a window touches."""
     first, last = bisect_right(times_s, begin_s) - 1, bisect_left(times_s, end_s)
     touched = times_s[max(first, 0) : last + 1]
     return max((b - a for a, b in pairwise(touched)), default=0.0)

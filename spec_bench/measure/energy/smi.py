@@ -1,7 +1,7 @@
-"""``nvidia-smi`` as a process of its own that prints power with its own time stamps.
+"""``nvidia-smi``: what one call answers, and a process that prints power with its own time stamps.
 
-Knows the program's options and its CSV; nothing about windows or joules. It runs for the whole job,
-so that sampling costs the decoding process no more than a thread that reads lines.
+Knows the program's options and its CSV; nothing about windows or joules. The process runs for the
+whole job, so that sampling costs the decoding no more than a thread that reads lines.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import subprocess
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from io import FileIO
 
 from spec_bench.measure.energy.devices import Gpu
-from spec_bench.measure.energy.smi_query import ANSWER_S, FORMAT, PROGRAM
+from spec_bench.measure.energy.settings import POWER_FIELDS
 from spec_bench.measure.energy.window import UnmeteredError
 
+PROGRAM = "nvidia-smi"
+ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
 _PATIENCE_S = 3.0  # beyond the period, for a sample that is due
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 # Looked up here: a new child of a process with threads must not load anything.
@@ -30,6 +32,82 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
 _STAMP = "%Y/%m/%d %H:%M:%S.%f"
 
 Trace = tuple[list[float], list[float]]
+
+
+def query(wanted: Iterable[str]) -> list[list[str]]:
+    """One answer of the program: a list of cells for each GPU.
+
+    Raises:
+        UnmeteredError: it is missing or fails; the message is its own first line.
+    """
+    command = _command(wanted)
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
+    if done.returncode:
+        message = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[0]
+        raise UnmeteredError(f"{PROGRAM} failed: {message[:120]}")
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line]
+
+
+def find_gpus() -> list[Gpu]:
+    """All GPUs of the machine.
+
+    Raises:
+        UnmeteredError: as ``query``, or its answer is not a list of GPUs.
+    """
+    try:
+        return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
+    except ValueError:
+        raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
+
+
+def find_fields(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """The power fields that the driver knows and that are numbers on all of these GPUs.
+
+    Raises:
+        UnmeteredError: there is none; the message is about ``power.draw``.
+    """
+    known, refused = [], UnmeteredError(f"{PROGRAM} has no power field")
+    for field in POWER_FIELDS:
+        try:
+            cells = {row[0]: row[-1] for row in query(("index", field))}
+            for gpu in gpus:
+                _watts(cells.get(str(gpu.index), "nothing"), field, gpu.index)
+        except UnmeteredError as error:
+            refused = error
+        else:
+            known.append(field)
+    if not known:
+        raise refused
+    return tuple(known)
+
+
+def _watts(text: str, field: str, index: int) -> float:
+    """A power.
+
+    Raises:
+        UnmeteredError: it is no number (``[N/A]``, ``[Not Supported]``).
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {index}") from None
+
+
+def _command(fields: Iterable[str]) -> list[str]:
+    """The program, asked for some fields of every GPU.
+
+    Raises:
+        UnmeteredError: it is missing.
+    """
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise UnmeteredError(f"no {PROGRAM} on PATH")
+    return [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
 
 
 def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, float]]:
@@ -40,7 +118,7 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
         fields: the power fields that were asked for, in order.
 
     Raises:
-        UnmeteredError: a power that is no number (``[N/A]``, ``[Not Supported]``), or a bad line.
+        UnmeteredError: a power that is no number, or a bad line.
     """
     parts = [part.strip() for part in line.split(",")]
     if len(parts) != 2 + len(fields):
@@ -50,23 +128,12 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
         index = int(parts[1])
     except ValueError:
         raise UnmeteredError(f"{PROGRAM} said: {line.strip()[:120]}") from None
-    power = {}
-    for field, text in zip(fields, parts[2:], strict=True):
-        try:
-            power[field] = float(text)
-        except ValueError:
-            raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {index}") from None
-    return stamp_s, index, power
+    texts = zip(fields, parts[2:], strict=True)
+    return stamp_s, index, {field: _watts(text, field, index) for field, text in texts}
 
 
 class SmiSampler:
-    """Power of some GPUs, from ``start`` to ``stop``.
-
-    Args:
-        gpus: which.
-        fields: power fields, at least one.
-        period_s: between samples.
-    """
+    """Power of some GPUs, from ``start`` to ``stop``."""
 
     def __init__(self, gpus: Sequence[Gpu], fields: Sequence[str], period_s: float) -> None:
         self.gpus, self.fields, self.period_s = gpus, fields, period_s
@@ -84,13 +151,8 @@ class SmiSampler:
         Raises:
             UnmeteredError: none came.
         """
-        program = shutil.which(PROGRAM)
-        if program is None:
-            raise UnmeteredError(f"no {PROGRAM} on PATH")
         command = [
-            program,
-            f"--query-gpu={','.join(('timestamp', 'index', *self.fields))}",
-            FORMAT,
+            *_command(("timestamp", "index", *self.fields)),
             f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
             f"--loop-ms={max(1, round(self.period_s * 1000))}",
         ]
@@ -99,11 +161,9 @@ class SmiSampler:
         self.wait_until(0.0, ANSWER_S)
 
     def wait_until(self, moment_s: float, patience_s: float | None = None) -> None:
-        """Waits until every GPU has a sample at or after a moment.
+        """Waits until every GPU has a sample at or after a moment, in seconds since the epoch.
 
-        Args:
-            moment_s: seconds since the epoch.
-            patience_s: how long at most; None: a little more than a sample takes.
+        By default for a little longer than a sample takes.
 
         Raises:
             UnmeteredError: the program ended before, or no sample comes.

@@ -31,11 +31,7 @@ class Measured:
 
 
 class WindowMeter(ABC, Generic[Mark]):
-    """A meter from four parts: ``start``, ``mark``, ``joules`` and ``stop``.
-
-    Args:
-        settings: checked ones.
-    """
+    """A meter from four parts: ``start``, ``mark``, ``joules`` and ``stop``."""
 
     name = ""
 
@@ -140,3 +136,20 @@ class WindowMeter(ABC, Generic[Mark]):
             "idle_power_w": self.idle_power_w,
             "window_s": window_s,
         }
+
+
+def phase_delay_s(window: int, spread_s: float) -> float:
+    """How many seconds to wait before a window, so that any number of windows are evenly spread.
+
+    The van der Corput sequence in base 2: 0, 1/2, 1/4, 3/4, 1/8, ... of the sensor's cycle. An A100
+    or H100 samples its power for 25 of every 100 ms (Yang, Adamek and Armour, "Part-time Power
+    Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741, Section 4): a load that keeps
+    step with that is always seen in the same 25 ms. A cell has many windows, which see all of the
+    cycle between them, so none is decoded twice for this.
+    """
+    fraction, step = 0.0, 0.5
+    while window:
+        window, bit = divmod(window, 2)
+        fraction += bit * step
+        step /= 2
+    return fraction * spread_s

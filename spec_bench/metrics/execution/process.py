@@ -73,13 +73,8 @@ class SqlProcess:
             process.communicate()
 
     def run(self, database: Path, sql: str, seconds: float, rows: int) -> Outcome:
-        """Runs one statement on one database.
-
-        Args:
-            database: file of an SQLite database, which is only read.
-            sql: one statement.
-            seconds: that it may take.
-            rows: of the result set that are wanted; the rest is not computed.
+        """Runs one statement on a database that is only read, for so many seconds at most; of the
+        result set only so many rows are computed.
         """
         if len(sql) > SQL_LENGTH:
             return Outcome("error", reason=f"a statement of {len(sql)} characters")

@@ -25,13 +25,7 @@ MOST_COMPARED = 5_000_000
 
 
 def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) -> bool:
-    """Whether the result sets are equal up to the order of columns, and of rows unless it matters.
-
-    Args:
-        wanted: rows of the reference.
-        got: rows of the answer.
-        order_matters: whether the reference orders its rows.
-    """
+    """Whether results are equal up to the order of columns, and of rows unless it matters."""
     if not wanted and not got:
         return True
     if len(wanted) != len(got) or len(wanted[0]) != len(got[0]):

@@ -59,12 +59,7 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
 
 
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
-    """What can be checked of any results file, of no paper too.
-
-    Args:
-        rows: its cells.
-        results: the file; raw records are looked for beside.
-    """
+    """What can be checked of any results file, of no paper too."""
     text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
     claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
     records = Records(results)

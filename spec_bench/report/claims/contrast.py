@@ -109,15 +109,7 @@ def difference(
 def of_table(
     contrasts: Sequence[Contrast], table: Table, metric: str, relative: bool
 ) -> Difference | None:
-    """The mean difference from counts.
-
-    Args:
-        contrasts: what is compared.
-        table: [counts of every contrast's cells in their order, repeats, prompts], as many counts
-            for each cell.
-        metric: what the counts make.
-        relative: whether left over right minus 1 is asked for.
-    """
+    """The mean difference from counts [every contrast's cells in their order, repeats, prompts]."""
     picks = any(contrast.picks for contrast in contrasts)
     if picks:
         if table.shape[2] < FEWEST_PICKED:

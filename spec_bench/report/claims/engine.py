@@ -24,7 +24,8 @@ from spec_bench.report.claims.verdict import (
     odds_of_all,
     odds_of_most,
 )
-from spec_bench.report.data.rows import Group, said, together
+from spec_bench.report.data.headings import said, together
+from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.claim import Claim, Side
 from spec_bench.vocabulary.columns import apart_in, header
 

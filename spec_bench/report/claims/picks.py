@@ -29,15 +29,8 @@ Pick = Callable[[NDArray[np.bool_]], int]
 
 
 def picked_cells(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
-    """The counts of a side with, for each prompt, the cell that the other half picked.
-
-    Args:
-        side: its cells.
-        counts: (cells, counts, repeats, prompts).
-        metric: what the counts make; the cell with the largest is picked.
-
-    Returns:
-        (counts, repeats, prompts), as if of the side's first cell (``composed``).
+    """The counts of a side (cells, counts, repeats, prompts) with, for each prompt, the cell that
+    the other half picked by the metric; as if of the side's first cell (``composed``).
     """
     if len(side) == 1:
         return counts[0]

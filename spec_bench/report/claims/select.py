@@ -138,12 +138,8 @@ def _allowed(value: Any, wanted: Range | tuple[Any, ...]) -> bool:
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
-    """A metric's columns in a group.
-
-    Args:
-        group: comparable cells.
-        metric: a column; ``score``: the task's own score, whatever it is called; ``scores``: that
-            and perplexity, as far as they were measured.
+    """A metric's columns in a group: ``score`` is the task's own score, whatever it is called;
+    ``scores`` that and perplexity, as far as they were measured.
     """
     if metric not in ("score", "scores"):
         return [metric]
@@ -159,13 +155,7 @@ def name_of(row: Row) -> str:
 
 
 def of_experiment(rows: pd.DataFrame, *names: str, only: bool = False) -> pd.DataFrame:
-    """The rows that a claim may take (``of_recipes``), each cell once (``once``).
-
-    Args:
-        rows: measured cells.
-        names: results folders.
-        only: none where none is of these experiments.
-    """
+    """The rows that a claim may take (``of_recipes``), each cell once (``once``)."""
     if only and not ("experiment" in rows and rows.experiment.isin(names).any()):
         return rows.iloc[:0]
     return once(of_recipes(rows, names))

@@ -56,12 +56,7 @@ class Summary:
 
 
 def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
-    """The summary of checks.
-
-    Args:
-        checks: as ``check_claims`` gives them.
-        paper: whose claims they check; None for those of a results file of no paper.
-    """
+    """The summary of checks of a paper's claims, or of a results file's of no paper."""
     counts = Counter(check.verdict for check in checks)
     lines = _lines(checks, paper) if paper else ()
     missing = 0 if paper is None else len(paper.claims) - len({check.number for check in checks})

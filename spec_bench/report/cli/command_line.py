@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spec_bench.report.cli import subcommands
@@ -140,6 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_answers(made["answers"])
     _add_wandb(made["wandb"])
 
+    _add_rows(made)
+    return parser
+
+
+def _add_rows(made: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Which rows the commands take."""
     for name in COMMANDS.keys() - {"results"}:
         made[name].add_argument(
             "--results",
@@ -152,7 +158,6 @@ def _parser() -> argparse.ArgumentParser:
         made[name].add_argument(
             "--pair", help="rows of this pair of models; default: the paper's own pairs"
         )
-    return parser
 
 
 def _add_answers(parser: argparse.ArgumentParser) -> None:

@@ -195,12 +195,7 @@ def run_wandb(options: Namespace) -> None:
 
 
 def _write(file: Path, shown: Path | None) -> Sequence[Path]:
-    """One experiment's files, each beside its results.
-
-    Args:
-        file: the results file.
-        shown: the results folder as commands name it; None where it is the default.
-    """
+    """One experiment's files, each beside its results."""
     from spec_bench.report.page.build import build_page
     from spec_bench.report.page.gather import gather
     from spec_bench.report.page.pictures import draw, drawings

@@ -12,7 +12,7 @@ from functools import partial
 
 import pandas as pd
 
-from spec_bench.report.data.rows import said, together
+from spec_bench.report.data.headings import said, together
 from spec_bench.system.files import digest
 from spec_bench.vocabulary.columns import COLUMNS, Column, apart_in
 
@@ -61,14 +61,9 @@ def split(rows: pd.DataFrame, told: Collection[str]) -> list[tuple[str, pd.DataF
 def _values(
     rows: pd.DataFrame, column: Column, texts: pd.Series, run: Sequence[pd.Series]
 ) -> pd.Series:
-    """A column's values as headings say them; nothing where it tells no rows apart.
-
-    Args:
-        rows: the cells.
-        column: which.
-        texts: all of its values.
-        run: what tells runs apart besides: what belongs to the task or the pair, and follows from
-            these, tells nothing more (a search screens and confirms each task on other prompts).
+    """A column's values as headings say them; nothing where it tells no rows apart, or follows from
+    ``run``, what tells runs apart besides (a search screens and confirms each task on other
+    prompts).
     """
     within = [rows[name] for name in _WITHIN[column.apart] if name in rows]
     within += run if column.apart != "run" else []

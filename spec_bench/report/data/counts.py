@@ -183,12 +183,8 @@ def _seed_of(seed: str, repeat: int) -> str:
 
 
 def value_of_sums(sums: NDArray[np.float64], row: Row, name: str) -> NDArray[np.float64]:
-    """The metric or score from summed counts.
-
-    Args:
-        sums: (counts, batch): numerator and denominator, or what a score is made of.
-        row: the cell's.
-        name: the metric or score.
+    """The metric or score from summed counts (counts, batch): numerator and denominator, or what a
+    score is made of.
     """
     made = None if name in metric else score_of_sums(name, len(sums))
     return value_of(sums[0] / sums[1], row, name) if made is None else made(sums)
@@ -246,11 +242,8 @@ def _read(path: Path, run_id: str) -> _Cell:
 
 
 def _counts(generations: Iterable[Generation], anew: bool) -> dict[str, Counts]:
-    """By metric the counts of every prompt.
-
-    Args:
-        generations: one a prompt.
-        anew: whether they are the prompts' again, of which seconds and joules alone are new.
+    """By metric the counts of every prompt, one generation each; ``anew``: the prompts' again, of
+    which seconds and joules alone are new.
     """
     found = list(generations)
     records = CellRecords(found, draft_calls=0, parameter_ratio=0.0)

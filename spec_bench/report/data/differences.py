@@ -31,12 +31,7 @@ _HEADS = (
 
 
 def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
-    """A sentence or two for each that applies.
-
-    Args:
-        rows: measured cells.
-        shown: the columns of them that are shown.
-    """
+    """A sentence or two for each that applies."""
     return [
         *([_PREFILL] if {*_OF_DECODING} & {*shown} else []),
         *(_stand_ins(rows) if "mbsu" in shown else []),

@@ -14,11 +14,6 @@ from spec_bench.report.papers.items import Figure
 def figure_rows(item: Figure, rows: pd.DataFrame, results: Path) -> pd.DataFrame:
     """The rows that a figure may take; of one without a model, its own file.
 
-    Args:
-        item: the figure. One that no model is needed for names a file of its own.
-        rows: all measured rows.
-        results: the results folder.
-
     Raises:
         ValueError: the figure's own file was not made yet; the message has the command.
     """
@@ -37,10 +32,6 @@ def of_recipes(rows: pd.DataFrame, experiments: Collection[str]) -> pd.DataFrame
     Cells of one job share prompts, limits and baseline, and were decoded in turn; the same decoder
     at the same temperature in another paper's job need not. Where none of its own is there, all
     rows are taken, wherever they come from.
-
-    Args:
-        rows: measured cells; a column ``experiment`` names the folder each came from.
-        experiments: the folders that its recipes write to; none: all rows are taken.
     """
     if "experiment" not in rows:
         return rows

@@ -22,14 +22,8 @@ from spec_bench.system import files
 
 
 def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
-    """A cell's records by prompt id, of each repeat that has all prompts of the first.
-
-    Args:
-        results: the results file, ``<results>/<name>/results.csv``.
-        run_id: the cell's.
-
-    Returns:
-        The first repeat's, then the others'; nothing where there are no records.
+    """A cell's records by prompt id, of each repeat that has all prompts of the first; the first
+    repeat's, then the others'.
 
     Raises:
         ValueError: the file of records cannot be read.
@@ -105,12 +99,7 @@ def seal(results: Path) -> None:
 
 
 def kept_size(results: Path, run_ids: Iterable[str]) -> str:
-    """What the file beside a table holds, in words: prompts, cells, bytes, and what is missing.
-
-    Args:
-        results: the results file.
-        run_ids: its cells.
-    """
+    """What the file beside a table holds, in words: prompts, cells, bytes, and what is missing."""
     kept = _kept(results)
     if kept is None:
         return f"no {files.RECORDS}"

@@ -17,6 +17,7 @@ import pandas as pd
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.types import ENGINE
+from spec_bench.report.data.headings import said, together
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.spec import parse
@@ -25,7 +26,6 @@ Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
 SERVER = "server"  # the device of rows that a server decoded
-_UNSTATED, _FEW_UNSTATED = " not stated", 2
 _TIMED = ("time", "energy")
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
@@ -96,17 +96,10 @@ def archived(table: Path) -> int:
 
 
 def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with empty cells for times and energy that an earlier engine took.
+    """The rows, with empty cells, and a reason, for times and energy that another ``ENGINE`` took.
 
     What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
     that decodes the same law; how long it took does not.
-
-    Args:
-        rows: as files have them; without a column ``engine`` they are from before there was one.
-
-    Returns:
-        The rows; those of another ``ENGINE`` have no number in any column of time or energy, and a
-        reason that says so.
     """
     past = of_past_engine(rows)
     timed = [
@@ -292,20 +285,3 @@ def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
     if column.name == "device" or "device" not in rows:
         return values
     return values[(rows.device != SERVER) | values.notna()]
-
-
-def together(told: Iterable[str]) -> str:
-    """All that tells a part from others; of rows that lack many columns it says how many."""
-    words = list(told)
-    unstated = [word for word in words if word.endswith(_UNSTATED)]
-    if len(unstated) <= _FEW_UNSTATED:
-        return ", ".join(words)
-    stated = [word for word in words if word not in unstated]
-    return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
-
-
-def said(column: Column, value: object) -> str:
-    """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
-    if value is None or pd.isna(value) or value == "":
-        return f"{column.title}{_UNSTATED}"
-    return f"{column.title} {value:g}" if isinstance(value, float) else f"{column.title} {value}"

@@ -10,15 +10,8 @@ import pandas as pd
 
 
 def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bool) -> list[int]:
-    """The Pareto front: points that no other beats, being as good in both and better in one.
-
-    Args:
-        points: (x, y) each, no NaN.
-        higher_x: whether a higher x is better.
-        higher_y: whether a higher y is better.
-
-    Returns:
-        Their indices, x ascending; of equal points the first.
+    """The Pareto front of points (x, y) without NaN: those that no other beats, being as good in
+    both and better in one; their indices, x ascending, of equal points the first.
     """
     better_x, better_y = (1 if higher_x else -1), (1 if higher_y else -1)
     worth = [(better_x * x, better_y * y) for x, y in points]
@@ -60,12 +53,8 @@ def best_rows(rows: pd.DataFrame, keys: Sequence[str], judged: str) -> pd.DataFr
 
 
 def relative_to(rows: pd.DataFrame, base: pd.Series | None, columns: Sequence[str]) -> pd.DataFrame:
-    """Rows with some columns divided by the first one's value in ``base``.
-
-    Args:
-        rows: cells.
-        base: the cell that is the measure; None: nothing can be compared, and all is empty.
-        columns: a number and the ends of its interval.
+    """Rows with some columns, a number and the ends of its interval, divided by the first one's
+    value in ``base``; without one all is empty.
     """
     own = float("nan") if base is None else (base[columns[0]] or float("nan"))
     return rows.assign(**{name: rows[name] / own for name in columns if name in rows})

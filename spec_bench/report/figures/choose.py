@@ -41,11 +41,7 @@ def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
     """Rows with numbers and tree attention, of the recipe's own experiments; each cell once.
-
-    Args:
-        rows: measured cells; a column ``experiment`` names the folder each came from.
-        item: the figure.
-        paths_as_rows: whether rows without tree attention are kept, too.
+    ``paths_as_rows`` keeps rows without tree attention too.
 
     Raises:
         NothingMeasuredError: nothing is left.

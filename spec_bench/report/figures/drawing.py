@@ -234,12 +234,7 @@ class Drawing(Panel):
         return _inherit(Panel, self, _over(self.rows[row], self.columns[column]))
 
     def axis(self, column: str, asked: str = "") -> Axis:
-        """How a column is shown, its label and direction filled in.
-
-        Args:
-            column: its name.
-            asked: what the panel calls it, e.g. ``cell.score``.
-        """
+        """How a column is shown, its label and direction filled in."""
         own = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)

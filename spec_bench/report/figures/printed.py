@@ -38,10 +38,6 @@ def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
 
     Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
     the printed token rates of one table.
-
-    Args:
-        paper: its name.
-        pairs: names of pair configs.
     """
     frames = [_of_pair(paper, pair) for pair in dict.fromkeys(pairs)]
     known = [frame for frame in frames if not frame.empty]

@@ -22,12 +22,7 @@ SETTING = "paper's numbers alone"
 
 
 def published_sheets(item: Figure, drawing: Drawing) -> list[Sheet]:
-    """The sheets, a file each; none where the paper prints no numbers of what is drawn.
-
-    Args:
-        item: the figure.
-        drawing: how it is drawn.
-    """
+    """The sheets, a file each; none where the paper prints no numbers of what is drawn."""
     rows = printed_cells(item.paper, pairs_of(item))
     if rows.empty or drawing.source:
         return []

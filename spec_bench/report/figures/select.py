@@ -24,13 +24,7 @@ _ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # printed and measur
 
 
 def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:
-    """A figure's files, each with something plotted.
-
-    Args:
-        drawing: the figure.
-        rows: measured cells, derived columns among them.
-        printed: the paper's numbers, likewise.
-    """
+    """A figure's files, each with something plotted; rows have their derived columns."""
     used = _used(drawing, rows)
     files = [name for name in drawing.files if name in rows]
     for values in _facets(kept(rows, drawing.keep), files):

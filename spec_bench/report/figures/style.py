@@ -59,13 +59,7 @@ class Look:
 
 
 def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
-    """The looks of a layer's series, by their value of hue, in all panels of a file.
-
-    Args:
-        layer: the layer.
-        rows: the file's rows that it draws.
-        hue: those of its columns that rows have.
-    """
+    """The looks of a layer's series, by their value of hue, in all panels of a file."""
     values = _ordered(layer, rows, hue) if hue else [()]
     looks = {}
     for index, value in enumerate(values):

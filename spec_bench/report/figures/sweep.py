@@ -32,12 +32,7 @@ _DPI = 150
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Draws four panels, one mark with its 95% interval per decoder and task.
-
-    Args:
-        groups: comparable cells each.
-        path: the PNG to write.
-    """
+    """Draws four panels, one mark with its 95% interval per decoder and task."""
     rows = pd.concat([group.rows for group in groups])
     rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
     longest = max(len(group.title) for group in groups)

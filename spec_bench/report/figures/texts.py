@@ -20,13 +20,8 @@ from spec_bench.vocabulary.names import MARKS, title
 def fill(
     text: str, rows: pd.DataFrame, names: Mapping[str, str] | None = None, **more: object
 ) -> str:
-    """The text with what its braces name.
-
-    Args:
-        text: with names in braces.
-        rows: cells whose columns may be named.
-        names: value -> how it is written, where the usual name is not meant.
-        more: names that are no columns.
+    """The text with what its braces name: columns of the rows, or of ``more``, which are none;
+    ``names`` tells how a value is written, where the usual name is not meant.
     """
     filled = _Columns(rows, names or {}, more).format(text)
     return re.sub(" {2,}", " ", filled).strip(" ")

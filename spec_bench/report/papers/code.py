@@ -31,12 +31,7 @@ def code_of(folder: Path) -> ModuleType | None:
 
 
 def form_of(folder: Path | None, name: str, where: str) -> Any:
-    """A function of a paper's own code.
-
-    Args:
-        folder: the paper's; None where there is no paper.
-        name: the function's.
-        where: the key that names it.
+    """A function of a paper's own code, which a key names.
 
     Raises:
         ValueError: there is none.

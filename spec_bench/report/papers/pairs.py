@@ -89,11 +89,7 @@ def _config(path: Path) -> PairConfig:
 
 
 def drafter_size(row: Mapping[str, Any]) -> str | None:
-    """``0.74B`` or ``1.87M``; None where it is not known.
-
-    Args:
-        row: a measured cell.
-    """
+    """``0.74B`` or ``1.87M``; None where it is not known."""
     count = _parameters(row)
     return None if count is None else written(count)
 

@@ -19,13 +19,7 @@ from spec_bench.report.tables.notes import notes_for
 def build_table(
     item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> Grid:
-    """A table with everything that is known about it.
-
-    Args:
-        item: the table.
-        measured: the rows there are.
-        pair: the pair to show; None: the paper's own.
-        results: the results folder for the commands; None where it is the default.
+    """A table with everything that is known about it, of a pair or of the paper's own.
 
     Raises:
         ValueError: no such pair.
@@ -51,12 +45,6 @@ def build_tables(
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
     The headings say what differs. Commands for what is missing stand below the first.
-
-    Args:
-        item: the table.
-        measured: the rows there are.
-        pair: the pair to show; None: the paper's own.
-        results: the results folder for the commands; None where it is the default.
 
     Raises:
         ValueError: no such pair.

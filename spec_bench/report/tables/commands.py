@@ -27,16 +27,10 @@ def commands_for(
     results: Path | None = None,
     words: Sequence[str] = (),
 ) -> list[str]:
-    """One command for all pairs that miss the same tasks and temperatures.
+    """One command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
+    temperatures.
 
     Before it those that train what the pairs' heads are and nobody published.
-
-    Args:
-        recipe: e.g. ``rsd=exp1``.
-        missing: cells without numbers.
-        measured: the rows there are; they tell the models of a pair without a config.
-        results: the folder to write to; None where it is the default.
-        words: what each command needs, too.
     """
     sweeps = _TEMPERATURE in _swept(recipe)  # else the task brings its temperature
     temperatures: dict[tuple[str, str], list[float]] = {}

@@ -22,12 +22,7 @@ NO_VALUE = "no value"
 
 
 def fill(grid: Grid, measured: Measured) -> Grid:
-    """The grid with what was measured.
-
-    Args:
-        grid: printed numbers and what is wanted beside them.
-        measured: the rows that the table may take.
-    """
+    """The grid with what was measured."""
     found = {wanted: measured.find(wanted) for wanted in _all_wanted(grid)}
     lines = [
         replace(line, cells=tuple(_filled(cell, found, measured.records) for cell in line.cells))

@@ -31,11 +31,8 @@ UNNAMED = "paper's"  # a target that the table does not name
 
 @functools.cache
 def printed_grid(name: str, pair: str | None = None) -> Grid:
-    """A table of printed numbers, each with the measured cell that is wanted beside it.
-
-    Args:
-        name: the table's, such as ``rsd/7``.
-        pair: the one pair whose rows are wanted; None: the table's own.
+    """A table of printed numbers (``rsd/7``), each with the measured cell that is wanted beside it;
+    of one pair, or of the table's own.
 
     Raises:
         ValueError: the paper has no printed numbers of a column.
@@ -53,14 +50,7 @@ def printed_grid(name: str, pair: str | None = None) -> Grid:
 
 
 class _Layout:
-    """One table, for one pair or for its own.
-
-    Args:
-        table: the table.
-        numbers: what it prints.
-        asked: the one pair whose rows are wanted; None: the table's own.
-        others: what all of the paper's tables print.
-    """
+    """One table, for one pair or for its own."""
 
     def __init__(
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]

@@ -16,14 +16,7 @@ from spec_bench.report.tables.progress import Progress, progress_of
 def list_paper(
     paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> str:
-    """A paper's items, one line each, then the commands for what is missing.
-
-    Args:
-        paper: which.
-        measured: the rows there are.
-        pair: count this pair only; None: the paper's own and all that have rows.
-        results: the results folder for the commands; None where it is the default.
-    """
+    """A paper's items, one line each, then the commands for what is missing."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, list[Wanted]] = {}
     before: dict[str, list[str]] = {}

@@ -39,16 +39,7 @@ def notes_for(
     asked: str | None,
     own_pairs: Sequence[str],
 ) -> list[str]:
-    """The notes below a table, beside those of its layout.
-
-    Args:
-        paper: the table's.
-        item: the table.
-        grid: filled.
-        measured: the rows that the table may take.
-        asked: the pair that a user asked for.
-        own_pairs: the pairs that the paper prints here.
-    """
+    """The notes below a table, beside those of its layout."""
     if not grid.measured:
         return _not_measured(item, grid, measured, asked)
     rows = _rows(item, grid, measured)

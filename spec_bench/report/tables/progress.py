@@ -37,13 +37,7 @@ class Progress:
 
 
 def wanted_of(paper: Paper, item: Item, pair: str | None = None) -> list[Wanted]:
-    """The measured cells that a table or figure needs.
-
-    Args:
-        paper: the item's.
-        item: a table or figure.
-        pair: instead of the paper's own pairs.
-    """
+    """The measured cells that a table or figure needs, of the paper's own pairs or of this one."""
     if not isinstance(item, Figure):
         own = printed_grid(item.name).wanted()
     elif item.tables:
@@ -58,13 +52,8 @@ def wanted_of(paper: Paper, item: Item, pair: str | None = None) -> list[Wanted]
 def progress_of(
     paper: Paper, item: Item, measured: Measured, pair: str | None = None
 ) -> list[Progress]:
-    """Each of the paper's pairs, then other pairs of which something is measured.
-
-    Args:
-        paper: the item's.
-        item: a table or figure.
-        measured: the rows there are.
-        pair: this pair only.
+    """Each of the paper's pairs, then other pairs of which something is measured; or this pair
+    only.
     """
     measured = measured.of(item.experiments)
     wanted = wanted_of(paper, item)

@@ -98,12 +98,7 @@ def comma_of_all(grids: Sequence[Grid]) -> str:
 
 
 def html(grids: Sequence[Grid], style: str = "") -> str:
-    """A whole page with a table, or with the parts of one.
-
-    Args:
-        grids: the table's.
-        style: CSS to embed.
-    """
+    """A whole page with a table, or with the parts of one, and CSS to embed."""
     page = _environment("html").get_template("page.html.jinja")
     tables = [(grid, levels(grid), _blocks(grid)) for grid in map(written, grids)]
     return page.render(name=grids[0].name, tables=tables, style=style)
@@ -145,12 +140,8 @@ def piped(texts: Iterable[str]) -> str:
 
 
 def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels: int) -> str:
-    """A plain Markdown table, escaped.
-
-    Args:
-        heads: the columns' titles.
-        lines: as many texts each.
-        labels: how many of the columns are text; the others are numbers, to the right.
+    """A plain Markdown table, escaped; the first ``labels`` columns are text, the others numbers,
+    to the right.
     """
     rules = ["---"] * labels + ["---:"] * (len(heads) - labels)
     shown = [[escape_markdown(text) for text in line] for line in (heads, *lines)]

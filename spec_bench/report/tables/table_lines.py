@@ -34,13 +34,8 @@ class TableLine:
 def table_lines(
     table: Table, numbers: Sequence[Row], keys: Sequence[str], moved: str | None
 ) -> list[TableLine]:
-    """The printed lines in their order, another pair's, and those that the paper has not.
-
-    Args:
-        table: the table.
-        numbers: what it prints.
-        keys: the columns by which lines are known.
-        moved: the pair that has the printed lines again below; None: no pair has.
+    """The printed lines in their order, another pair's, which has them again below, and those that
+    the paper has not; lines are known by the columns of ``keys``.
     """
     found = [TableLine(row, _own(table, row)) for row in _first_of_each(numbers, keys)]
     if moved is not None:

@@ -32,14 +32,7 @@ BARS = ("speedup", "energy_j_per_token")
 def build_report(
     project: str, entity: str, task: str, found: Reference | None, sweep: Shown | None = None
 ) -> Any:
-    """The report object; builds without a network.
-
-    Args:
-        project: whose runs it shows.
-        entity: the account; "" in a dry run.
-        task: whose runs it shows; "" of all tasks.
-        found: the printed numbers beside them; None where there are none.
-        sweep: a results file whose page it shows first; None: none.
+    """The report of a project's runs, of one task or of all; builds without a network.
 
     Raises:
         ValueError: what makes reports is not installed.

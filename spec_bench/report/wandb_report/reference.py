@@ -34,13 +34,8 @@ class Reference:
 
 
 def reference(paper: str, target: str, draft: str | None, task: str) -> Reference | None:
-    """The printed cells of a paper's pair.
-
-    Args:
-        paper: a folder below ``experiments``; "": none.
-        target: as the paper prints it; "": its first that has the task.
-        draft: likewise; None: any.
-        task: of ours; "": all.
+    """The printed cells of a paper's pair, by default its first that has the task; of all tasks,
+    where none is named.
 
     Raises:
         ValueError: there is no such paper, or it prints nothing of that pair and task.

@@ -56,11 +56,7 @@ class Shown:
 
 
 def shown(name: str, results: Path) -> Shown:
-    """Reads what is to be shown.
-
-    Args:
-        name: an experiment below ``results``, or the path of a results file.
-        results: the results folder.
+    """Reads an experiment below ``results``, or a results file.
 
     Raises:
         ValueError: there is none, or it has no rows.

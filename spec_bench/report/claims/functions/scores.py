@@ -108,14 +108,7 @@ def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
 def fastest_of(
     group: Group, records: Records, where: str, prompts: frozenset[str] | None = None
 ) -> Iterator[Check]:
-    """The check of one group: the decoder that half of the prompts picks, timed on the others.
-
-    Args:
-        group: comparable cells.
-        records: their records.
-        where: the place as text.
-        prompts: those that count; None: all.
-    """
+    """The check of one group: the decoder that half of the prompts picks, timed on the others."""
     rows = of_our_engine(group.rows[group.rows.decoder != "ar"])
     rows = rows[rows.status != "failed"]
     baselines = [row for row in group.by_decoder.get("ar", []) if row["status"] != "failed"]

@@ -7,8 +7,6 @@ same time, and the GPU is done when all its bytes are read and its small kernels
 not before the host has launched the last of them. A replayed graph is one launch for the host and
 all its kernels for the GPU. Left out: copies between host and device, clocks that drop under load,
 arithmetic (small batches are bound by memory), and all overlap of small kernels with large ones.
-
-Knows numbers only; nothing about models, decoders or files.
 """
 
 from __future__ import annotations
@@ -16,45 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spec_bench.measure.bound import Gpu
+
 HOST_S = 6e-6
 """Seconds of the host for each launch."""
 KERNEL_S = 2.2e-6
 """Seconds of the GPU for each small kernel: norms, rotations, sums, copies."""
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as in its data sheet.
-
-    Attributes:
-        name: part of the driver's name for it.
-        bytes_per_s: of its memory.
-        memory_bytes: how much there is.
-    """
-
-    name: str
-    bytes_per_s: float
-    memory_bytes: float
-
-
-# Data sheets of the vendor: A100 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two
-# papers measured on.
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("A100", 2.0e12, 80e9),
-        Gpu("H100", 3.35e12, 80e9),
-        Gpu("H200", 4.8e12, 141e9),
-        Gpu("A6000", 0.768e12, 48e9),
-        Gpu("L40", 0.864e12, 48e9),
-    )
-}
-
-
-def known_gpu(device_name: str) -> Gpu | None:
-    """The GPU of that name, such as ``NVIDIA H200`` or ``NVIDIA A100-SXM4-80GB``; None: unknown."""
-    words = device_name.replace("-", " ").split()
-    return next((gpu for name, gpu in GPUS.items() if name in words), None)
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,18 @@
 The ceilings are memory bandwidth and matmul throughput. A pass takes at least the longer of the
 times that they give for its bytes and its operations, the roofline's bound
 (Williams, Waterman and Patterson, CACM 52(4), 2009). Bound over measured time is what was attained.
-
-Knows torch and the records; nothing about decoders or how a model is loaded.
 """
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from spec_bench.measure.pass_cost import (
-    ModelCost,
-    bytes_moved,
-    draft_passes,
-    floating_point_operations,
-    mean_context,
-    mean_pending,
-    target_pass,
-)
+from spec_bench.measure.bandwidth import fastest_stream, shortest_s
+from spec_bench.measure.pass_cost import ModelCost, Pass, bytes_moved
 from spec_bench.records.types import Generation
-
-BLOCK_BYTES = 2**30  # of the streamed buffer: a kernel's 32-bit indices reach all of it
 
 
 @dataclass(frozen=True)
@@ -64,13 +51,6 @@ class Ceilings:
         }
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory that can be allocated on the device now; on a CPU, pages that nothing holds."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @torch.inference_mode()
 def measure_ceilings(
     device: torch.device,
@@ -92,7 +72,7 @@ def measure_ceilings(
     """
     name, moved, seconds = fastest_stream(device, dtype, buffer_bytes, repeats, now_s)
     a, b = (torch.randn(matmul_size, matmul_size, dtype=dtype, device=device) for _ in range(2))
-    matmul_s = _shortest_s(lambda: a @ b, repeats, now_s)
+    matmul_s = shortest_s(lambda: a @ b, repeats, now_s)
     return Ceilings(
         moved / seconds,
         2 * matmul_size**3 / matmul_s,
@@ -101,48 +81,61 @@ def measure_ceilings(
     )
 
 
-def fastest_stream(
-    device: torch.device,
-    dtype: torch.dtype,
-    buffer_bytes: int,
-    repeats: int,
-    now_s: Callable[[], float],
-) -> tuple[str, int, float]:
-    """The fastest way through a buffer of normal noise, the bytes it moves and its seconds.
-
-    Two ways read it, a sum and a matrix-vector product (what decoding does); a copy of one half
-    over the other moves as many bytes.
+def floating_point_operations(cost: ModelCost, one: Pass) -> float:
+    """Operations of a pass: a multiplication and an addition for every matmul parameter and token,
+    the lm head's for positions with logits only, and attention's over what the mask shows.
     """
-    rows, columns, count = _blocks(buffer_bytes, dtype)
-    blocks = torch.randn(count, rows, columns, dtype=dtype, device=device)
-    vector = torch.randn(columns, dtype=dtype, device=device)
-    pairs = list(zip(blocks[: count // 2], blocks[count // 2 :], strict=True))
-    ways: dict[str, Callable[[], object]] = {
-        "sum": lambda: [block.sum() for block in blocks],
-        "matrix-vector product": lambda: [torch.mv(block, vector) for block in blocks],
-        "copy": lambda: [to.copy_(source) for to, source in pairs],
-    }
-    seconds = {name: _shortest_s(work, repeats, now_s) for name, work in ways.items()}
-    best = min(seconds, key=seconds.__getitem__)
-    return best, blocks.numel() * dtype.itemsize, seconds[best]
+    matmul = cost.matmul_parameters * one.tokens + cost.head_parameters * one.logits
+    return 2 * matmul + cost.pair_flop * one.visible
 
 
-def _blocks(buffer_bytes: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """(rows, columns, an even number of blocks) of a buffer of about that many bytes."""
-    columns, count = 4096, max(2, 2 * round(buffer_bytes / (2 * BLOCK_BYTES)))
-    block = min(BLOCK_BYTES, buffer_bytes // count)
-    return max(1, block // (columns * dtype.itemsize)), columns, count
+def target_pass(levels: Sequence[int], context: float) -> Pass:
+    """The target over a root and its tree.
+
+    Args:
+        levels: nodes per level below the root.
+        context: committed tokens before the root.
+    """
+    counts = (1, *levels)
+    nodes = sum(counts)
+    on_paths = sum(count * (depth + 1) for depth, count in enumerate(counts))
+    return Pass(nodes, context, nodes * context + on_paths, nodes)
 
 
-def _shortest_s(work: Callable[[], object], repeats: int, now_s: Callable[[], float]) -> float:
-    """Wall seconds of the fastest run, after one that is not timed."""
-    work()
-    shortest_s = math.inf
-    for _ in range(repeats):
-        start_s = now_s()
-        work()
-        shortest_s = min(shortest_s, now_s() - start_s)
-    return shortest_s
+def draft_passes(levels: Sequence[int], context: float, pending: float) -> list[Pass]:
+    """A draft model's L passes of one iteration: pending tokens, then every level but the last.
+
+    Args:
+        levels: nodes per level below the root.
+        context: committed tokens before the root.
+        pending: tokens that the draft has not seen, the root included: 1, or 2 after an iteration
+            whose whole path was accepted. Only the root's logits are wanted.
+    """
+    if not levels:
+        return []
+    passes, drawn = [Pass(pending, context + 1 - pending, pending * context + 1, 1)], 1
+    for depth, count in enumerate(levels[:-1], 1):
+        passes.append(Pass(count, context + drawn, count * (context + depth + 1), count))
+        drawn += count
+    return passes
+
+
+def mean_context(generations: Sequence[Generation], prompt_tokens: int) -> float:
+    """Committed tokens before the root, averaged over target calls of prompts of one length."""
+    lengths = []
+    for generation in generations:
+        length = prompt_tokens - 1
+        for step in generation.steps:
+            lengths.append(length)
+            length += step.accepted + 1
+    return sum(lengths) / len(lengths)
+
+
+def mean_pending(generations: Sequence[Generation]) -> float:
+    """Tokens that a draft model runs before it drafts, averaged over iterations."""
+    steps = [generation.steps for generation in generations]
+    twice = sum(step.accepted == step.depth for each in steps for step in each[:-1])
+    return 1 + twice / sum(len(each) for each in steps)
 
 
 def attainment(
