@@ -16,7 +16,9 @@ import pandas as pd
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
+from spec_bench.records.sittings import OTHER
 from spec_bench.records.types import ENGINE
+from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.spec import parse
@@ -65,7 +67,8 @@ def read_results(path: Path) -> pd.DataFrame:
     if rows.empty:
         raise ValueError(f"{str(path)!r} has no rows")
     # The copy stores columns of a type together: selecting rows is several times faster then.
-    return without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+    rows = without_past_times(rows.assign(tree_attention=tree_attention(rows)))
+    return with_sittings(rows.copy())
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -225,6 +228,12 @@ def stall_of(row: Row | pd.Series) -> str:
     """What a row says of stalled windows that decide its speed-up, or ""."""
     said = reason_of(row, "speedup")
     return said if said.startswith("stalled: ") else ""
+
+
+def remarks_of(row: Row | pd.Series) -> list[str]:
+    """What makes a row's times no measure for the others': another sitting, stalls."""
+    other = OTHER if row.get(OTHER_SITTING, False) else ""
+    return [each for each in (other, stall_of(row)) if each]
 
 
 def failure_of(row: Row | pd.Series) -> str:
