@@ -1,8 +1,8 @@
 """The answer first: which decoder to use on each pair and task, and how sure that is.
 
-Of decoders that are not told apart from the fastest it is the simplest, the one with the fewest
-nodes to verify. Autoregressive decoding competes: where no speculative decoder's interval lies
-above its speed, the answer is to use it.
+Of decoders that are not told apart from the fastest, and close to it, it is the simplest, the one
+with the fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's
+interval lies above its speed, the answer is to use it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.numbers import ends_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
+_CLOSE = 0.05  # a tie that is slower than the best by a larger share is not named
+_OF_STAGES = ("stage ", "prompts ")
 _SIZE = ("nodes_per_call", "draft_calls")
 _NAMED = 3  # decoders, tasks and counts that one sentence names
 _MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
@@ -135,21 +137,25 @@ def answer(found: Sequence[Headline]) -> str:
     rest = len(found) - sum(count for _, count in decoders)
     said += [f"another one on {rest} more"] if rest else []
     tied = [f"{own} of {of}" for own, of in dict.fromkeys(each.tied for each in found) if own > 1]
-    text = f"Use {'; '.join(said)}."
+    text = f"Use {'; '.join(said)}"
     if not tied:
-        return text
-    some = f"{', '.join(tied[:_NAMED])}{' or more' if len(tied) > _NAMED else ''}"
-    return (
-        f"{text} Ties: {some} cells are not told apart from the fastest, and the simplest is named."
-    )
+        return f"{text}."
+    some = f"{', '.join(tied[:_NAMED])}{' and more' if len(tied) > _NAMED else ''}"
+    simplest = f"named is the simplest within {_CLOSE:.0%} of the best"
+    return f"{text} (ties: {some} cells are not told apart; {simplest})."
 
 
 def _used(name: str, found: Sequence[Headline], pairs: bool) -> str:
     """On which tasks a decoder is to be used, and with what gain."""
-    places = [f"{each.task} ({each.pair})" if pairs else each.task for each in found]
-    where = ", ".join(places[:_NAMED]) + (
-        f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
-    )
+    titles = [
+        f"{_short(each.task)} ({each.pair})" if pairs else _short(each.task) for each in found
+    ]
+    tasks = Counter(title.partition(", ")[0] for title in titles)
+    several = len(titles) > len(tasks)
+    places = [f"{task} ({n} settings)" if n > 1 else task for task, n in tasks.items()]
+    named = places if several else titles
+    where = ", ".join(named[:_NAMED])
+    where += f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     values = list(dict.fromkeys(each.value for each in sorted(found, key=lambda each: each.value)))
     gain = "" if name == "AR" else f": {' to '.join(dict.fromkeys((values[0], values[-1])))}"
     return f"{name} on {where}{gain}"
@@ -223,11 +229,19 @@ def _sure(rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, by: str) -> s
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
     if len(near) == 1:
         return f"ahead of all {len(rows) - 1} others"
-    simplest = _simplest(near, by, len(rows))
-    others = "" if simplest.name == best.name else f", the fastest {_name(best)}, {best[by]:.2f}"
-    return (
-        f"{len(near)} of {len(rows)} are not told apart; the simplest is {_name(simplest)}{others}"
+    simplest, tied = (
+        _simplest(near, by, len(rows)),
+        f"{len(near)} of {len(rows)} are not told apart",
     )
+    if simplest.name == best.name:
+        return f"{tied}; no simpler one is within {_CLOSE:.0%} of it"
+    fastest = f"{_name(best)}, {best[by]:.2f}"
+    return f"{tied}; {_name(simplest)} is the simplest within {_CLOSE:.0%} of the best ({fastest})"
+
+
+def _short(title: str) -> str:
+    """A group's title without what the stages of a search differ in."""
+    return ", ".join(each for each in title.split(", ") if not each.startswith(_OF_STAGES))
 
 
 def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
@@ -241,8 +255,9 @@ def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
 def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:
     """The row with the fewest nodes to verify, then drafted in the fewest calls, then the first.
 
-    Of speed-ups those alone that are surely above 1.
+    Of those close to the best, and of speed-ups of those that are surely above 1.
     """
+    near = near[near[by] >= (1 - _CLOSE) * near[by].max()]
     if by == "speedup":
         sure = [(_ends(row, by, of) or (0.0,))[0] > 1 for _, row in near.iterrows()]
         near = near[sure] if any(sure) else near
