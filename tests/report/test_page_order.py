@@ -62,14 +62,6 @@ def test_the_fastest_cell_stands_first_and_a_long_table_says_what_it_leaves_out(
     assert [line.cells[0].best for line in table.lines[:4]] == [False, True, False, False]  # type: ignore[union-attr]
 
 
-def test_a_page_of_thousands_of_cells_stays_small_and_names_the_file_of_all(
-    tmp_path: Path,
-) -> None:
-    text = page_of(tmp_path, *cells(3000))
-    assert len(text.encode()) < MOST_BYTES
-    assert "2401 more cells, none of them faster: results.csv beside this page" in text
-
-
 def test_the_page_of_the_most_cells_is_below_a_megabyte(tmp_path: Path) -> None:
     for name in ("results.csv", "screening.csv"):
         (tmp_path / "mcsd-search").mkdir(exist_ok=True)

@@ -8,13 +8,23 @@ interval lies above its speed, the answer is to use it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
+from spec_bench.report.data.counts import Records
+from spec_bench.report.data.rows import (
+    Group,
+    groups_of,
+    number_in,
+    numbers_in,
+    prompts_of,
+    read_results,
+)
+from spec_bench.report.data.seeds import pooled
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
@@ -73,6 +83,19 @@ class Headline:
         if self.code == "ar":
             return f"{self.task}: {self.sure[0].lower()}{self.sure[1:]}; {self.basis}."
         return f"{self.task}: use {self.decoder}, {self.speed}: {self.why}."
+
+
+def sentences(table: Path, runs: Collection[str]) -> list[str]:
+    """What the report on a results file ends with, of the groups that some runs are in.
+
+    Args:
+        table: the results file.
+        runs: run ids.
+    """
+    rows = pooled(read_results(table), Records(table))
+    own = rows.run_id.map(lambda found: not {*runs}.isdisjoint(str(found).split(",")))
+    groups = [group for group in groups_of(rows) if own[group.rows.index].any()]
+    return [found.sentence for found in headlines(groups)]
 
 
 def headlines(groups: Sequence[Group]) -> list[Headline]:
