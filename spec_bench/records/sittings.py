@@ -24,15 +24,16 @@ def of_other_sitting(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     Args:
         rows: comparable cells of one seed.
     """
-    plain = next((_number(row, "token_rate") for row in rows if row["decoder"] == "ar"), None)
-    found = []
-    for row in rows:
-        rate, speedup = _number(row, "token_rate"), _number(row, "speedup")
-        known = plain and rate and speedup
-        found.append(bool(known and abs(rate / plain / speedup - 1) > _ROUNDED))
-    return found
+    rates = [_number(row, "token_rate") for row in rows]
+    plain = next((rate for row, rate in zip(rows, rates, strict=True) if row["decoder"] == "ar"), 0)
+    speedups = [_number(row, "speedup") for row in rows]
+    return [
+        bool(plain and rate and speedup) and abs(rate / plain / speedup - 1) > _ROUNDED
+        for rate, speedup in zip(rates, speedups, strict=True)
+    ]
 
 
-def _number(row: Mapping[str, Any], name: str) -> float | None:
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """A row's number; 0 where it has none."""
     value = row.get(name)
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and isfinite(value) else 0.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spec_bench.report.data.rows import Group, groups_of
-from spec_bench.report.page.headline import Headline, answer, headline
+from spec_bench.report.page.answer import answer
+from spec_bench.report.page.headline import Headline, headline
 from tests.report.rows import EMBEDDED, around, frame, row
 
 

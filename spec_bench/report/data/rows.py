@@ -17,7 +17,7 @@ import pandas as pd
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.sittings import OTHER
-from spec_bench.records.types import ENGINE
+from spec_bench.report.data.past import without_past_times
 from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
@@ -28,7 +28,6 @@ Row = Mapping[str, Any]
 
 SERVER = "server"  # the device of rows that a server decoded
 _UNSTATED, _FEW_UNSTATED = " not stated", 2
-_TIMED = ("time", "energy")
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -84,46 +83,6 @@ def _read(path: Path) -> pd.DataFrame:
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
     _check_numbers(path, read, rows)
     return rows
-
-
-def of_past_engine(rows: pd.DataFrame) -> pd.Series:
-    """Which rows were decoded by another engine than this one; without a column ``engine``, all."""
-    engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
-    return (engine != ENGINE) & (rows.status != "failed")
-
-
-def archived(table: Path) -> int:
-    """How many rows of past states lie in the archive beside a results file."""
-    path = files.archive_file(table)
-    return len(files.read_csv(path)) if path.is_file() else 0
-
-
-def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with empty cells for times and energy that an earlier engine took.
-
-    What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
-    that decodes the same law; how long it took does not.
-
-    Args:
-        rows: as files have them; without a column ``engine`` they are from before there was one.
-
-    Returns:
-        The rows; those of another ``ENGINE`` have no number in any column of time or energy, and a
-        reason that says so.
-    """
-    past = of_past_engine(rows)
-    timed = [
-        name for each in columns_in(rows.columns) if each.kind in _TIMED for name in each.names
-    ]
-    held = [name for name in timed if name in rows and name != "energy_method"]
-    if not past.any() or not held:
-        return rows
-    emptied = rows.copy()
-    emptied[held] = emptied[held].mask(past)
-    why = f"speedup: timed by an earlier engine, now {ENGINE}"
-    said = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
-    emptied["reason"] = said.mask(past, said.map(lambda text: f"{text}; {why}" if text else why))
-    return emptied
 
 
 def _check_numbers(

@@ -23,7 +23,7 @@ def with_sittings(rows: pd.DataFrame) -> pd.DataFrame:
     keys = [*(each.name for each in apart_in(rows)), *(["seed"] if "seed" in rows else [])]
     needed = rows[["decoder", "token_rate", "speedup"]]
     for _, part in needed.groupby([rows[key] for key in keys], sort=False, dropna=False):
-        found.loc[part.index] = of_other_sitting(part.to_dict("records"))  # type: ignore[arg-type]
+        found.loc[part.index] = of_other_sitting(part.to_dict("records"))
     return rows.assign(**{OTHER_SITTING: found})
 
 

@@ -13,12 +13,14 @@ from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import VERDICTS
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import differences
-from spec_bench.report.data.rows import Group, archived, of_past_engine, read_from, rows_of
+from spec_bench.report.data.past import archived, of_past_engine
+from spec_bench.report.data.rows import Group, read_from, rows_of
 from spec_bench.report.data.seeds import said_seeds
 from spec_bench.report.data.sittings import meanings_of
+from spec_bench.report.page.answer import answer
 from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
-from spec_bench.report.page.headline import answer, headline, title_of
+from spec_bench.report.page.headline import headline, title_of
 from spec_bench.report.page.results_table import results_table, shown_columns
 from spec_bench.report.page.templating import render
 from spec_bench.report.tables.render import html_fragment
