@@ -103,9 +103,8 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
         table.add_column(each.short or each.name, justify=side, no_wrap=True)
     others = of_other_sitting(rows)
     for row, other in zip(rows, others, strict=True):
-        texts = [_cell(row, each.name) for each in shown]
-        texts[0] += "*" if other else ""
-        table.add_row(*texts, style=_style(row))
+        marked = {**row, "decoder": f"{row['decoder']}{'*' if other else ''}"}
+        table.add_row(*(_cell(marked, each.name) for each in shown), style=_style(row))
     console = console or Console()
     # A cut number is worse than a wrapped line.
     wide = console.options.update(width=_MOST_WIDTH)

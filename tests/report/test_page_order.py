@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spec_bench.records.sittings import of_other_sitting
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.rows import groups_of, read_results
 from spec_bench.report.page.index import build_index
@@ -142,3 +143,11 @@ def test_the_index_shows_what_each_experiment_comes_to(tmp_path: Path) -> None:
     text = build_index(tmp_path)
     (said,) = re.findall(r'<p class="said">(.*?)</p>', text)
     assert said.startswith("XSum: use SD 2, 1.50×")
+
+
+def test_a_sitting_is_told_by_a_speedup_that_is_no_quotient_of_the_rates() -> None:
+    found = of_other_sitting(LATER)
+    assert found == [False, False, True]
+    assert of_other_sitting([row("sd", "2", speedup=2.0, token_rate=4.0)]) == [False]
+    failed = row("sd", "4", status="failed")
+    assert of_other_sitting([*LATER[:1], failed]) == [False, False]
