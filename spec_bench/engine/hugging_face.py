@@ -133,7 +133,8 @@ class HuggingFaceModel:
 
         kind = None
         if self.static is not None and not prefill and rows.start == 0:
-            kind = self.static.kind(cache, *tokens.shape, reach, needs_hidden)
+            count = tokens.shape[1]
+            kind = self.static.kind(cache, len(starts), count, reach, needs_hidden)
         if self.static is None or kind is None:
             outputs = eager()
         else:

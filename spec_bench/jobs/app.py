@@ -254,8 +254,16 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     if sinks:
         feed(sinks, settings, results, rows)
     if settings.sink.table:  # last: there may be nobody who reads it
+        table = files.results_file(settings.results, settings.name)
         print_table(results)
-        print(f"results: {files.results_file(settings.results, settings.name)}")
+        print(f"results: {table}", *(_answers(table, results) if rows else ()), sep="\n")
+
+
+def _answers(table: Path, results: Sequence[CellResult]) -> list[str]:
+    """What to use on the job's task, as the report on the table says it."""
+    from spec_bench.report.page.answer import sentences  # loads pandas
+
+    return sentences(table, {each.run_id for each in results})
 
 
 def _finish_tables() -> None:

@@ -24,16 +24,18 @@ from spec_bench.report.data.rows import (
     interval_in,
     read_from,
     read_results,
+    remarks_of,
     stall_of,
 )
 from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, said_seeds
-from spec_bench.report.page.headline import headline
+from spec_bench.report.data.sittings import meanings_of
+from spec_bench.report.page.answer import headlines
 from spec_bench.report.tables.render import escape_markdown, markdown_table
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import write_text
 from spec_bench.vocabulary import columns
 from spec_bench.vocabulary.columns import Column
-from spec_bench.vocabulary.names import MARKS, MEANINGS
+from spec_bench.vocabulary.names import MARKS
 
 _OF_A_REQUEST = frozenset({"latency_s", "token_rate_per_request"})  # not in the plain table
 
@@ -51,13 +53,12 @@ def write_report(results: Path, folder: Path) -> None:
     rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)
     parts = [markdown(groups, results), *categories_markdown(groups, records)]
-    answers = [found.sentence for group in groups if (found := headline(group))]
+    answers = [found.sentence for found in headlines(groups)]
     text = "\n".join([*parts, _checks_markdown(checks), *_answers_markdown(answers)])
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
     print_checks(checks, summary_of(checks, None))
-    print("\n".join(answers))
-    print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}")
+    print(f"table:  {folder / 'table.md'}\nfigure: {folder / 'figure.png'}", *answers, sep="\n")
 
 
 def markdown(groups: Sequence[Group], results: Path) -> str:
@@ -90,8 +91,8 @@ def _group_table(group: Group) -> str:
     shown = [c for c in _columns(group) if group.rows[c.name].notna().any()]
     lines = []
     for _, row in group.rows.iterrows():
-        marks = [MARKS.get(str(row.lossless), ""), "stalled" if stall_of(row) else ""]
-        mark = ", ".join(filter(None, marks))
+        remarks = [each.partition(":")[0] for each in remarks_of(row)]
+        mark = ", ".join(filter(None, [MARKS.get(str(row.lossless), ""), *remarks]))
         name = f"{row.decoder} ({mark})" if mark else str(row.decoder)
         values = [(interval_in(row, c.name), c.digits) for c in shown]
         cells = [f"{value:.{digits}f}" if value else "" for value, digits in values]
@@ -138,14 +139,13 @@ def _footer(groups: Sequence[Group], results: Path) -> str:
     intervals = "In brackets: 95% intervals, bootstrap over prompts, paired by prompt for speedup."
     several = any(SEEDS in group.rows for group in groups)
     facts += [POOLED] if several else []
-    found = {str(mark) for group in groups for mark in group.rows.lossless}
     facts += [
         f"{group.title}: speedup of {row.decoder} {row.spec}: {stall_of(row)}"
         for group in groups
         for _, row in group.rows.iterrows()
         if stall_of(row)
     ]
-    facts += [text for mark, text in MEANINGS.items() if mark in found]
+    facts += meanings_of(pd.concat([group.rows for group in groups]))
     return "\n".join([intervals, "", *(f"- {escape_markdown(fact)}" for fact in facts)])
 
 

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from tqdm import tqdm
 
+from spec_bench.records.sittings import MEANING, of_other_sitting
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import row_of
 from spec_bench.vocabulary import columns
@@ -91,14 +92,18 @@ def print_table(results: Iterable[CellResult], console: Console | None = None) -
     for each in shown:
         side: Literal["left", "right"] = "left" if each.holds == "text" else "right"
         table.add_column(each.short or each.name, justify=side, no_wrap=True)
-    for row in rows:
-        table.add_row(*(_cell(row, each.name) for each in shown), style=_style(row))
+    others = of_other_sitting(rows)
+    for row, other in zip(rows, others, strict=True):
+        marked = {**row, "decoder": f"{row['decoder']}{'*' if other else ''}"}
+        table.add_row(*(_cell(marked, each.name) for each in shown), style=_style(row))
     console = console or Console()
     # A cut number is worse than a wrapped line.
     wide = console.options.update(width=_MOST_WIDTH)
     needed = Measurement.get(console, wide, table).maximum
     console.width = max(console.width, _LEAST_WIDTH, needed)
     console.print(table)
+    if any(others):
+        console.print(f"* {MEANING}", markup=False)
     for row in rows:
         if row["status"] == "failed":
             console.print(f"failed: {row['decoder']} {row['spec']}: {row['reason']}", markup=False)

@@ -51,11 +51,12 @@ class Display:
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder for people: title, colour and matplotlib's letter of a marker."""
+    """A decoder for people: title, colour, matplotlib's letter of a marker, which may be hollow."""
 
     title: str
     colour: Colour
     marker: Marker = "o"
+    hollow: bool = False
 
 
 def find_decoder(name: str) -> Decoder | None:

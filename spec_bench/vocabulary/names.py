@@ -5,8 +5,13 @@ Columns' titles are in ``columns``; what a decoder looks like is in its YAML (``
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import product
+
 from spec_bench.vocabulary.decoders import Decoder, find_decoder
-from spec_bench.vocabulary.palette import COLOURS
+from spec_bench.vocabulary.palette import COLOURS, MARKERS, PALETTE, Colour, Marker
 
 TASKS = {
     "xsum": "XSum",
@@ -37,8 +42,41 @@ MEANINGS = {
 
 
 def decoder(name: str) -> Decoder:
-    """How a decoder is shown; one of which no YAML says it keeps its name and is purple."""
-    return find_decoder(name) or Decoder(name, COLOURS["purple"])
+    """How a decoder is shown; one of which no YAML says it keeps its name, its look follows it."""
+    return find_decoder(name) or _of_no_yaml(name)
+
+
+def apart(decoders: Collection[str]) -> dict[str, Decoder]:
+    """How decoders are shown beside each other: no two have one colour and marker.
+
+    Those of which a YAML says it come first, short names before long ones; who comes later to a
+    look that is taken is hollow, or else has another marker of its colour, or another colour.
+
+    Args:
+        decoders: their names.
+    """
+    found: dict[str, Decoder] = {}
+    for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
+        own = decoder(name)
+        taken = {(each.colour, each.marker, each.hollow) for each in found.values()}
+        free = (each for each in _looks(own) if each not in taken)
+        colour, marker, hollow = next(free, (own.colour, own.marker, own.hollow))
+        found[name] = replace(own, colour=colour, marker=marker, hollow=hollow)
+    return found
+
+
+def _of_no_yaml(name: str) -> Decoder:
+    looks = list(product(COLOURS.keys() - {"black"}, MARKERS))
+    colour, marker = sorted(looks)[zlib.crc32(name.encode()) % len(looks)]
+    return Decoder(name, COLOURS[colour], marker)
+
+
+def _looks(own: Decoder) -> Iterator[tuple[Colour, Marker, bool]]:
+    """A decoder's own look, then others, the more alike the sooner."""
+    colours = sorted(PALETTE, key=lambda colour: colour != own.colour)
+    markers = sorted(MARKERS, key=lambda marker: marker != own.marker)
+    for colour, marker in product(colours, markers):
+        yield from ((colour, marker, hollow) for hollow in (False, True))
 
 
 def task(name: str) -> str:

@@ -20,6 +20,7 @@ _ITEM = re.compile(r"^\s+(table|figure) (\S+/\d+)\s", re.MULTILINE)
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 _QUOTES = {"&#39;": "&#x27;", "&#34;": "&quot;"}
+_ROWS = ("results.csv", "screening.csv")
 _WRITTEN = (".md", ".csv")
 _MADE = (*_WRITTEN, ".tex", ".html", ".png", ".pdf")
 
@@ -87,7 +88,7 @@ def written() -> dict[str, str]:
 def remove_written() -> None:
     """Removes the tables, figures and pages, so that what lies there afterwards is new."""
     for path in Path("results").rglob("*"):
-        data = path.name == "results.csv" or path.parent.name in ("rsd-fig1", "redrafter-heads")
+        data = path.name in _ROWS or path.parent.name in ("rsd-fig1", "redrafter-heads")
         if path.suffix in _MADE and not data:
             path.unlink()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spec_bench.report.data.rows import Group, groups_of
+from spec_bench.report.page.answer import answer
 from spec_bench.report.page.headline import Headline, headline
 from tests.report.rows import EMBEDDED, around, frame, row
 
@@ -105,4 +106,35 @@ def test_heads_that_share_decoder_and_tree_are_told_apart_by_their_names() -> No
     found = headline(only)
     assert found is not None
     assert found.decoder == "ReDrafter, exact match 15x5 two"
-    assert found.sure == "faster than AR, not told apart from ReDrafter, exact match 15x5 one"
+    assert found.sure == (
+        "faster than AR, 2 of 2 are not told apart; no simpler one is within 5% of it"
+    )
+
+
+TIED = (
+    row("rsd_s", "4x3", speedup=around(2.0, 0.2), nodes_per_call=12.0, draft_calls=3),
+    row("sd", "3", speedup=around(1.95, 0.2), nodes_per_call=3.0, draft_calls=3),
+    row("sd", "1", speedup=around(1.85, 0.2), nodes_per_call=1.0, draft_calls=1),
+    row("sd", "2", speedup=around(1.5, 0.1), nodes_per_call=2.0, draft_calls=2),
+)
+
+
+def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_answer() -> None:
+    found = card(AR, *TIED)
+    assert (found.decoder, found.value, found.tied) == ("SD 3", "1.95×", (3, 4))
+    assert found.sure == (
+        "faster than AR, 3 of 4 are not told apart; SD 3 is the simplest within 5% of the best "
+        "(RSD-S 4x3, 2.00)"
+    )
+
+
+def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
+    alone = card(AR, row("sd", "3", speedup=around(1.5, 0.1)))
+    assert answer([]) == ""
+    assert answer([alone]) == alone.sentence
+    assert answer([card(AR, *TIED), card(AR, *TIED, task="dolly")]) == (
+        "Use SD 3 on XSum, Dolly: 1.95× (ties: 3 of 4 cells are not told apart; named is the "
+        "simplest within 5% of the best)."
+    )
+    slow = card(AR, row("sd", "3", speedup=around(0.5, 0.1)), task="dolly")
+    assert answer([alone, slow]) == "Use SD 3 on XSum: 1.50×; AR on Dolly."

@@ -9,7 +9,8 @@ import pandas as pd
 from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.types import ENGINE
 from spec_bench.report.cli.command_line import main
-from spec_bench.report.data.rows import archived, read_results, without_past_times
+from spec_bench.report.data.past import archived, without_past_times
+from spec_bench.report.data.rows import read_results
 from spec_bench.vocabulary import columns
 from tests.report.rows import EMBEDDED, frame, row, write
 

@@ -16,8 +16,10 @@ import pandas as pd
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
-from spec_bench.records.types import ENGINE
+from spec_bench.records.sittings import OTHER
 from spec_bench.report.data.headings import said, together
+from spec_bench.report.data.past import without_past_times
+from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
 from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, Column, apart_in, columns_in, scores_in
 from spec_bench.vocabulary.spec import parse
@@ -26,7 +28,6 @@ Row = Mapping[str, Any]
 """A results file's row by column; reading one is about 100 times faster than reading a Series."""
 
 SERVER = "server"  # the device of rows that a server decoded
-_TIMED = ("time", "energy")
 _NEEDED = ("pair", "task", "decoder", "spec", "status", "run_id")
 _OF_A_CELL = ("draft", "tree_attention", "simulated_acceptance", "decoder", "spec")  # and apart
 
@@ -65,7 +66,8 @@ def read_results(path: Path) -> pd.DataFrame:
     if rows.empty:
         raise ValueError(f"{str(path)!r} has no rows")
     # The copy stores columns of a type together: selecting rows is several times faster then.
-    return without_past_times(rows.assign(tree_attention=tree_attention(rows))).copy()
+    rows = without_past_times(rows.assign(tree_attention=tree_attention(rows)))
+    return with_sittings(rows.copy())
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -81,39 +83,6 @@ def _read(path: Path) -> pd.DataFrame:
         rows[name] = rows[name].map(files.unescaped, na_action="ignore")
     _check_numbers(path, read, rows)
     return rows
-
-
-def of_past_engine(rows: pd.DataFrame) -> pd.Series:
-    """Which rows were decoded by another engine than this one; without a column ``engine``, all."""
-    engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
-    return (engine != ENGINE) & (rows.status != "failed")
-
-
-def archived(table: Path) -> int:
-    """How many rows of past states lie in the archive beside a results file."""
-    path = files.archive_file(table)
-    return len(files.read_csv(path)) if path.is_file() else 0
-
-
-def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with empty cells, and a reason, for times and energy that another ``ENGINE`` took.
-
-    What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
-    that decodes the same law; how long it took does not.
-    """
-    past = of_past_engine(rows)
-    timed = [
-        name for each in columns_in(rows.columns) if each.kind in _TIMED for name in each.names
-    ]
-    held = [name for name in timed if name in rows and name != "energy_method"]
-    if not past.any() or not held:
-        return rows
-    emptied = rows.copy()
-    emptied[held] = emptied[held].mask(past)
-    why = f"speedup: timed by an earlier engine, now {ENGINE}"
-    said = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
-    emptied["reason"] = said.mask(past, said.map(lambda text: f"{text}; {why}" if text else why))
-    return emptied
 
 
 def _check_numbers(
@@ -218,6 +187,12 @@ def stall_of(row: Row | pd.Series) -> str:
     """What a row says of stalled windows that decide its speed-up, or ""."""
     said = reason_of(row, "speedup")
     return said if said.startswith("stalled: ") else ""
+
+
+def remarks_of(row: Row | pd.Series) -> list[str]:
+    """What makes a row's times no measure for the others': another sitting, stalls."""
+    other = OTHER if row.get(OTHER_SITTING, False) else ""
+    return [each for each in (other, stall_of(row)) if each]
 
 
 def failure_of(row: Row | pd.Series) -> str:

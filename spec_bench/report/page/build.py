@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -13,8 +13,11 @@ from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import VERDICTS
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import differences
-from spec_bench.report.data.rows import Group, archived, of_past_engine, read_from, rows_of
+from spec_bench.report.data.past import archived, of_past_engine
+from spec_bench.report.data.rows import Group, read_from, rows_of
 from spec_bench.report.data.seeds import said_seeds
+from spec_bench.report.data.sittings import meanings_of
+from spec_bench.report.page.answer import answer
 from spec_bench.report.page.category_table import category_tables
 from spec_bench.report.page.gather import PageData
 from spec_bench.report.page.headline import headline, title_of
@@ -24,6 +27,7 @@ from spec_bench.report.tables.render import html_fragment
 from spec_bench.vocabulary import names
 
 _VERDICTS = {"holds": "good", "within noise": "open", "does not hold": "bad"}
+_MOST_LINES, _FEWEST_LINES = 600, 20  # of all tables, of each one
 _OTHER_VERDICT = "none"
 SMALL = "Measured on small models that ship with the package, on invented text; not the {} models."
 
@@ -51,8 +55,9 @@ class Place:
 
 def build_page(data: PageData) -> str:
     """The whole page."""
-    cards = [(Place.of(group), headline(group)) for group in data.groups]
-    found, records = set(map(str, data.rows.lossless)), Records(data.file)
+    cards = [(Place.of(group), found) for group in data.groups if (found := headline(group))]
+    most = max(_FEWEST_LINES, _MOST_LINES // len(data.groups))
+    records = Records(data.file)
     categories = [
         (Place.of(group), title, table)
         for group in data.groups
@@ -67,10 +72,12 @@ def build_page(data: PageData) -> str:
         tiles=_tiles(data),
         pairs={pair: pair for pair in dict.fromkeys(map(str, data.rows.pair))},
         tasks={task: names.task(task) for task in dict.fromkeys(map(str, data.rows.task))},
-        headlines=[{"group": place, **asdict(card)} for place, card in cards if card],
-        meanings=[text for mark, text in names.MEANINGS.items() if mark in found],
+        answer=answer([card for _, card in cards]),
+        headlines=cards,
+        meanings=meanings_of(data.rows),
         remarks=differences(rows_of(data.rows), [each.name for each in shown_columns(data.rows)]),
-        results=[(Place.of(group), results_table(group)) for group in data.groups],
+        results=[(Place.of(group), results_table(group, most)) for group in data.groups],
+        files=_files(data),
         categories=categories,
         tables=list(_tables(data)),
         claims=_claims(data.checks, bool(data.paper)),
@@ -99,16 +106,22 @@ def measured_on(targets: Sequence[str], paper: bool) -> str:
 def _sections(data: PageData, categories: bool) -> dict[str, str]:
     """Key and heading of the sections that have something to show, "" for the others."""
     shown = {
+        "figures": ("Figures", bool(data.pictures or data.more_figures)),
+        "checks": ("Checks", bool(data.checks or data.paper)),
         "results": ("Results", True),
         "categories": ("By category", categories),
-        "figures": ("Figures", bool(data.pictures or data.more_figures)),
         "paper": ("Beside the paper", bool(data.tables)),
-        "checks": ("Checks", bool(data.checks or data.paper)),
         "missing": ("Missing cells", bool(data.progress)),
         "origin": ("Provenance", True),
         "words": ("What the numbers mean", True),
     }
     return {key: title if there else "" for key, (title, there) in shown.items()}
+
+
+def _files(data: PageData) -> str:
+    """Where all numbers stand."""
+    screened = "stage" in data.rows and (data.rows.stage == "screen").any()
+    return f"{data.file.name}{' and screening.csv' if screened else ''} beside this page"
 
 
 def _tiles(data: PageData) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from spec_bench.report.data.categories import (
 )
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group
-from spec_bench.report.page.results_table import Cell, Line, ResultsTable
+from spec_bench.report.page.results_table import DECODER, Cell, Line, ResultsTable
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
 
@@ -38,8 +38,7 @@ def category_tables(group: Group, records: Records) -> Iterator[tuple[str, Resul
 
 def _heads(kinds: Sequence[Kind], last: Iterable[str]) -> tuple[tuple[str, str], ...]:
     counts = ((kind.name, f"{len(kind.prompts)} prompts") for kind in kinds)
-    first = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
-    return (*first, *counts, *((title, "all prompts") for title in last))
+    return (DECODER, *counts, *((title, "all prompts") for title in last))
 
 
 def _line(

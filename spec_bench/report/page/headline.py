@@ -1,7 +1,8 @@
-"""The answer first: which decoder is fastest on each pair and task, and how sure that is.
+"""The answer first: which decoder to use on each pair and task, and how sure that is.
 
-Autoregressive decoding competes: where no speculative decoder's interval lies above its speed, the
-answer is to use it.
+Of decoders that are not told apart from the fastest, and close to it, it is the simplest, the one
+with the fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's
+interval lies above its speed, the answer is to use it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ from dataclasses import dataclass
 import pandas as pd
 
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
+from spec_bench.report.data.rows import (
+    Group,
+    number_in,
+    numbers_in,
+    prompts_of,
+)
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.numbers import ends_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
+CLOSE = 0.05  # a tie that is slower than the best by a larger share is not named
+_SIZE = ("nodes_per_call", "draft_calls")
 _MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The fastest decoder of a group.
+    """What to use of a group: the fastest decoder, or the simplest of those that tie with it.
 
     Attributes:
         pair: the group's.
@@ -35,6 +43,8 @@ class Headline:
         sure: how it stands to the runners-up.
         basis: of how many cells it is the best, and on how many prompts.
         timed: whether the number is one of speed; else it counts tokens per target call.
+        tied: of how many speculative cells how many are not told apart from the fastest, itself
+            included.
     """
 
     pair: str
@@ -46,18 +56,28 @@ class Headline:
     sure: str
     basis: str
     timed: bool
+    tied: tuple[int, int] = (1, 1)
+
+    @property
+    def speed(self) -> str:
+        """The number with its interval."""
+        return f"{self.value} [{self.interval}]" if self.interval else self.value
+
+    @property
+    def why(self) -> str:
+        """What the answer rests on."""
+        return f"{self.sure}; {self.basis}"
 
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
         if self.code == "ar":
             return f"{self.task}: {self.sure[0].lower()}{self.sure[1:]}; {self.basis}."
-        ends = f" [{self.interval}]" if self.interval else ""
-        return f"{self.task}: use {self.decoder}, {self.value}{ends}: {self.sure}; {self.basis}."
+        return f"{self.task}: use {self.decoder}, {self.speed}: {self.why}."
 
 
 def headline(group: Group) -> Headline | None:
-    """The fastest of the exact speculative decoders and AR; None where nothing has a number.
+    """What to use of the exact speculative decoders and AR; None where nothing has a number.
 
     A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
     """
@@ -74,12 +94,15 @@ def headline(group: Group) -> Headline | None:
     best = rows.loc[rows[by].idxmax()]
     law = str(best.lossless) if _known(best.lossless) else "lossless or not is not stated"
     mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
+    near, tied = _near(rows, best, by), 1
     if slower := _not_faster(group, best, by, len(rows)):
         decoder, code, value, interval, sure = "AR", "ar", "1.00×", "", slower
     else:
-        decoder, code = _name(best), str(best.decoder)
-        value, interval = _value(best, by, len(rows))
-        sure = f"{'faster than AR, ' if by == 'speedup' else ''}{_sure(rows, best, by)}"
+        simplest, tied = _simplest(near, by, len(rows)), len(near)
+        decoder, code = _name(simplest), str(simplest.decoder)
+        value, interval = _value(simplest, by, len(rows))
+        faster = "faster than AR, " if by == "speedup" else ""
+        sure = f"{faster}{_sure(rows, best, near, by)}"
     return Headline(
         pair=str(best.pair),
         task=title_of(group),
@@ -90,6 +113,7 @@ def headline(group: Group) -> Headline | None:
         sure=sure + mark,
         basis=_basis(rows, by),
         timed=by != "block_efficiency",
+        tied=(tied, len(rows)),
     )
 
 
@@ -153,19 +177,44 @@ def title_of(group: Group) -> str:
     return title.replace(str(first.task), names.task(str(first.task)))
 
 
-def _sure(rows: pd.DataFrame, best: pd.Series, by: str) -> str:
+def _sure(rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, by: str) -> str:
     """Which others the interval does not exclude."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
-    others = rows.drop(index=best.name)
-    if others.empty:
+    if len(rows) == 1:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
-    near = others[others[f"{by}_high"] >= best[f"{by}_low"]].sort_values(by, ascending=False)
-    if near.empty:
-        return f"ahead of all {len(others)} others"
-    names = [_name(row) for _, row in near.head(2).iterrows()]
-    more = f" and {len(near) - 2} more" if len(near) > 2 else ""
-    return f"not told apart from {', '.join(names)}{more}"
+    if len(near) == 1:
+        return f"ahead of all {len(rows) - 1} others"
+    simplest, tied = (
+        _simplest(near, by, len(rows)),
+        f"{len(near)} of {len(rows)} are not told apart",
+    )
+    if simplest.name == best.name:
+        return f"{tied}; no simpler one is within {CLOSE:.0%} of it"
+    fastest = f"{_name(best)}, {best[by]:.2f}"
+    return f"{tied}; {_name(simplest)} is the simplest within {CLOSE:.0%} of the best ({fastest})"
+
+
+def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
+    """The best row and those that its interval does not exclude."""
+    own = rows.index == best.name
+    if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
+        return rows[own]
+    return rows[own | (rows[f"{by}_high"] >= best[f"{by}_low"])]
+
+
+def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:
+    """The row with the fewest nodes to verify, then drafted in the fewest calls, then the first.
+
+    Of those close to the best, and of speed-ups of those that are surely above 1.
+    """
+    near = near[near[by] >= (1 - CLOSE) * near[by].max()]
+    if by == "speedup":
+        sure = [(_ends(row, by, of) or (0.0,))[0] > 1 for _, row in near.iterrows()]
+        near = near[sure] if any(sure) else near
+    if any(name not in near or near[name].isna().any() for name in _SIZE):
+        return near.loc[near[by].idxmax()]
+    return near.loc[near[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]]
 
 
 def _name(row: pd.Series) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image
 
-from spec_bench.report.data.rows import read_rows
+from spec_bench.report.data.rows import groups_of, read_rows
+from spec_bench.report.page.answer import answer, headlines
 from spec_bench.report.page.build import measured_on
 from spec_bench.report.page.gather import origins_of
+from spec_bench.report.page.images import data_uri
 from spec_bench.report.page.templating import render
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.system import files
@@ -53,6 +52,7 @@ class Entry:
         pairs: names of the pairs.
         tasks: names of the tasks.
         cells: how many were measured.
+        answer: what they come to, in a sentence.
         day: when it was last measured; "" where that is not known.
         links: its figures, then its tables.
         targets: the target of each cell.
@@ -64,6 +64,7 @@ class Entry:
     pairs: str
     tasks: str
     cells: int
+    answer: str
     day: str
     links: tuple[Link, ...]
     targets: tuple[str, ...]
@@ -105,6 +106,7 @@ def _entry(folder: Path, results: Path) -> Entry:
         pairs=", ".join(dict.fromkeys(map(str, rows.pair))),
         tasks=", ".join(names.task(task) for task in dict.fromkeys(map(str, rows.task))),
         cells=len(measured),
+        answer=answer(headlines(groups_of(rows))) if len(measured) else "",
         day=_day(file, rows, page),
         links=tuple(_links(folder, results, paper)),
         targets=tuple(map(str, rows.target)) if "target" in rows else (),
@@ -122,7 +124,7 @@ def _links(folder: Path, results: Path, paper: str) -> Iterator[Link]:
         yield Link(
             f"{noun} {counted}{f', {pair}' if pair else ''}" if counted else path.stem,
             str(path.relative_to(results)),
-            _small(path) if shown else "",
+            data_uri(path, _WIDTH) if shown else "",
         )
 
 
@@ -138,14 +140,3 @@ def _paper_of(name: str) -> str:
     """Whose recipe writes to a folder of this name, else the paper that its name begins with."""
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
     return paper if paper in paper_names() else ""
-
-
-def _small(path: Path) -> str:
-    """A small picture as a data URI."""
-    with Image.open(path) as picture:
-        small = picture.convert("RGB")
-        small.thumbnail((_WIDTH, _WIDTH))
-    stream = io.BytesIO()
-    small.quantize(64).save(stream, "PNG", optimize=True)
-    data = base64.b64encode(stream.getvalue()).decode("ascii")
-    return f"data:image/png;base64,{data}"

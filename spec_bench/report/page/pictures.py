@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from spec_bench.report.data.rows import Group, prompts_of
+from spec_bench.report.page.images import data_uri
 from spec_bench.report.papers.paper import Figure, Item, Paper
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import wanted_of
 
+_WIDTH = 1600  # pixels; figures are shown at up to 960
 _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 
 
@@ -143,5 +144,4 @@ def _first(found: Sequence[Drawing], measured: Measured, folder: Path) -> Iterat
 
 
 def _picture(title: str, path: Path) -> Picture:
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return Picture(title, f"data:image/png;base64,{data}")
+    return Picture(title, data_uri(path, _WIDTH))

@@ -1,23 +1,25 @@
-"""One group of cells as a sortable table: every number with its interval, some drawn to scale."""
+"""One group of cells as a sortable table, the fastest first: every number with its interval."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pandas as pd
 
-from spec_bench.report.data.rows import Group, Row, failure_of, numbers_in, rows_of, stall_of
+from spec_bench.report.data.rows import Group, Row, failure_of, numbers_in, remarks_of, rows_of
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.columns import Column
 from spec_bench.vocabulary.numbers import ends_of
 
 _DRAWN = ("block_efficiency", "speedup")  # their intervals are drawn, not only written
-_JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best one is shaded
+_JUDGED = ("speedup", "token_rate", "block_efficiency", "mbsu")  # the best ones are shaded
 _OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
 Scale = tuple[float, float]
 _COUNTS = ("draft_calls", "nodes_per_call")
+DECODER = ("decoder", "name of the algorithm; the tree in the papers' shorthand")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Cell:
         interval: its 95% interval; "" where there is none.
         sorted_by: what a click on the heading sorts by.
         drawn: the interval as a line; None where the column has none.
-        best: whether it is ahead of all other exact ones.
+        best: whether it is the best exact one, or not told apart from it.
     """
 
     text: str
@@ -79,21 +81,29 @@ class ResultsTable:
     Attributes:
         heads: title and definition of each column.
         lines: one per cell.
+        left_out: how many cells more there are, all of them behind those of the lines.
     """
 
     heads: tuple[tuple[str, str], ...]
     lines: tuple[Line, ...]
+    left_out: int = 0
 
 
 def shown_columns(rows: pd.DataFrame) -> list[Column]:
-    """The columns with a value: two counts, and all that has an interval."""
+    """The columns with a value, the judged ones first: two counts, and all with an interval."""
     there = columns.columns_in(rows.columns)
-    return [c for c in there if (c.interval or c.name in _COUNTS) and rows[c.name].notna().any()]
+    shown = [c for c in there if (c.interval or c.name in _COUNTS) and rows[c.name].notna().any()]
+    return sorted(shown, key=lambda column: column.name != _JUDGED[0])
 
 
-def results_table(group: Group) -> ResultsTable:
-    """The group's table; columns without a value are left out."""
-    rows = group.rows
+def results_table(group: Group, most: int | None = None) -> ResultsTable:
+    """The group's table; columns without a value are left out.
+
+    Args:
+        group: the cells.
+        most: how many lines it may have; None: all.
+    """
+    rows = _ordered(group.rows)
     shown = shown_columns(rows)
     if "batch_size" in rows and (rows.batch_size == 1).all():
         shown = [c for c in shown if c.name != _OF_A_REQUEST]  # all requests are one
@@ -101,15 +111,25 @@ def results_table(group: Group) -> ResultsTable:
     best = {c.name: _ahead(rows, c.name) for c in shown if c.name in _JUDGED}
     written = [_digits(rows, c) for c in shown]
     lines = []
-    for index, row, tree in zip(rows.index, rows_of(rows), tree_titles(rows), strict=True):
-        ahead = {name for name, place in best.items() if place == index}
+    part = rows.head(most) if most else rows
+    for index, row, tree in zip(part.index, rows_of(part), tree_titles(rows), strict=False):
+        ahead = {name for name, places in best.items() if index in places}
         cells = tuple(
             _cell(row, column, digits, scales.get(column.name), column.name in ahead)
             for column, digits in zip(shown, written, strict=True)
         )
         lines.append(_line(row, tree, cells))
-    heads = (("decoder", "name of the algorithm"), ("tree", "the papers' shorthand"))
-    return ResultsTable((*heads, *((c.title, c.definition) for c in shown)), tuple(lines))
+    heads = (DECODER, *((c.title, c.definition) for c in shown))
+    return ResultsTable(heads, tuple(lines), len(rows) - len(part))
+
+
+def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """The baseline first, then the best by the first judged column that there is."""
+    by = next((name for name in _JUDGED if name in rows and rows[name].notna().any()), None)
+    if by is None:
+        return rows
+    rank = rows[by].where(rows.decoder != "ar", float("inf")).fillna(float("-inf"))
+    return rows.loc[rank.sort_values(ascending=False, kind="stable").index]
 
 
 def _line(row: Row, tree: str, cells: tuple[Cell | None, ...]) -> Line:
@@ -118,8 +138,7 @@ def _line(row: Row, tree: str, cells: tuple[Cell | None, ...]) -> Line:
     marks = [(names.MARKS[lossless], lossless == "exact_beam")] if lossless in names.MARKS else []
     if not row.get("tree_attention", True):
         marks.append(("rows", True))
-    if stalled := stall_of(row):
-        marks.append((stalled, True))
+    marks += [(remark, True) for remark in remarks_of(row)]
     failed = row["status"] == "failed"
     return Line(
         code=decoder,
@@ -165,13 +184,12 @@ def _scale(rows: pd.DataFrame, name: str) -> Scale:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _ahead(rows: pd.DataFrame, name: str) -> object:
-    """The index of the exact cell whose interval lies above all others; None where none does."""
+def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
+    """The indices of the best exact cell and of those whose intervals reach into its own."""
     low, high = f"{name}_low", f"{name}_high"
     if low not in rows or high not in rows:
-        return None
-    exact = (rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()
-    if exact.sum() < 2:
-        return None
-    best = rows[name][exact].idxmax()
-    return best if rows.at[best, low] > rows[high][exact].drop(best).max() else None
+        return ()
+    exact = rows[(rows.decoder != "ar") & (rows.lossless == "exact") & rows[low].notna()]
+    if len(exact) < 2:
+        return ()
+    return {*exact.index[exact[high] >= exact.at[exact[name].idxmax(), low]]}

@@ -27,8 +27,8 @@ def _environment() -> jinja2.Environment:
 
 
 def _decoders(content: str) -> dict[str, names.Decoder]:
-    """The decoders whose dots stand in a page: the style sheet has their colours and no others."""
-    return {name: names.decoder(name) for name in sorted(set(_DOT.findall(content)))}
+    """The decoders whose dots stand in a page: the style sheet has their looks and no others."""
+    return names.apart(sorted(set(_DOT.findall(content))))
 
 
 def render(template: str, **values: Any) -> str:

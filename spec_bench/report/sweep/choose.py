@@ -114,9 +114,8 @@ def _overall(group: Group) -> Answer | None:
     found = headline(group)
     if found is None:
         return None
-    value = f"{found.value} [{found.interval}]" if found.interval else found.value
-    why = f"{found.sure}; {found.basis}"
-    return Answer("", found.decoder, found.code, value, why, prompts_of(group.rows))
+    counted = prompts_of(group.rows)
+    return Answer("", found.decoder, found.code, found.speed, found.why, counted)
 
 
 def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answer | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import SERVER, Row, number_in, rows_of
 from spec_bench.report.sweep.choose import Part
-from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short
+from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short, told_apart
 from spec_bench.vocabulary import names
 
 
@@ -30,7 +30,7 @@ def roofline(part: Part, records: Records) -> Figure | None:
         trace["text"].append(str(row["spec"]))
         trace["customdata"].append(round(bound_ms / call_ms, 3))
     x = "MB that a target call and its drafting must move"
-    found = figure(list(traces.values()), x, "ms a call") or {}
+    found = figure(told_apart(traces), x, "ms a call") or {}
     found["layout"]["yaxis"]["type"] = "log"  # bound and measured may lie far apart
     rows = [row for row, _ in timed]
     found["data"] += [_bound(rate, rows) for rate in _bandwidths(rows)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
         trace["ends"].append(list(numbers_in(row, y)))
     for trace in traces.values():
         trace["error_y"] = _bars(trace.pop("ends"))
-    found = figure(list(traces.values()), column(x).title, column(y).title)
+    found = figure(told_apart(traces), column(x).title, column(y).title)
     if found is not None and one:
         found["layout"]["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
@@ -203,9 +203,19 @@ def _first_repeat(part: Part, row: Row) -> list[Any]:
 def points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
     """A trace of a cell's decoder: its colour and marker."""
     known = names.decoder(str(row["decoder"]))
-    marker = {"color": known.colour.light, "symbol": _SYMBOLS[known.marker], "size": 7}
     own = {"x": short(x), "y": short(y), "mode": "markers", "name": decoder_of(row)}
-    return {**own, "marker": marker}
+    return {**own, "marker": _marker(known)}
+
+
+def told_apart(traces: Mapping[str, Figure]) -> list[Figure]:
+    """Traces of a decoder each, by its name: no two have one colour and marker."""
+    looks = names.apart(traces.keys())
+    return [{**trace, "marker": _marker(looks[name])} for name, trace in traces.items()]
+
+
+def _marker(known: names.Decoder) -> Figure:
+    symbol = f"{_SYMBOLS[known.marker]}{'-open' if known.hollow else ''}"
+    return {"color": known.colour.light, "symbol": symbol, "size": 7}
 
 
 def _line(row: Row, place: int, x: Sequence[float], y: Sequence[float]) -> Figure:

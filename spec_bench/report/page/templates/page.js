@@ -29,6 +29,14 @@ const apply = () => {
   }
 };
 filters.forEach((f) => f.addEventListener("change", apply));
+const search = document.querySelector("input[data-decoders]");
+search?.addEventListener("input", () => {
+  const asked = search.value.toLowerCase().split(",").map((word) => word.trim()).filter(Boolean);
+  for (const row of document.querySelectorAll("table.sortable tbody tr:not(.baseline)")) {
+    const name = ` ${row.cells[0].textContent.toLowerCase()}`;
+    row.hidden = asked.length > 0 && !asked.some((word) => name.includes(` ${word}`));
+  }
+});
 for (const block of document.querySelectorAll("pre.command")) {
   if (!navigator.clipboard) break;
   const text = block.textContent;

@@ -10,12 +10,14 @@
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, showlegend: true,
   };
   const options = { responsive: true, displaylogo: false, displayModeBar: false };
-  // On a narrow screen a legend has two columns, and the plot keeps its height below it.
+  // On a narrow screen a legend has two columns, or one of long names, and the plot keeps its height
+  // below it.
   const narrowed = (plot, figure, layout) => {
     if (plot.clientWidth > 460) return layout;
-    const rows = Math.ceil(figure.data.length / 2);
+    const columns = figure.data.some((trace) => (trace.name || "").length > 14) ? 1 : 2;
+    const rows = Math.ceil(figure.data.length / columns);
     plot.style.height = `${16 + 1.3 * rows}rem`;
-    const legend = { ...layout.legend, entrywidth: 0.5, entrywidthmode: "fraction", x: -0.1 };
+    const legend = { ...layout.legend, entrywidth: 1 / columns, entrywidthmode: "fraction", x: -0.1 };
     return { ...layout, legend, font: { ...layout.font, size: 11 } };
   };
   const axis = (own) => ({ gridcolor: "#e6e6e6", zeroline: false, automargin: true, ...own });
