@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import pytest
+import yaml
 from absl import logging as absl_logging
 
 from tests import warm
+
+SLOW = Path(__file__).with_name("slow.yaml")
 
 
 def pytest_configure() -> None:
@@ -17,3 +22,20 @@ def pytest_configure() -> None:
 
 def pytest_sessionfinish() -> None:
     warm.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what ``slow.yaml`` lists; of a whole collection, refuses lines that name no test."""
+    listed = {
+        f"{file}::{name}"
+        for file, names in yaml.safe_load(SLOW.read_text()).items()
+        for name in names
+    }
+    matched = set()
+    for item in items:
+        if names := listed & {item.nodeid, item.nodeid.split("[")[0]}:
+            item.add_marker(pytest.mark.slow)
+            matched |= names
+    if config.args == config.getini("testpaths") and (stale := sorted(listed - matched)):
+        raise pytest.UsageError(f"{SLOW.name}: no such test: {', '.join(stale)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ DECODERS = decoder_names()
 TRAINING = {"head", "training"}  # groups of conf/train.yaml
 
 
+@cache
 def composed(*overrides: str, config: str = "config") -> DictConfig:
     register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -46,7 +47,7 @@ def test_every_choice_of_every_group_composes(path: Path) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_config_is_valid_and_bears_its_file_name(name: str) -> None:
-    decoder = OmegaConf.to_container(composed(f"decoder={name}").decoder)
+    decoder = OmegaConf.to_container(composed(f"decoder='{name}'").decoder)
     assert isinstance(decoder, dict)
     assert decoder["name"] == name
     assert read_decoder(decoder).spec
@@ -89,7 +90,7 @@ def test_spec_benchs_experiment_asks_all_of_its_questions_greedily() -> None:
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("pair/*.yaml")), ids=lambda path: path.stem)
 def test_every_model_that_a_pair_embeds_is_in_the_package(path: Path) -> None:
-    pair = composed(f"pair={path.stem}").pair
+    pair = composed(f"pair='{path.stem}'").pair
     drafts = pair.draft if OmegaConf.is_list(pair.draft) else [pair.draft]
     for name in (pair.target, *drafts):
         if str(name).startswith(EMBEDDED):

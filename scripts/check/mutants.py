@@ -5,9 +5,10 @@
     python scripts/check/mutants.py --list
 
 A mutant is an old text, which must stand in its file exactly once, a new text, and the tests that
-should notice. It is killed where one of them fails, and survives where all pass; tests that cannot
-run (a syntax error, a missing file) count as neither and fail the command. Mutants that change
-nothing that can be observed say why (``equivalent``) and are not run.
+should notice; the slow ones among them are left out, since the default suite is what is tried. It
+is killed where one of them fails, and survives where all pass; tests that cannot run (a syntax
+error, a missing file) count as neither and fail the command. Mutants that change nothing that can
+be observed say why (``equivalent``) and are not run.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def run(mutant: Mutant, tree: Path) -> Outcome:
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     started = time.perf_counter()
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not slow and not gpu", *mutant.tests]
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant of the same second must not be reused
     try:

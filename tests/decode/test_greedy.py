@@ -68,9 +68,10 @@ def differences_from_generate(
     return [difference for difference in found if difference]
 
 
-CASES = [(a, n, b) for a in ARCHITECTURES for n in PAPERS for b in BATCHES]
+CASES = [("llama", name, batch) for name in PAPERS for batch in BATCHES]
 CASES += [("llama", name, 4) for name in NEWER]
-OTHERS = [(a, n, b) for a in ARCHITECTURES for n in NEWER for b in BATCHES]
+CASES += [(architecture, "rsd_s", 4) for architecture in ARCHITECTURES if architecture != "llama"]
+OTHERS = [(a, n, b) for a in ARCHITECTURES for n in (*PAPERS, *NEWER) for b in BATCHES]
 OTHERS = [case for case in OTHERS if case not in CASES]
 
 
@@ -106,7 +107,7 @@ def static_pair(architecture: str) -> tuple[HuggingFaceModel, HuggingFaceModel]:
     return target, draft
 
 
-FAST_STATIC = [("llama", "rsd_s", 4), ("opt", "sd", 1)]
+FAST_STATIC = [("llama", "rsd_s", 4), ("opt", "rsd_s", 4)]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from spec_bench.tasks import build_task
 from .conftest import NAMES, config
 
 
-def test_the_eight_tasks_are_there():
-    assert NAMES == [
+def test_the_papers_eight_tasks_are_there():
+    assert set(NAMES) >= {
         "alpaca",
         "dolly",
         "mt_bench",
@@ -18,7 +18,7 @@ def test_the_eight_tasks_are_there():
         "wmt14_ende",
         "wmt18_deen",
         "xsum",
-    ]
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
