@@ -1,11 +1,11 @@
-"""The order in which a node's children are judged."""
+"""Which nodes a walk judges next, and in which order."""
 
 from __future__ import annotations
 
 import torch
 
 from spec_bench.core.tree import Tree, TreeShape
-from spec_bench.verify.walk import candidates
+from spec_bench.verify.walk import candidates, copies_below
 
 
 def test_children_stand_in_the_order_drawn_and_absent_ones_last() -> None:
@@ -20,3 +20,15 @@ def test_children_stand_in_the_order_drawn_and_absent_ones_last() -> None:
     order, valid = candidates(tree, 1, torch.tensor([0]), None)
     assert order[valid].tolist() == [1]
     assert valid.tolist() == [[True, False, False]]
+
+
+def test_copies_of_a_node_are_below_copies_of_its_parent_and_hold_its_token() -> None:
+    """Paths 4-6, 4-6 and 5-6: after 4 the accepted 6 has two copies, and not the one below 5."""
+    tree = Tree(TreeShape((3, 3), (3, 1)), torch.tensor([7]), "iid")
+    there = torch.ones(1, 3).bool()
+    tree.add_level(torch.tensor([[4, 4, 5]]), torch.tensor([0, 0, 0]), there, None)
+    tree.add_level(torch.tensor([[6, 6, 6]]), torch.tensor([0, 1, 2]), there, None)
+    first = copies_below(tree, 0, None, torch.tensor([[4]]))
+    assert first.tolist() == [[True, True, False]]
+    assert copies_below(tree, 1, first, torch.tensor([[6]])).tolist() == [[True, True, False]]
+    assert copies_below(tree, 1, ~first, torch.tensor([[6]])).tolist() == [[False, False, True]]
