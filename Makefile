@@ -47,15 +47,15 @@ help:
 	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
 
 # torch first and alone: the version is pinned, and the second command keeps the build that the
-# machine's index offers (CPU or CUDA).
+# machine's index offers (CPU or CUDA). Modules are compiled when they are first imported: few are.
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --no-compile $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
 	touch $@
 
 $(STAMP): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,launchers,train]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,launchers,train]'
 	touch $@
 
 env: $(STAMP)
@@ -158,7 +158,7 @@ page: $(STAMP) # E=rsd-exp1
 
 # Its files are no part of the repository; `make readme` measures those that the README shows.
 quickstart: $(READY)
-	$(BIN)/python -m spec_bench experiment=quickstart results=outputs prompts=12
+	$(BIN)/python -m spec_bench experiment=quickstart results=outputs prompts=12 bound_iterations=0
 	$(BIN)/python -m spec_bench.report outputs/quickstart/results.csv
 
 readme: $(STAMP)
