@@ -5,6 +5,7 @@ It is run with additive masks by kind of layer, explicit position ids and the sl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,10 @@ from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.pass_buffers import Buffers, Kind
-from spec_bench.engine.static_pass import StaticPasses
+from spec_bench.engine.static_pass import StaticPasses, why_not_recorded
 from spec_bench.engine.stopwatch import ForwardTimer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -61,7 +64,10 @@ class HuggingFaceModel:
         here = all(layout.device == self.device for layout in self._layouts)
         alone = processes.count() < 2  # communication between processes is not recorded
         if self.compile == "static" and here and alone and not self.masks.rows_apart:
-            self.static = StaticPasses(self._over_buffers, self.device)
+            if self.device.type == "cuda" and (why := why_not_recorded(config)):
+                log.warning("engine.compile=static: passes stay eager: %s", why)
+            else:
+                self.static = StaticPasses(self._over_buffers, self.device)
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:

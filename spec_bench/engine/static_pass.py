@@ -30,6 +30,10 @@ from spec_bench.engine.pass_buffers import Buffers, Kind
 from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
+# Models whose passes never wait for the device; of others a recording might fail, and a failed one
+# costs more than it could gain.
+RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
+_WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
 MOST_ROWS = 16
 MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
 _LEAST_SLOTS = 64
@@ -149,6 +153,21 @@ class PassCounts:
         if not self.eager:
             return "static"
         return f"static {self.static / (self.static + self.eager):.1%}"
+
+
+def why_not_recorded(config: Any) -> str:
+    """Why a GPU's passes of a model are not recorded; "" where they are.
+
+    Args:
+        config: of transformers, the text model's.
+    """
+    if config.model_type not in RECORDED:
+        known = ", ".join(RECORDED)
+        return f"model type {config.model_type!r} is not known to record; known: {known}"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    return (
+        f"rotary embeddings of type {rope!r} wait for the device" if rope in _WAITING_ROPE else ""
+    )
 
 
 def passes_of(models: Iterable[Any]) -> PassCounts:

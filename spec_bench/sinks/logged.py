@@ -7,7 +7,6 @@ once, in the group of the first.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from spec_bench.system import files
+from spec_bench.system import files, locks
 
 FILE = "wandb.json"
 
@@ -56,7 +55,7 @@ def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        locks.lock(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pass_buffers import Buffers, Kind
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, slot_steps
+from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, slot_steps, why_not_recorded
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda
@@ -126,6 +127,21 @@ def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
         decoder.generate(random_requests(1, 4), seed=0)
     assert target.static.counts.static == 0 < target.static.counts.eager
     assert "not permitted when stream is capturing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model_type": "llama"}, ""),
+        ({"model_type": "phi3"}, "'phi3' is not known to record; known: gpt_neox, llama"),
+        ({"model_type": "llama", "rope_parameters": {"rope_type": "dynamic"}}, "'dynamic' wait"),
+        ({"model_type": "qwen3", "rope_parameters": {"rope_type": "yarn"}}, ""),
+    ],
+)
+def test_only_models_that_never_wait_are_recorded(settings: dict[str, Any], reason: str) -> None:
+    said = why_not_recorded(SimpleNamespace(**settings))
+    assert reason in said
+    assert bool(said) == bool(reason)
 
 
 def test_passes_go_on_being_recorded_when_a_cache_grows() -> None:

@@ -10,7 +10,6 @@ Knows nothing about what numbers mean.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections import defaultdict
@@ -29,7 +28,7 @@ from spec_bench.records.line import Scores
 from spec_bench.records.parquet import Packed
 from spec_bench.records.types import CellResult, Generation
 from spec_bench.sinks.rows import stored
-from spec_bench.system import disk, files
+from spec_bench.system import disk, files, locks
 
 log = logging.getLogger(__name__)
 Repeats = defaultdict[int, dict[str, Generation]]
@@ -57,11 +56,9 @@ class CellStore:
         """Waits until no other process works on this cell; a killed process holds no lock."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = (self.folder / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locks.lock(self._lock, wait=False):
             log.info("waiting for another job to finish %s", self.folder)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            locks.lock(self._lock, wait=True)
 
     def unlock(self) -> None:
         """Lets other processes work on this cell."""

@@ -6,7 +6,6 @@ torch: devices are chosen before CUDA starts.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import tempfile
@@ -14,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from spec_bench.system import locks
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OFFERED = "SPEC_BENCH_DEVICES"  # the user's choice, if a launcher overwrites the above
@@ -25,7 +26,7 @@ def visible_devices(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The GPUs this process may use: those the environment names, else all of the machine."""
     named = environment.get(OFFERED, environment.get(VISIBLE) or None)
     if named is None:
-        return _ask("index")
+        return _ask("uuid")  # the driver and CUDA may count GPUs in other orders
     return [name.strip() for name in named.split(",") if name.strip()]
 
 
@@ -89,7 +90,7 @@ class Claim:
     def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
         with (self._folder / "choice.lock").open("w") as choice:
-            fcntl.flock(choice, fcntl.LOCK_EX)
+            locks.lock(choice, wait=True)
             held: dict[str, TextIO] = {}
             for device in devices:
                 path = self._folder / f"gpu-{names[device]}.lock"
@@ -120,12 +121,10 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
 def _lock(path: Path) -> TextIO | None:
     """The locked file; None if another process has it."""
     stream = path.open("w")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.close()
-        return None
-    return stream
+    if locks.lock(stream, wait=False):
+        return stream
+    stream.close()
+    return None
 
 
 def _ask(field: str) -> list[str]:

@@ -139,7 +139,11 @@ class JobError(Exception):
 
 
 def offer_devices() -> None:
-    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them."""
+    """Keeps the GPUs that the user allows in sight of workers whose launcher overwrites them.
+
+    CUDA then counts GPUs as the driver's program does, which is asked what there is.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if VISIBLE in os.environ:
         os.environ.setdefault(OFFERED, os.environ[VISIBLE])
 

@@ -8,7 +8,6 @@ machine and target, so that the cells of a sweep, and of its later jobs, are tim
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ import torch
 from spec_bench.engine.model import LanguageModel
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.provenance import machine
-from spec_bench.system import files
+from spec_bench.system import files, locks
 
 log = logging.getLogger(__name__)
 _TOKENS = 8  # of a pass: between one token and a tree
@@ -60,7 +59,7 @@ def kept(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> in
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock, wait=True)
         known = _read(path)
         if not isinstance(known.get(key), int):
             known = {**known, key: faster(seconds_by_threads(usual, run_pass))}
