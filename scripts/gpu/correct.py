@@ -38,8 +38,8 @@ from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import AnyDecoder, read_decoder
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.generate import Aid, generate
+from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import passes_of
 from spec_bench.records.types import Request
 from spec_bench.system.files import read_csv, write_csv
 

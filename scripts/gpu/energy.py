@@ -30,8 +30,8 @@ from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.loading import DTYPES
+from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import passes_of
 from spec_bench.measure.energy import (
     EnergyMeter,
     EnergyReading,

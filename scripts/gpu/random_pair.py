@@ -41,9 +41,9 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
+from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.random_weights import random_module
-from spec_bench.engine.static_pass import passes_of
 from spec_bench.engine.stopwatch import synchronise
 from spec_bench.measure.bandwidth import free_bytes
 from spec_bench.measure.pass_cost import model_cost

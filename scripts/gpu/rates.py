@@ -25,8 +25,8 @@ from scripts.family.embedded_pair import (
 )
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
+from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import passes_of
 from spec_bench.measure.pass_cost import model_cost
 from spec_bench.records.types import Generation, Request
 from spec_bench.system.files import write_csv

@@ -1,4 +1,4 @@
-"""What a static pass runs over: tensors that stay where they are and are refilled.
+"""What a static pass runs over: its kind, and tensors that stay where they are and are refilled.
 
 Letters: R rows, T tokens of one pass, S cache slots read.
 """
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_LEAST_SLOTS = 64
 
 
 class Kind(NamedTuple):
@@ -74,3 +76,29 @@ class Buffers:
             buffer[:rows, -count:].copy_(values)
         self.visible.zero_()
         self.visible[:rows, -count:, : visible.shape[2]].copy_(visible)
+
+
+def rounded_rows(count: int) -> int:
+    """R of the pass that serves ``count`` rows: 1, 4, 16, 64, ..."""
+    return 1 << -(-(count - 1).bit_length() // 2) * 2
+
+
+def rounded_tokens(count: int) -> int:
+    """T of the pass that serves ``count`` tokens: a power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def rounded_slots(reach: int) -> int:
+    """S of the pass that serves ``reach`` slots: 64, 256, and from 1,024 on each power of two."""
+    for slots in (_LEAST_SLOTS, 256, 1024):
+        if reach <= slots:
+            return slots
+    return 1 << (reach - 1).bit_length()
+
+
+def slot_steps(least: int, most: int) -> list[int]:
+    """All S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
+    steps = [min(rounded_slots(least), most)]
+    while steps[-1] < most:
+        steps.append(min(rounded_slots(steps[-1] + 1), most))
+    return steps

@@ -16,8 +16,7 @@ Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocab
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -26,7 +25,15 @@ from torch import Tensor
 
 from spec_bench.engine.agreement import disagreement
 from spec_bench.engine.cache import SlotCache
-from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.pass_buffers import (
+    Buffers,
+    Kind,
+    rounded_rows,
+    rounded_slots,
+    rounded_tokens,
+    slot_steps,
+)
+from spec_bench.engine.pass_counts import PassCounts
 from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
@@ -36,7 +43,6 @@ RECORDED = ("gpt_neox", "llama", "mistral", "opt", "qwen2", "qwen3")
 _WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
 MOST_ROWS = 16
 MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
-_LEAST_SLOTS = 64
 CHECKS = 2  # first answers of a pass that are compared with the module's
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 Outputs = tuple[Tensor, ...]
@@ -124,37 +130,6 @@ class StaticPass:
         return self.outputs
 
 
-@dataclass
-class PassCounts:
-    """How a model's passes ran, prompts' excluded.
-
-    Attributes:
-        static: over fixed buffers.
-        eager: by the module itself.
-        captures: static passes that were made.
-        refused: kinds of pass that stayed with the module for good.
-    """
-
-    static: int = 0
-    eager: int = 0
-    captures: int = 0
-    refused: int = 0
-
-    def __sub__(self, before: PassCounts) -> PassCounts:
-        return PassCounts(
-            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
-        )
-
-    @property
-    def share(self) -> str:
-        """How passes ran: static, eager, or static with its share of all."""
-        if not self.static:
-            return "eager"
-        if not self.eager:
-            return "static"
-        return f"static {self.static / (self.static + self.eager):.1%}"
-
-
 def why_not_recorded(config: Any) -> str:
     """Why a GPU's passes of a model are not recorded; "" where they are.
 
@@ -168,13 +143,6 @@ def why_not_recorded(config: Any) -> str:
     return (
         f"rotary embeddings of type {rope!r} wait for the device" if rope in _WAITING_ROPE else ""
     )
-
-
-def passes_of(models: Iterable[Any]) -> PassCounts:
-    """The counts of several models; those that run in one way only count none."""
-    held = {id(model): getattr(model, "static", None) for model in models}.values()
-    counts = [astuple(passes.counts) for passes in held if passes is not None]
-    return PassCounts(*map(sum, zip(*counts, strict=True)))
 
 
 class StaticPasses:
@@ -324,29 +292,3 @@ def _kept(outputs: Outputs, tokens: Tensor, keep: int) -> Outputs:
         logits[:rows, -(keep or count) :].clone(),
         *(states[:rows, -count:].clone() for states in hidden),
     )
-
-
-def rounded_rows(count: int) -> int:
-    """R of the pass that serves ``count`` rows: 1, 4, 16, 64, ..."""
-    return 1 << -(-(count - 1).bit_length() // 2) * 2
-
-
-def rounded_tokens(count: int) -> int:
-    """T of the pass that serves ``count`` tokens: a power of two."""
-    return 1 << (count - 1).bit_length()
-
-
-def rounded_slots(reach: int) -> int:
-    """S of the pass that serves ``reach`` slots: 64, 256, and from 1,024 on each power of two."""
-    for slots in (_LEAST_SLOTS, 256, 1024):
-        if reach <= slots:
-            return slots
-    return 1 << (reach - 1).bit_length()
-
-
-def slot_steps(least: int, most: int) -> list[int]:
-    """All S of passes that read ``least`` to ``most`` slots, of a cache of ``most``."""
-    steps = [min(rounded_slots(least), most)]
-    while steps[-1] < most:
-        steps.append(min(rounded_slots(steps[-1] + 1), most))
-    return steps

@@ -14,9 +14,9 @@ from scripts.gpu.random_pair_table import published_rows, simulated_settings
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.pass_buffers import Buffers, Kind, slot_steps
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, slot_steps, why_not_recorded
+from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, why_not_recorded
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
-from spec_bench.engine.static_pass import PassCounts, passes_of
+from spec_bench.engine.pass_counts import PassCounts, passes_of
 
 
 @dataclass
