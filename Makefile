@@ -221,8 +221,8 @@ bench: $(STAMP)
 profile: $(STAMP)
 	$(BIN)/python scripts/bench/profiles.py
 
-# Everything that needs a GPU, in parts of under eight minutes; PARTS=tokens runs one. None needs
-# weights or this environment: python3 scripts/gpu/bench.py needs only torch and transformers.
+# Everything that needs a GPU, in parts of under eight minutes; PARTS=first is what a first call asks.
+# None needs weights or this environment: python3 scripts/gpu/bench.py needs torch and transformers.
 PARTS ?= all
 bench-gpu: $(STAMP)
 	$(BIN)/python scripts/gpu/bench.py $(PARTS)
