@@ -51,7 +51,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         }
         for room in _JOBS
     },
-    "jobs/app": {"engine", "metrics", "sinks", "report/page", *(f"jobs/{room}" for room in _JOBS)},
+    "jobs/app": {
+        *("core", "engine", "metrics", "sinks", "report/page"),
+        *(f"jobs/{room}" for room in _JOBS),
+    },
     # train stands beside the jobs: an application of its own that shares their pairs and folders.
     "train": {*MACHINE, "tasks", "measure", "sinks", "jobs/config", "jobs/work"},
     "report": set(),

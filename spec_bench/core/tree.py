@@ -202,6 +202,11 @@ class Tree:
             return self.own_depths
         return constant(self.shape.node_depth, self.tokens.device).unsqueeze(0)
 
+    def parts(self) -> list[Tensor]:
+        """Which nodes there are, and how they hang together: [R, N] each, and [R, N, N]."""
+        depths = [] if self.own_depths is None else [self.own_depths]
+        return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
+
     def own_sizes(self) -> Tensor | None:
         """[R, 2] nodes below the root and levels of each row's tree; None: as the shape says."""
         if self.own_depths is None:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from spec_bench.core import processes
 from spec_bench.core.beams import beam_probs
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.warp import SamplingSettings, make_a_law
@@ -106,6 +107,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
         outcomes = verify(
             logits.to(self.settings.dtype), parents, drafted, self.plan, self.settings, limit, draws
         )
+        outcomes = processes.agreed(outcomes)
         for row, outcome in zip(active, outcomes, strict=True):
             check_lawful(row.request.prompt_id, *outcome.lawful)
         return sum(self._commit(i, row, outcomes[i]) for i, row in enumerate(active))
@@ -167,6 +169,7 @@ class BeamDecoder(DecodingLoop[BeamRow]):
             log_q = parents.log_probs(logits)
             law = beam_probs(parents.likelihood, log_q, self.settings.for_draft())
             cells = draws.categorical(law.unsqueeze(1), self.plan.width).squeeze(1)
+            processes.agree(cells)
             drafted.lawful.append(make_a_law(logits).all(dim=1))
             drafted.laws.append(law)
             drafted.cells.append(cells)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 
+from spec_bench.core import processes
 from spec_bench.core.beams import next_token_log_probs
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_moves import Moves
@@ -57,7 +58,9 @@ class BeamSearch(BeamDecoder):
         joint = (parents.likelihood.unsqueeze(-1) + log_p).flatten(1)
         ends = max((len(row.request.stop_ids) for row in active), default=0)
         best = joint.topk(min(max(2, 1 + ends) * self.plan.width, joint.shape[1]), dim=-1)
-        table = torch.cat([best.values, best.indices.double()], dim=1).tolist()
+        likeliest = torch.cat([best.values, best.indices.double()], dim=1)
+        processes.agree(likeliest)
+        table = likeliest.tolist()
         count, vocab = best.values.shape[1], log_p.shape[-1]
         for index, row in enumerate(active):
             # A largest value that is not a number: NaN counts as the largest.

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from spec_bench.core import processes
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.transfer import Committed, Known, send
 from spec_bench.core.tree import Tree
@@ -146,8 +147,10 @@ class Decoder(DecodingLoop[Row]):
         numbers = (committed.lengths, committed.roots, *self.policy.needs(drafting, committed))
         send(numbers, self.target.device)
         tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
+        processes.agree(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
         result = self._judge(tree, logits, draws)
+        processes.agree(result.path, result.accepted, result.token)
         if hidden is not None:
             drafting.see_path(hidden, result.path, result.accepted)
         emitted = result.token.unsqueeze(1)

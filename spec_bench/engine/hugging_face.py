@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from spec_bench.core import processes
 from spec_bench.core.transfer import Known, places
-from spec_bench.engine import processes
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.capture import capture
 from spec_bench.engine.context_length import longest_sequence

@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 
-from spec_bench.engine import processes
+from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")

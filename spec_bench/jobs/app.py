@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.engine import processes
+from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
 from spec_bench.jobs.config.budgets import LISTS, said_of_budgets
 from spec_bench.jobs.config.cells import DecoderLoader, load_decoder

@@ -10,6 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from spec_bench.core import processes
 from spec_bench.core.draws import Draws
 from spec_bench.core.gumbel import gumbel_top_k
 from spec_bench.core.transfer import Committed, places
@@ -132,6 +133,7 @@ class BestSlots(DynamicTree):
             levels.append(self.candidates(*found, frontier))
             ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             running = self._running(levels, ordered.values[:, : self.total])
+            processes.agree(running)
             counts = running.tolist()  # the one question of a level: what is worth a pass?
             if not any(counts):
                 return best_of(levels, self.total, tree, self.bounds)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spec_bench.core import processes
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed, constant, places
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
@@ -141,6 +142,8 @@ class DynamicTree(GrownTree):
             levels.append(self.candidates(*found, frontier))
             level = levels[-1]
             going = self.going(levels)
+            if going is not None:
+                processes.agree(going)
             if going is not None and going.is_cpu and not going.any():
                 break  # elsewhere asking would stall the device
             ordered = level.score.sort(dim=-1, descending=True, stable=True)

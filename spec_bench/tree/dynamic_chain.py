@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spec_bench.core import processes
 from spec_bench.core.draws import Draws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
@@ -63,6 +64,7 @@ class DynamicChain(Chain):
             going = going & (sure >= self.confidence)
             if self.path is not None:
                 going = going & (path >= self.path)
+            processes.agree(going)
             if not bool(going.any()):  # the one question of a level: is another pass wanted?
                 break
         skip(draws, self.depth - tree.grown, tree)

@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.engine import processes
 from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early

@@ -11,7 +11,7 @@ import logging
 from contextlib import ExitStack, closing
 from typing import Any
 
-from spec_bench.engine import processes
+from spec_bench.core import processes
 from spec_bench.jobs.config.identity import run_id
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.backend import Backend

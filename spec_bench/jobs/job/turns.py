@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from spec_bench.engine import processes
+from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.jobs.work.pairing import (

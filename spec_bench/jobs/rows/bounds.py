@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
-from spec_bench.engine import processes
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.measure.bandwidth import measured_bandwidth
 from spec_bench.measure.bound import bound_over_measured, known_gpu, moved_bytes

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol
 
-from spec_bench.engine import processes
+from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
 from spec_bench.measure.energy.auto import AutoMeter

@@ -1,0 +1,71 @@
+"""The processes that one model is split over: which one this is, and waiting for the others.
+
+``torchrun`` starts them and says so in the environment; transformers joins them when it loads a
+split model. All of them decode the same prompts with the same draws. A bit of a draft's logits may
+differ all the same, where a library splits a sum in its own way on each GPU; so what hangs on
+logits and decides what is decoded next is the first process's, on all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Value = TypeVar("Value")
+
+
+def rank() -> int:
+    """This process's number; 0 if it is the only one. Only process 0 writes anything."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def count() -> int:
+    """How many processes there are; 0 if ``torchrun`` started none."""
+    return int(os.environ.get("WORLD_SIZE", "0"))
+
+
+def count_here() -> int:
+    """How many of them run on this machine, each with its GPU."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or count()
+
+
+def joined() -> bool:
+    """Whether processes have been joined that decode together."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def wait_for_all() -> None:
+    """Returns once every process is here; at once if none has been joined."""
+    import torch.distributed as dist
+
+    if joined():
+        dist.barrier()
+
+
+def agree(*tensors: Tensor) -> None:
+    """Gives every process the first one's values, in place; the shapes must be equal."""
+    import torch
+    import torch.distributed as dist
+
+    if not joined():
+        return
+    for tensor in tensors:
+        sent = tensor.to(torch.uint8 if tensor.dtype == torch.bool else tensor.dtype).contiguous()
+        dist.broadcast(sent, src=0)
+        tensor.copy_(sent)
+
+
+def agreed(value: Value) -> Value:
+    """The first process's value, which is pickled: some hundred bytes at most."""
+    import torch.distributed as dist
+
+    if not joined():
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]

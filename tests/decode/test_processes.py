@@ -1,0 +1,84 @@
+"""Two processes that see different logits decode the first one's tokens, and none waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as started
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.model import ForwardOutput
+from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import HEADS
+
+DISTURBED = 0.1  # a hundred times what another order of a sum could do
+TREES = ["sd", "rsd_s", "mcsd", "sd_dynamic", "dyspec", "opt_tree", "traversal_paths", "eagle3"]
+BEAMS = ["dsbd", "beam_search"]
+WARM = SamplingSettings(temperature=1.0)
+
+
+def disturb(model: Any, generator: torch.Generator) -> None:
+    """Adds noise to every logit, as another order of a sum does."""
+    forward = model.forward
+
+    def noisy(*given: Any, **named: Any) -> ForwardOutput:
+        output = forward(*given, **named)
+        noise = torch.randn(output.logits.shape, generator=generator) * DISTURBED
+        return ForwardOutput(output.logits + noise, output.hidden)
+
+    model.forward = noisy
+
+
+def tokens(name: str, disturbed: bool) -> list[tuple[int, ...]]:
+    """What a decoder answers to six prompts, three at a time."""
+    pair = tiny_pair("llama")
+    settings = decoder_settings(name)
+    kind = settings["drafter"]["kind"]
+    heads = HEADS[kind](32, VOCAB).to(pair[0].dtype) if kind in HEADS else None
+    drafts = [pair[1]] if kind == "language_model" else []
+    if disturbed:
+        generator = torch.Generator().manual_seed(7)
+        for model in pair:
+            disturb(model, generator)
+    sampling = SamplingSettings(temperature=0) if name == "beam_search" else WARM
+    decoder = build_decoder(settings, pair[0], drafts, sampling, 3, heads=heads)
+    return [answer.tokens for answer in decoder.generate(random_requests(6, 24), seed=0)]
+
+
+def work(rank: int, port: int, names: list[str], folder: str) -> None:
+    """One process; the second is disturbed."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    found = {name: tokens(name, disturbed=rank == 1) for name in names}
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def together(names: list[str], folder: Path) -> list[dict[str, list[tuple[int, ...]]]]:
+    """What each of two processes delivered."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started.spawn(work, (port, names, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [TREES, BEAMS], ids=["trees", "beams"])
+def test_both_deliver_what_the_first_delivers_alone(names: list[str], tmp_path: Path) -> None:
+    alone = {name: tokens(name, disturbed=False) for name in names}
+    first, second = together(names, tmp_path)
+    assert first == second == alone
+
+
+def test_disturbed_logits_alone_give_other_tokens() -> None:
+    """Else the test above would say nothing."""
+    assert tokens("rsd_s", disturbed=True) != tokens("rsd_s", disturbed=False)
