@@ -19,6 +19,7 @@ from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub,
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
+from spec_bench.jobs.config.overlong import refuse_surely_overlong
 from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
 from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
@@ -218,6 +219,9 @@ def build_settings(
     here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
+    max_new_tokens = next(limit for limit in limits if limit is not None)
+    if here and not engine.served:
+        refuse_surely_overlong(asked.pair, task, here, max_new_tokens)
     batch = Batch(engine.batch_size, engine.batching, sampling)
     decoding = partial(_pair_and_cells, asked, engine, task.name, batch, load, folders)
     refuse_before_torch(decoding)
@@ -236,7 +240,7 @@ def build_settings(
         task_config=with_metrics(asked.task),
         examples=stand_ins(asked.prompts) if unread else here or examples_of(task, asked),
         sampling=sampling,
-        max_new_tokens=next(limit for limit in limits if limit is not None),
+        max_new_tokens=max_new_tokens,
         energy=asked.energy,
         sink=asked.sink,
         cells=cells,
