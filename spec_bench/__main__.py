@@ -21,7 +21,7 @@ def main() -> None:
         elif wants_help(sys.argv[1:]):
             print(command_help(sys.argv[1:]) or help_text(), end="")
         elif sys.argv[1:2] == ["recommend"]:
-            from spec_bench.recommend.recommend import main as recommend
+            from spec_bench.recommend.command import main as recommend
 
             status, found = recommend(sys.argv[2:])
             if found is not None:

@@ -13,12 +13,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from spec_bench.audit.arguments import read_arguments
 from spec_bench.audit.beam_decoders import (
     BEAM_SETTINGS,
     beam_chi_square,
@@ -38,7 +38,6 @@ from spec_bench.audit.paths import audit_path, path_cases
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
 from spec_bench.audit.served import FALSE_ALARM_RATE as SERVED_FALSE_ALARM_RATE
 from spec_bench.server.endpoint import ServerError
-from spec_bench.settings.arguments import Parser
 
 
 def rule_parts() -> Iterator[Part]:
@@ -129,39 +128,11 @@ def _sampled(subject: str, p_value: float, counted: str) -> Line:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the audit; returns 0 if everything passed."""
-    parser = Parser(prog="python -m spec_bench.audit", description=__doc__)
-    parser.add_argument("--target", help="folder or hub id of a target to check greedily")
-    parser.add_argument("--draft", help="folder or hub id of its draft")
-    parser.add_argument("--prompts", help="text file, one prompt per line")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--only", metavar="PATTERN", help="parts by name, such as 'rule: *' or '*k_seq*'"
-    )
-    served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
-    served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    served.add_argument("--served-model", default="target", help="the target's name there")
-    served.add_argument("--temperature", type=float, default=1.0, help="of the sampled answers")
-    served.add_argument("--answers", type=int, default=8, help="sampled answers per prompt")
-    options = parser.parse_args(arguments)
-    if options.server and (options.draft or not options.target):
-        parser.error("--server goes with --target, without --draft")
-    if not options.server and bool(options.target) != bool(options.draft):
-        parser.error("--target and --draft go together")
-    if options.draft and not options.prompts:
-        parser.error("--prompts FILE is needed with --target and --draft")
-    if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:
-        parser.error("--temperature, --answers and --max-new-tokens must be above 0")
-    prompts = []
-    if options.prompts:
-        try:
-            text = Path(options.prompts).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            parser.error(f"cannot read --prompts {options.prompts!r}: {error}")
-        prompts = [line.strip() for line in text.splitlines() if line.strip()]
-        if not prompts:
-            parser.error(f"--prompts {options.prompts!r} has no prompt: one on each line")
+    return run(*read_arguments(arguments))
+
+
+def run(options: argparse.Namespace, prompts: list[str]) -> int:
+    """The audit that was asked for; 0 if everything passed, 2 and one line if it cannot be made."""
     try:
         return _server_or_all(options, prompts)
     except (ServerError, ValueError) as error:

@@ -11,7 +11,6 @@ it would have to cost and accept.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +21,10 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.metrics.many import at_once
-from spec_bench.recommend.answer import (
-    Recommendation,
-    answer_of,
-    counted_of,
-    ends_of,
-    needed_of,
-    stated,
-    table_of,
-)
+from spec_bench.recommend.answer import Recommendation, ends_of
 from spec_bench.recommend.needed import needed, pass_costs
 from spec_bench.recommend.screening import Screening
 from spec_bench.records.types import CellResult
-from spec_bench.system import files
 
 
 def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) -> Recommendation:
@@ -124,39 +114,3 @@ def _least_speedup(row: CellResult, of: int) -> float | None:
         return None
     found = at_once((ends[0], ends[1], ends[2]), prompts, of)
     return found[0] if found else None
-
-
-def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
-    """The command; prints all candidates and the answer in three lines.
-
-    Args:
-        overrides: as those of a job.
-
-    Returns:
-        The exit status, 2 for settings that cannot be right, and the file the page is made from.
-    """
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from spec_bench.jobs.app import settings_of
-    from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
-    from spec_bench.settings.configs import conf_dirs
-
-    register()
-    try:
-        told = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
-        told += recipe_arguments(list(overrides))
-        with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-            config = compose("config", overrides=told)
-        settings = settings_of(config)
-        answer = recommend(settings, lambda line: print(line, file=sys.stderr, flush=True))
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        print(f"spec_bench: {one_line(error)}", file=sys.stderr)
-        return 2, None
-    lines = [*table_of(answer), *counted_of(answer), *needed_of(answer), ""]
-    print("\n".join([*lines, *answer_of(answer, overrides)]))
-    stem = f"recommend-{settings.pair.name}-{settings.task.name}.json"
-    kept = files.results_file(settings.results, settings.name).with_name(stem)
-    files.write_json(kept, stated(settings, answer, overrides))
-    return 0, kept

@@ -9,39 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import hydra
-import torch
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import load_model
-from spec_bench.engine.model import LAST, Layers
 from spec_bench.jobs.config.compose import CHATTY, register, shown_resolved
-from spec_bench.jobs.work.models import tokenizer_of
+from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.settings.configs import conf_dir
 from spec_bench.settings.fields import one_line
-from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.system import disk, signals
-from spec_bench.system.files import digest
-from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
-from spec_bench.train.dialogues import Dialogue, positions, split
-from spec_bench.train.dialogues import digest as digest_of
-from spec_bench.train.finish import finish
-from spec_bench.train.hidden import Cached, Computed, HiddenStates, Picked, everywhere
-from spec_bench.train.loop import Training, run_training
-from spec_bench.train.processes import Accelerated, OneProcess, Processes
-from spec_bench.train.sequences import SequenceBatches
-from spec_bench.train.settings import TrainSettings, build_train_settings
-from spec_bench.train.start import fresh_heads
-from spec_bench.train.trainee import Trainee
-from spec_bench.train.unrolled import EagleTrainee
+from spec_bench.train.settings import build_train_settings
 
-log = logging.getLogger(__name__)
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _wants_trace = os.environ.get(FULL_ERROR) == "1"
 _statuses: list[int] = []  # of this process's trainings: Hydra hands no value back to main
@@ -75,7 +57,12 @@ def _job(config: DictConfig) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        train_heads(build_train_settings(plain))
+        reading = partial(build_train_settings, plain)
+        refuse_before_torch(reading)
+        settings = reading()
+        from spec_bench.train.train import train_heads  # torch, which no refusal waits for
+
+        train_heads(settings)
         _statuses.append(0)
     except OSError as error:
         refused = disk.refused(error)
@@ -87,102 +74,6 @@ def _job(config: DictConfig) -> None:
         if _wants_trace:
             raise
         _complain(error)
-
-
-def train_heads(settings: TrainSettings) -> dict[str, Any]:
-    """Trains heads as the settings say and writes them.
-
-    Returns:
-        What ``training.json`` holds; empty in all processes but the first.
-
-    Raises:
-        ValueError: data, target or checkpoint cannot be right.
-    """
-    check_data(settings)
-    sink = build_training_sink(settings.sink.wandb, settings.folder)
-    processes = _processes(settings)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    training = _prepare(settings, processes)
-    progress = run_training(training)
-    if processes.rank != 0:
-        return {}
-    facts = finish(training, progress)
-    if sink is not None:
-        log_training(sink, settings.name, facts, settings.folder / "log.csv")
-    accuracy = facts["accuracy"]["validation"] or facts["accuracy"]["train"]
-    print(f"{settings.name}: {facts['parameters']:,} parameters, right at {accuracy}")
-    print(f"heads: {settings.out}")
-    return facts
-
-
-def _processes(settings: TrainSettings) -> Processes:
-    device = settings.pair.specs[0].device
-    if settings.accelerate or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return Accelerated(device)
-    return OneProcess(torch.device(device))
-
-
-def _prepare(settings: TrainSettings, processes: Processes) -> Training:
-    """Loads the target, reads the data, computes hidden states where they are to be kept."""
-    tokenizer, _ = tokenizer_of(settings.pair)
-    spec = settings.pair.specs[0]
-    model = load_model(spec)
-    if spec.device_map is None:
-        model.module.to(processes.device)
-        model.device = processes.device
-    for parameter in model.module.parameters():
-        parameter.requires_grad_(False)
-    if processes.rank:
-        processes.wait()  # for the first to write what it computes
-    dialogues = read_dialogues(settings, model, tokenizer)
-    train, validation = split(dialogues, settings.data.validation, settings.seed)
-    if not train:
-        raise ValueError(f"data.validation={settings.data.validation} leaves nothing to train on")
-    trainee = fresh_heads(settings.head, model, settings.seed, train)
-    sides = [_batches(settings, model, side, trainee) for side in (train, validation)]
-    if not processes.rank:
-        processes.wait()
-    optimiser = settings.optimiser
-    batch = min(optimiser.batch, len(train))
-    if batch < processes.count * optimiser.accumulate:
-        raise ValueError(
-            f"a step's {batch} dialogues cannot be shared by {processes.count} processes with "
-            f"optimiser.accumulate={optimiser.accumulate}"
-        )
-    steps = optimiser.steps or optimiser.epochs * steps_of(len(train), batch)
-    log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
-    trainee.to(processes.device)
-    return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
-
-
-def _batches(
-    settings: TrainSettings,
-    model: HuggingFaceModel,
-    dialogues: Sequence[Dialogue],
-    trainee: Trainee,
-) -> Batches:
-    """One side's dialogues with their hidden states."""
-    data = settings.data
-    hidden: HiddenStates
-    layers: Layers = LAST
-    picked: Picked = positions
-    if isinstance(trainee, EagleTrainee):
-        layers, picked = trainee.layers(model.blocks), everywhere
-    if data.hidden == "computed" or not dialogues:
-        hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
-    else:
-        told: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
-        if picked is everywhere:
-            told += [list(layers), "everywhere"]
-        folder = settings.results / "cache" / f"hidden-{digest(told)}"
-        shown = settings.sink.progress
-        hidden = Cached(
-            *(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown),
-            *(layers, picked),
-        )
-    kind = SequenceBatches if picked is everywhere else Batches
-    return kind(dialogues, hidden, model, settings.head.guesses)
 
 
 def _complain(error: Exception) -> None:

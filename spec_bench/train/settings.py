@@ -25,7 +25,7 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.sinks.settings import SinkSettings
 from spec_bench.tasks import RandomPrompts, Task, build_task
-from spec_bench.train.answers import AnswerSettings
+from spec_bench.train.answer_settings import AnswerSettings
 
 Count = Annotated[Whole, Ge(1)]
 Share = Annotated[Number, Ge(0), Le(1)]

@@ -24,6 +24,7 @@ IMPORTED = (  # what commands would else import in each process; an optional one
         "spec_bench.jobs.job.job",
         "spec_bench.jobs.sweep.plan",
         "spec_bench.train.app",
+        "spec_bench.train.train",
     ),
     *("transformers.models.llama.modeling_llama", "transformers.models.opt.modeling_opt"),
     *("transformers.models.llama.tokenization_llama", "transformers.convert_slow_tokenizer"),

@@ -14,9 +14,14 @@ import pytest
 import spec_bench
 from spec_bench.engine.vocabularies import refuse_different_files
 from spec_bench.jobs.config.early import read_positions
+from spec_bench.jobs.config.overlong import refuse_surely_overlong
+from spec_bench.jobs.config.pair import PairSettings
+from spec_bench.jobs.config.rehearsal import refuse_before_torch
+from spec_bench.tasks import Example, build_task
 from tests.said import naming
 
 MODELS = Path(spec_bench.__file__).parent / "embedded" / "models"
+SECONDS = 3  # of the processor, for a command that cannot be right
 LIGHT = """
 import sys
 from spec_bench.__main__ import main
@@ -25,8 +30,7 @@ try:
     main()
 except SystemExit as stopped:
     assert stopped.code == 2, stopped.code
-assert "transformers" not in sys.modules
-assert {torch} or "torch" not in sys.modules
+assert not {{"torch", "transformers"}} & {{*sys.modules}}
 """
 
 
@@ -67,39 +71,105 @@ def test_positions_are_read_from_the_config_alone(tmp_path: Path) -> None:
     assert read_positions(str(tmp_path)) == 7
 
 
-def refused(arguments: list[str], folder: Path, torch: bool) -> str:
+def refused(arguments: list[str], folder: Path) -> str:
     """What a command that cannot be right says, in a process of its own."""
-    code = LIGHT.format(arguments=arguments, torch=torch)
+    code = LIGHT.format(arguments=arguments)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
 
 
-def test_a_missing_file_is_refused_without_torch(tmp_path: Path) -> None:
-    said = refused(["task=jsonl", "task.source.path=/nowhere/q.jsonl"], tmp_path, torch=False)
-    assert "/nowhere/q.jsonl" in said
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["task=jsonl", "task.source.path=/nowhere/q.jsonl"], "/nowhere/q.jsonl"),
+        (["cells=[sd:4x3]"], "spec '4x3'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_file_and_a_wrong_tree_are_refused_without_torch(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    assert said in refused(arguments, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "torch", "said"),
+    ("arguments", "said"),
     [
-        (["cells=[sdd:3]"], False, "unknown decoder 'sdd'"),
-        (["pair.draft=/no/such"], False, "/no/such"),
-        (["pair.draft=swapped"], False, "vocabularies differ"),
-        (["generation.max_new_tokens=100000"], False, "leaves no room"),
-        (["cells=[sd:4x3]"], True, "spec '4x3'"),
-        (["cells=[{decoder: sd, verifier: {rule: bogus}}]"], True, "verifier.rule"),
-        (["cells=[sd:3]", "pair.draft=null"], True, "1 drafts"),
+        (["cells=[sdd:3]"], "unknown decoder 'sdd'"),
+        (["pair.draft=/no/such"], "/no/such"),
+        (["pair.draft=swapped"], "vocabularies differ"),
+        (["generation.max_new_tokens=100000"], "leaves no room"),
+        (["cells=[{decoder: sd, verifier: {rule: bogus}}]"], "verifier.rule"),
+        (["cells=[{decoder: rsd_s, tree: {widht: 3}}]"], "tree.widht"),
+        (["cells=[{decoder: rsd_s, drafter: lookup}]"], "does not go with"),
+        (["cells=[sd:3]", "pair.draft=null"], "1 drafts"),
+        (["cells=[medusa]", "pair.heads=null"], "pair.heads.medusa"),
+        (["task=jsonl", "task.source.path=long.jsonl"], "task.overlong=skip"),
     ],
     ids=str,
 )
 def test_wrong_commands_take_few_seconds_of_the_processor(
-    arguments: list[str], torch: bool, said: str, tmp_path: Path, swapped: Path
+    arguments: list[str], said: str, tmp_path: Path, swapped: Path
 ) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "the cat " * 4000}))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     arguments = [each.replace("=swapped", f"={swapped}") for each in arguments]
-    assert said in refused(arguments, tmp_path, torch)
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    assert spent < (8 if torch else 4), spent
+    assert said in refused(arguments, tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS
+
+
+EVERY = """
+import sys
+from functools import partial
+from spec_bench.core.sampling import SamplingSettings
+from spec_bench.jobs.config.cells import build_cells, load_decoder
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.system.stand_in import stand_in_for
+
+stand_in_for(("torch", "transformers", "safetensors"))
+folders = conf_dirs()
+load = partial(load_decoder, folders)
+names = sorted(file.stem for file in folders[0].glob("decoder/*.yaml"))
+print(len(build_cells({}, None, names, load, SamplingSettings())), len(names))
+"""
+
+
+def test_every_decoder_is_read_where_torch_is_only_stood_in_for() -> None:
+    done = subprocess.run([sys.executable, "-c", EVERY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read, known = map(int, done.stdout.split())
+    assert read == known
+
+
+def test_what_computes_with_a_stand_in_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses() -> None:
+        raise ValueError("ünï")
+
+    def computes() -> None:
+        import torch
+
+        raise ValueError(torch.ones(3).sum() > 2)
+
+    for module in [each for each in sys.modules if each.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    refuse_before_torch(computes)
+    refuse_before_torch(lambda: None)
+    with pytest.raises(ValueError, match="ünï"):
+        refuse_before_torch(refuses)
+    assert "torch" not in sys.modules
+
+
+def test_prompts_surely_longer_than_the_room_are_named_with_the_ways_out() -> None:
+    task = build_task({"name": "t", "source": {"kind": "local"}, "template": "{q}"})
+    fits, over = (
+        Example(name, ("the cat " * count,), ((),)) for name, count in [("a", 9), ("b", 4000)]
+    )
+    pair = PairSettings(target="embedded:target", draft=None)
+    refuse_surely_overlong(pair, task, [fits], 8)
+    with pytest.raises(ValueError, match=naming("prompt 'b'", "1024 positions", "overlong=skip")):
+        refuse_surely_overlong(pair, task, [fits, over], 8)

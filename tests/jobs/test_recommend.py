@@ -10,8 +10,9 @@ import pytest
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.metrics.interval import Interval
 from spec_bench.recommend.answer import Recommendation, answer_of
+from spec_bench.recommend.command import main
 from spec_bench.recommend.page import write_page
-from spec_bench.recommend.recommend import best_of, main
+from spec_bench.recommend.recommend import best_of
 from spec_bench.recommend.timing import faster
 from spec_bench.records.types import CellResult
 from tests.cells import facts

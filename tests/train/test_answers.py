@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.train.answers import AnswerSettings, answer_prompts
+from spec_bench.train.answer_settings import AnswerSettings
+from spec_bench.train.answers import answer_prompts
 from spec_bench.train.data import order_of, read_prompts, step_indices
 from spec_bench.train.dialogues import Dialogue, split
 

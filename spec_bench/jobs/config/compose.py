@@ -199,10 +199,14 @@ def one_line(error: BaseException) -> str:
 
 
 def comes_from_hydra(error: BaseException) -> bool:
-    """Whether an error arose in Hydra or OmegaConf, so no config can be made."""
+    """Whether an error arose in Hydra or OmegaConf, so no config can be made; or in a launcher,
+    which refuses its own settings.
+    """
     last = deque(walk_tb(error.__traceback__), maxlen=1)
     module = last[0][0].f_globals.get("__name__", "") if last else ""
-    return module.partition(".")[0] in {"hydra", "omegaconf", "antlr4"}
+    package = module.partition(".")[0]
+    refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
+    return refused or package in {"hydra", "omegaconf", "antlr4"}
 
 
 def _of_key(error: OmegaConfBaseException) -> str:

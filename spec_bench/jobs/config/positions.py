@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from spec_bench.engine.loading import read_context_length
 from spec_bench.engine.model_spec import ModelSpec
+from spec_bench.jobs.config.overlong import WAYS_OUT
 from spec_bench.jobs.config.room import levels_of
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Request
@@ -54,10 +55,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
 def _ways_out(settings: JobSettings) -> str:
     if not isinstance(settings.task, Task):
         return "make task.prompt_tokens or generation.max_new_tokens smaller"
-    return (
-        "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the middle out of "
-        "their texts, a smaller generation.max_new_tokens leaves more room"
-    )
+    return WAYS_OUT
 
 
 def _length(spec: ModelSpec) -> int | None:

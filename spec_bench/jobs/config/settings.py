@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub,
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
+from spec_bench.jobs.config.overlong import refuse_surely_overlong
 from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
+from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
 from spec_bench.judge.settings import JudgeSettings
@@ -217,12 +219,13 @@ def build_settings(
     here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
-    pair, left_out = build_pair(with_own_name(asked.pair, folders), engine), tuple[str, ...]()
-    if engine.served:
-        cells, pair = served_cells(asked), alone(pair)
-    else:
-        batch = Batch(engine.batch_size, engine.batching, sampling)
-        cells, left_out = _cells_that_fit(asked, pair, task.name, batch, load)
+    max_new_tokens = next(limit for limit in limits if limit is not None)
+    if here and not engine.served:
+        refuse_surely_overlong(asked.pair, task, here, max_new_tokens)
+    batch = Batch(engine.batch_size, engine.batching, sampling)
+    decoding = partial(_pair_and_cells, asked, engine, task.name, batch, load, folders)
+    refuse_before_torch(decoding)
+    pair, cells, left_out = decoding()
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),
@@ -237,7 +240,7 @@ def build_settings(
         task_config=with_metrics(asked.task),
         examples=stand_ins(asked.prompts) if unread else here or examples_of(task, asked),
         sampling=sampling,
-        max_new_tokens=next(limit for limit in limits if limit is not None),
+        max_new_tokens=max_new_tokens,
         energy=asked.energy,
         sink=asked.sink,
         cells=cells,
@@ -253,16 +256,25 @@ def build_settings(
     )
 
 
-def _cells_that_fit(
-    asked: RunSettings, pair: Pair, task: str, batch: Batch, load: DecoderLoader
-) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """The job's cells, fitted trees filled in, and why each of the others is left out."""
+def _pair_and_cells(
+    asked: RunSettings,
+    engine: EngineSettings,
+    task: str,
+    batch: Batch,
+    load: DecoderLoader,
+    folders: Sequence[Path],
+) -> tuple[Pair, tuple[Cell, ...], tuple[str, ...]]:
+    """The job's models; its cells, fitted trees filled in; why each of the others is left out."""
+    pair = build_pair(with_own_name(asked.pair, folders), engine)
+    if engine.served:
+        return alone(pair), served_cells(asked), ()
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, batch.sampling)
     own = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
     told = tuple(f"{key}={value}" for key, value in own.items() if value is not None)
     trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), told)
     cells, unfitted = trees.filled(cells)
-    return fitting(simulate_cells(cells, asked.simulate, batch.sampling), pair, batch, unfitted)
+    cells = simulate_cells(cells, asked.simulate, batch.sampling)
+    return pair, *fitting(cells, pair, batch, unfitted)
 
 
 def device_of(engine: EngineSettings) -> str:
