@@ -173,3 +173,26 @@ def test_prompts_surely_longer_than_the_room_are_named_with_the_ways_out() -> No
     refuse_surely_overlong(pair, task, [fits], 8)
     with pytest.raises(ValueError, match=naming("prompt 'b'", "1024 positions", "overlong=skip")):
         refuse_surely_overlong(pair, task, [fits, over], 8)
+
+
+RIGHT = [
+    "ar,sd:3,spectr:4x3,specinfer:2-2-2,mcsd:4-1-1,mcsd_wor:4-1-1,mcns:4-1-1,rsd_c:2-2-2,rsd_s:4x3",
+    "block:3,traversal,optimal,top_and_sample,opt_tree,dyspec,sd_dynamic,traversal_paths",
+    "prompt_lookup,lookup_vote,suffix_lookup,lookup_or_draft,hf_generate,hf_assisted:3",
+    "medusa,medusa_typical,redrafter:8x5,redrafter_typical:8x5,eagle,eagle2,eagle3,eagle_rsd_s",
+    "beam_search:4,dsbd:4x2@0.9,dsbd_one_cache",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", RIGHT)
+def test_what_is_right_is_not_refused_while_torch_is_stood_in_for(
+    cells: str, tmp_path: Path
+) -> None:
+    """In an interpreter of its own, or torch would be here."""
+    command = [sys.executable, "-m", "spec_bench", f"cells=[{cells}]", "prompts=2", "plan=true"]
+    done = subprocess.run(
+        [*command, f"results={tmp_path}"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, done.stderr), done.stderr[-2000:]
+    assert all(cell.partition(":")[0] in done.stdout for cell in cells.split(","))
