@@ -43,6 +43,8 @@ def test_ar_is_the_answer_where_none_is_shown_to_be_faster() -> None:
     unknown = card(AR, row("sd", "3", speedup=1.4))
     assert unknown.decoder == "AR"
     assert "reaches 1.40 (no interval)" in unknown.sure
+    few = card(AR, row("sd", "3", speedup=1.4), prompts=3)
+    assert "reaches 1.40 (no interval: fewer than 5 prompts)" in few.sure
 
 
 def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many() -> None:
