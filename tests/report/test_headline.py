@@ -94,6 +94,8 @@ def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other(
     theirs = row("hf_assisted", "3", speedup=around(3.0, 0.1), lossless="unaudited")
     ours = row("sd", "3", speedup=around(2.0, 0.1))
     assert card(AR, theirs, ours).decoder == "SD 3"
+    served = card(row("served", "-", token_rate=80.0, lossless="unaudited"))
+    assert served.value == "80.0 tokens/s" and not served.decoder.endswith("-")
     alone = card(AR, theirs)
     assert alone.decoder == "transformers assisted 3"
     assert alone.sure.endswith("(another engine)")

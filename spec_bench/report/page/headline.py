@@ -160,7 +160,8 @@ def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     """The number with its unit, and its interval."""
     digits = 1 if by == "token_rate" else 2
-    unit = "×" if by == "speedup" else f" {column(by).title}"
+    units = {"speedup": "×", "token_rate": " tokens/s"}
+    unit = units.get(by) or f" {column(by).title}"
     ends = _ends(best, by, of)
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
@@ -225,7 +226,8 @@ def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:
 
 
 def _name(row: pd.Series) -> str:
-    return f"{names.decoder(str(row.decoder)).title} {row.spec}"
+    title = names.decoder(str(row.decoder)).title
+    return title if row.spec == "-" else f"{title} {row.spec}"
 
 
 def _known(value: object) -> bool:
