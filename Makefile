@@ -144,16 +144,16 @@ report: $(STAMP)
 	$(REPORT) all --results results/embedded
 	$(REPORT) figure rsd/1 --results results/embedded --output results/embedded/rsd-fig1
 
-list: $(STAMP)
+list: $(READY)
 	$(REPORT) list
 
-table: $(STAMP) # T=rsd/7
+table: $(READY) # T=rsd/7
 	$(REPORT) table $(T)
 
-figure: $(STAMP) # F=rsd/4
+figure: $(READY) # F=rsd/4
 	$(REPORT) figure $(F)
 
-page: $(STAMP) # E=rsd-exp1
+page: $(READY) # E=rsd-exp1
 	$(REPORT) page $(E)
 
 # Its files are no part of the repository; `make readme` measures those that the README shows.

@@ -295,6 +295,8 @@ def test_a_table_is_tidy_unless_all_of_it_is_asked_for() -> None:
     assert not {"seed", "pair", "run_id"} & {*tidy}
     two = pd.concat([rows(), rows().assign(seed=1)])
     assert "seed" in chosen(two, "main")
+    few = chosen(rows().assign(speedup_low=None), "main")  # too few prompts for an interval
+    assert few.speedup_low.dtype == float and few.speedup_low.isna().all()
     assert chosen(two, "all") is two
     assert list(chosen(two, ["mbsu"])) == ["mbsu"]
     with pytest.raises(ValueError, match="no column 'mbs'"):

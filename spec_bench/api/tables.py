@@ -69,4 +69,5 @@ def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
     ]
     prompts = [name for name in ("prompts",) if name in rows]
     state = ["lossless", "status", *(["reason"] if (rows.status == "failed").any() else [])]
-    return rows[[*varying, *_NAMES, *prompts, *numbers, *state]]
+    shown = rows[[*varying, *_NAMES, *prompts, *numbers, *state]]
+    return shown.astype(dict.fromkeys(numbers, float))  # not None, which no plot or mean takes

@@ -85,7 +85,7 @@ def test_a_plan_lists_the_second_stage_before_and_after_the_first(
         ("confirm={prompts: 2, by: speed}", "confirm.by must be one of .*speedup.* got 'speed'"),
         ("confirm={prompts: 2, best: 0}", "confirm.best must be .* got 0"),
         ("prompts=null", "confirm wants prompts that the search has not seen"),
-        ("prompts=4", "no rows from offset 4"),
+        ("prompts=4", "has 4 prompts, and prompts=4 leaves none fresh for confirm"),
     ],
 )
 def test_what_cannot_be_confirmed_is_named(run_job: RunJob, wrong: str, message: str) -> None:

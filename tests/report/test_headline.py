@@ -43,6 +43,8 @@ def test_ar_is_the_answer_where_none_is_shown_to_be_faster() -> None:
     unknown = card(AR, row("sd", "3", speedup=1.4))
     assert unknown.decoder == "AR"
     assert "reaches 1.40 (no interval)" in unknown.sure
+    few = card(AR, row("sd", "3", speedup=1.4), prompts=3)
+    assert "reaches 1.40 (no interval: fewer than 5 prompts)" in few.sure
 
 
 def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_many() -> None:
@@ -92,6 +94,8 @@ def test_another_engines_row_is_no_answer_and_is_marked_where_there_is_no_other(
     theirs = row("hf_assisted", "3", speedup=around(3.0, 0.1), lossless="unaudited")
     ours = row("sd", "3", speedup=around(2.0, 0.1))
     assert card(AR, theirs, ours).decoder == "SD 3"
+    served = card(row("served", "-", token_rate=80.0, lossless="unaudited"))
+    assert served.value == "80.0 tokens/s" and not served.decoder.endswith("-")
     alone = card(AR, theirs)
     assert alone.decoder == "transformers assisted 3"
     assert alone.sure.endswith("(another engine)")

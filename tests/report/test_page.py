@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.report.cli.command_line import main
+from spec_bench.report.page.gather import results_file
 from spec_bench.vocabulary import names
 from tests.report.rows import EMBEDDED, row, write
 
@@ -63,6 +64,12 @@ def table_rows(text: str) -> list[str]:
 
 def answer_of(text: str) -> str:
     return text.split('<p class="answer">')[1].split("</p>")[0]
+
+
+def test_an_experiment_is_named_by_its_name_its_folder_or_its_file(results: Path) -> None:
+    folder = results / "rsd-exp1"
+    for name in (folder.name, str(folder), str(folder / "results.csv")):
+        assert results_file(name, results) == folder / "results.csv"
 
 
 def test_the_page_asks_for_nothing_over_the_network(page: str) -> None:

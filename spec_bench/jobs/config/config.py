@@ -51,11 +51,15 @@ def _ranking(name: str) -> str:
 
 @settings
 class ConfirmSettings:
-    """The second stage of a search: the best cells of each decoder again, on other prompts."""
+    """The second stage of a search: the best cells of each decoder again, on other prompts.
+
+    ``share`` says that both stages share the rows of a task too short to leave the second enough.
+    """
 
     prompts: Annotated[Whole, Ge(1)]
     best: Annotated[Whole, Ge(1)] = 5
     by: Annotated[Text, AfterValidator(_ranking)] = "speedup"
+    share: Flag = False
 
 
 @settings

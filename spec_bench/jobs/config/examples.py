@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 from spec_bench.jobs.config.config import RunSettings
+from spec_bench.metrics.interval import FEWEST
 from spec_bench.tasks import Example, RandomPrompts, Task
+
+log = logging.getLogger(__name__)
 
 
 def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example, ...]:
     """What is asked, in order."""
     return tuple(task.examples(asked.prompts))
+
+
+def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
+    """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
+    for an interval and ``confirm.share`` is set; how the rows are shared is said.
+
+    Raises:
+        ValueError: a search has no row for its second stage.
+    """
+    confirm, first = asked.confirm, asked.prompts
+    if confirm is None or first is None:
+        return asked
+    count = len(task.examples(first + confirm.prompts))
+    if confirm.share and count > 1 and count - first < min(confirm.prompts, FEWEST):
+        first = min(first, max(1, round(count * first / (first + confirm.prompts))))
+        log.warning(
+            "%s has %d prompts: %d for the first look, %d fresh ones to measure on",
+            *(task.name, count, first, count - first),
+        )
+    if count <= first:
+        raise ValueError(
+            f"task {task.name} has {count} prompt{'' if count == 1 else 's'}, and prompts={first} "
+            "leaves none fresh for confirm; give more, or fewer prompts=NUMBER"
+        )
+    return replace(asked, prompts=first)
 
 
 def on_hub(task: Task | RandomPrompts) -> bool:

@@ -15,7 +15,13 @@ from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
-from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub, stand_ins
+from spec_bench.jobs.config.examples import (
+    examples_of,
+    fresh_examples,
+    on_hub,
+    shared,
+    stand_ins,
+)
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
@@ -215,6 +221,7 @@ def build_settings(
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
     check_early(asked, load)
+    asked = asked if unread else shared(asked, task)
     # The user's files before torch, which cells need; the hub's data, which may be large, after.
     here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)

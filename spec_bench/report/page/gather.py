@@ -65,7 +65,7 @@ def results_file(name: str, results: Path) -> Path:
     """The results file of an experiment.
 
     Args:
-        name: a folder below ``results``, one or two levels down, or a path.
+        name: a folder below ``results``, one or two levels down, or a path to a folder or a file.
         results: the results folder.
 
     Raises:
@@ -73,6 +73,8 @@ def results_file(name: str, results: Path) -> Path:
     """
     if Path(name).is_file():
         return Path(name)
+    if (own := Path(name) / files.RESULTS).is_file():
+        return own
     tables = files.results_files(results)
     found = [path for path in tables if path.parent.name == name]
     direct = [path for path in found if path.parent.parent == results]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.metrics.many import at_once
 from spec_bench.report.data.rows import (
     Group,
@@ -128,7 +129,7 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
         if ends and ends[0] > 1:
             return ""
         slower = ends and ends[1] < 1
-        interval = ends_of(*ends, ".2f") if ends else "(no interval)"
+        interval = ends_of(*ends, ".2f") if ends else f"({_no_interval(best)})"
         shown = "" if slower else "none is shown to be faster; "
         return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
     own = group.row("ar")
@@ -139,6 +140,12 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
         f"Use AR: {fastest} {best[by] / rate:.2f} of its speed (no interval: not measured side by "
         "side)"
     )
+
+
+def _no_interval(row: pd.Series) -> str:
+    """That there is no interval, and why if that is for want of prompts."""
+    prompts = number_in(row, "prompts")
+    return "no interval" if prompts is None or prompts >= FEWEST else f"no interval: {TOO_FEW}"
 
 
 def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
@@ -153,7 +160,8 @@ def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
     """The number with its unit, and its interval."""
     digits = 1 if by == "token_rate" else 2
-    unit = "×" if by == "speedup" else f" {column(by).title}"
+    units = {"speedup": "×", "token_rate": " tokens/s"}
+    unit = units.get(by) or f" {column(by).title}"
     ends = _ends(best, by, of)
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
@@ -218,7 +226,8 @@ def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:
 
 
 def _name(row: pd.Series) -> str:
-    return f"{names.decoder(str(row.decoder)).title} {row.spec}"
+    title = names.decoder(str(row.decoder)).title
+    return title if row.spec == "-" else f"{title} {row.spec}"
 
 
 def _known(value: object) -> bool:

@@ -32,6 +32,7 @@ def roofline(part: Part, records: Records) -> Figure | None:
     x = "MB that a target call and its drafting must move"
     found = figure(told_apart(traces), x, "ms a call") or {}
     found["layout"]["yaxis"]["type"] = "log"  # bound and measured may lie far apart
+    found["layout"]["yaxis"]["minorloglabels"] = "complete"  # 20, not the last digit alone
     rows = [row for row, _ in timed]
     found["data"] += [_bound(rate, rows) for rate in _bandwidths(rows)]
     return found
