@@ -15,13 +15,7 @@ from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
-from spec_bench.jobs.config.examples import (
-    examples_of,
-    fresh_examples,
-    on_hub,
-    shared,
-    stand_ins,
-)
+from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub, shared, stand_ins
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
