@@ -171,7 +171,9 @@ def test_prompts_surely_longer_than_the_room_are_named_with_the_ways_out() -> No
     )
     pair = PairSettings(target="embedded:target", draft=None)
     refuse_surely_overlong(pair, task, [fits], 8)
-    with pytest.raises(ValueError, match=naming("prompt 'b'", "1024 positions", "overlong=skip")):
+    with pytest.raises(
+        ValueError, match=naming("1 of 2 prompts", "'b' has", "1024 positions", "overlong=skip")
+    ):
         refuse_surely_overlong(pair, task, [fits, over], 8)
 
 

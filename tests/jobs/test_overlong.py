@@ -47,7 +47,7 @@ def test_the_refusal_names_the_ways_out_and_needs_no_weights(
         )
     pair = [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
     ways = ("task.overlong=skip", "task.overlong=truncate", "generation.max_new_tokens")
-    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "3 tree levels", *ways)):
+    with pytest.raises(ValueError, match=naming("2 of 4 prompts", "positions", *ways)):
         run_job(*CELLS, f"task.source.path={rows}", *pair)
 
 

@@ -28,7 +28,7 @@ def refuse_surely_overlong(
     """Refuses prompts whose first turn alone is longer than the target's room.
 
     Raises:
-        ValueError: naming the first such prompt, its tokens, the target, and the ways out.
+        ValueError: with their number, the first one's tokens, the target, and the ways out.
     """
     positions = read_positions(model_path(pair.target))
     if positions is None or not isinstance(task, Task) or task.overlong != "fail":
@@ -37,11 +37,14 @@ def refuse_surely_overlong(
     # A token has a byte at least: what has no more bytes need not be counted.
     long = [each for each in examples if len(each.turns[0].encode()) > room]
     count = token_counter(Path(model_path(pair.tokenizer or pair.target))) if long else None
-    for example in long if count else ():
-        assert count is not None
-        tokens = count(example.turns[0])
-        if tokens > room:
-            raise ValueError(
-                f"task {task.name}: prompt {example.id!r} has {tokens} tokens and gets "
-                f"{new_tokens} new ones, {pair.target!r} has {positions} positions; {WAYS_OUT}"
-            )
+    if count is None:
+        return
+    counted = [(count(example.turns[0]), example.id) for example in long]
+    over = [each for each in counted if each[0] > room]
+    if over:
+        tokens, name = over[0]
+        raise ValueError(
+            f"task {task.name}: {len(over)} of {len(examples)} prompts are too long: {name!r} has "
+            f"{tokens} tokens and gets {new_tokens} new ones, {pair.target!r} has {positions} "
+            f"positions; {WAYS_OUT}"
+        )
