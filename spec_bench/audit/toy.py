@@ -71,6 +71,7 @@ class Toy(ABC):
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
+        shared: int = 0,
     ) -> ForwardOutput:
         """See ``engine.model.LanguageModel``."""
         places = self.places(cache, rows, starts, tokens, positions, visible)

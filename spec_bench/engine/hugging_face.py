@@ -16,12 +16,14 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
 from spec_bench.core.transfer import Known, places
+from spec_bench.engine.attention import splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.capture import capture
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.split_attention import FROM, has_kernels
 from spec_bench.engine.static_pass import StaticPasses, why_not_recorded
 from spec_bench.engine.stopwatch import ForwardTimer
 
@@ -57,6 +59,9 @@ class HuggingFaceModel:
         self.masks = attention_masks(self.module)
         self._run = capture(self.module, self.compile)
         self._layouts = self._layers()
+        self._kernels = all(
+            has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
+        )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
@@ -128,13 +133,15 @@ class HuggingFaceModel:
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
+        shared: int = 0,
     ) -> ForwardOutput:
         self.timer.start()
         reach = visible.shape[2]
 
         def eager() -> tuple[Tensor, ...]:
             return self._by_module(
-                cache, rows, starts, tokens, positions, visible, logits_to_keep, needs_hidden
+                *(cache, rows, starts, tokens, positions, visible),
+                *(logits_to_keep, needs_hidden, shared),
             )
 
         kind = None
@@ -165,10 +172,14 @@ class HuggingFaceModel:
         visible: Tensor,
         logits_to_keep: int,
         needs_hidden: Layers,
+        shared: int,
     ) -> tuple[Tensor, ...]:
         """A pass as the module makes it: logits and, if asked for, hidden states."""
         # Most modules take all rows at once; a row on its own reads no further than it writes.
         apart = self.masks.rows_apart
+        plain = self._run is self.module
+        if shared < FROM or not plain or not self._kernels or not splits(self.module):
+            shared = 0
         size = 1 if apart else len(starts)
         outputs = []
         for row in range(0, len(starts), size):
@@ -176,8 +187,8 @@ class HuggingFaceModel:
             at = slice(rows.start + row, rows.start + row + size)
             reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
             plan = WritePlan(at, starts[part], tokens.shape[1], reach)
-            cache.begin(plan, views=self._run is self.module)
-            with self.masks.over(visible[part, :, :reach]) as mask:
+            cache.begin(plan, views=plain)
+            with self.masks.over(visible[part, :, :reach], shared) as mask:
                 outputs.append(
                     self._run(
                         input_ids=tokens[part],

@@ -79,7 +79,7 @@ class GPTNeoMasks(BlockMasks):
         return self.window
 
     @contextmanager
-    def over(self, visible: Tensor) -> Iterator[Mask]:
+    def over(self, visible: Tensor, shared: int = 0) -> Iterator[Mask]:
         whole = self.additive(visible)
         near = whole
         if self.window < visible.shape[-1]:
@@ -117,7 +117,7 @@ class AlibiMasks(BlockMasks):
         self._given: Keywords = {}
 
     @contextmanager
-    def over(self, visible: Tensor) -> Iterator[Mask]:
+    def over(self, visible: Tensor, shared: int = 0) -> Iterator[Mask]:
         self._given = self._made(visible)
         self._running = True
         try:

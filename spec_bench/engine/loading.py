@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from spec_bench.engine.attention import pack_shared_heads, packs_on
+from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_prefixes
 from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.direct_calls import call_directly
@@ -56,6 +56,7 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     embedding = cast(Any, module.get_input_embeddings()).weight
     if packs_on(embedding.device):
         pack_shared_heads(module)
+    split_long_prefixes(module)
     model = _tried(module, spec.path, spec.compile)
     if spec.compile in ("none", "static"):  # the others trace the modules' own calls
         call_directly(module)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
+
+from spec_bench.engine.split_attention import span_of
 
 Mask = Tensor | dict[str, Tensor]
 
@@ -85,29 +87,44 @@ class LayerMasks:
         return max((reach for reach in reaches if reach is not None), default=None)
 
     @contextmanager
-    def over(self, visible: Tensor) -> Iterator[Mask]:
+    def over(self, visible: Tensor, shared: int = 0) -> Iterator[Mask]:
         """What to give the module as its attention mask while the pass lasts.
 
         Args:
             visible: [R, T, S] bool, each token's whole path.
+            shared: leading slots that lie on every path, if attention is to be split there.
         """
-        yield self.by_kind(visible)
+        yield self.by_kind(visible, shared)
 
-    def by_kind(self, visible: Tensor) -> Mask:
-        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ."""
-        if len(self.kinds) == 1:
-            return self.additive(self.seen_by(self.kinds[0], visible))
+    def by_kind(self, visible: Tensor, shared: int = 0) -> Mask:
+        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ; split ones have a ``span``."""
+        seen = {kind: self.seen_by(kind, visible) for kind in self.kinds}
         made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
         masks = {}
         for kind in self.kinds:
-            seen = self.seen_by(kind, visible)
-            masks[kind] = made.setdefault(id(seen), self.additive(seen))
-        return masks
+            if (place := id(seen[kind])) not in made:
+                made[place] = self._mask(kind, seen[kind], shared)
+            masks[kind] = made[place]
+        return masks if len(masks) > 1 else masks[self.kinds[0]]
+
+    def _mask(self, kind: str, seen: Tensor, shared: int) -> Tensor:
+        """[R, 1, T, S] or, split, of the slots beside those that all tokens see."""
+        if not shared:
+            return self.additive(seen)
+        chunked = kind == "chunked_attention"
+        span = span_of(shared, seen.shape[-1], self._reach(kind), chunked=chunked)
+        mask = self.additive(span.beside(seen, 2))
+        cast(Any, mask).span = span
+        return mask
+
+    def _reach(self, kind: str) -> int | None:
+        """How far a layer of this kind looks; None: everywhere."""
+        setting = REACH[kind]
+        return None if setting is None else getattr(self._config, setting)
 
     def seen_by(self, kind: str, visible: Tensor) -> Tensor:
         """What of [R, T, S] a layer of this kind sees."""
-        setting = REACH[kind]
-        reach = None if setting is None else getattr(self._config, setting)
+        reach = self._reach(kind)
         # No path is longer than the slots that are read: a reach of that many cuts nothing.
         if reach is None or reach >= visible.shape[-1]:
             return visible

@@ -98,6 +98,7 @@ class LanguageModel(Protocol):
         logits_to_keep: int = 0,
         needs_hidden: Layers = (),
         prefill: bool = False,
+        shared: int = 0,
     ) -> ForwardOutput:
         """Runs T tokens per row and stores them at slots starts[r], starts[r] + 1, ...
 
@@ -111,6 +112,7 @@ class LanguageModel(Protocol):
             logits_to_keep: how many of the last logits, 0 for all T.
             needs_hidden: which hidden states to return.
             prefill: whether this is a prompt's pass, which no other one repeats.
+            shared: leading slots that every token attends to, but for windows.
 
         Returns:
             Logits, and hidden states if asked for.

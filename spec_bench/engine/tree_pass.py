@@ -59,6 +59,7 @@ def prefill(
             logits_to_keep=1,
             needs_hidden=needs_hidden,
             prefill=True,
+            shared=start,
         ).hidden
         if hidden is not None:
             seen(start, hidden[0])
@@ -100,6 +101,7 @@ def run_pending(
         visible,
         logits_to_keep=logits_to_keep,
         needs_hidden=needs_hidden,
+        shared=min(starts),
     )
 
 
@@ -179,7 +181,9 @@ def run_under_ancestors(
         visible = committed.unsqueeze(1).expand(shape).clone()
         visible.scatter_(2, at.expand_as(ancestors), ancestors)
     return model.forward(
-        cache, slice(0, rows), starts, tokens, positions, visible, needs_hidden=needs_hidden
+        *(cache, slice(0, rows), starts, tokens, positions, visible),
+        needs_hidden=needs_hidden,
+        shared=min(lengths),
     )
 
 

@@ -14,6 +14,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.attention import pack_shared_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.split_attention import FROM
 from spec_bench.engine.tree_pass import PREFILL_CHUNK
 from spec_bench.records.types import Request
 from tests.families import decoder_settings
@@ -27,7 +28,7 @@ def grouped_model(layers: int, length: int, seed: int) -> HuggingFaceModel:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
-        hidden_size=128,
+        hidden_size=256,
         intermediate_size=16,
         num_hidden_layers=layers,
         num_attention_heads=32,
@@ -83,7 +84,9 @@ def check(length: int) -> None:
     with SimCuda() as sim:
         plain = decoded(sim, "ar", length)
         tree = decoded(sim, "rsd_s", length)
-    assert plain["attention"] == tree["attention"] == {"mask float32 aligned"}
+    whole = {"mask float32 aligned"}
+    split = {"efficient: no mask, torch.float32", "efficient: mask float32 aligned"}
+    assert plain["attention"] == tree["attention"] == (split if length - 25 >= FROM else whole)
     for found in (plain, tree):
         assert sum(found["chunks"]) == length - 25
         assert max(found["chunks"]) <= PREFILL_CHUNK < length

@@ -22,6 +22,11 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 SCALARS_TOO = {"where", "masked_fill", "masked_fill_", "fill_", "scatter", "scatter_", "lerp",
                "index_fill_", "clamp", "copy_"}  # fmt: skip
 ATTENTION = "scaled_dot_product_attention"
+KERNELS = {  # asked for by name
+    "_scaled_dot_product_flash_attention": "flash: ",
+    "_scaled_dot_product_efficient_attention": "efficient: ",
+    ATTENTION: "",
+}
 
 
 def cost(func: Any, name: str, args: Any) -> tuple[int, bool]:
@@ -34,6 +39,24 @@ def cost(func: Any, name: str, args: Any) -> tuple[int, bool]:
     if name == ATTENTION:
         launches += 2 * ("padded" in attention(args))
     return launches, waits
+
+
+def flash(*given: Any, **named: Any) -> Any:
+    """A CPU's answer for the flash kernel, which takes no mask and no single precision."""
+    assert len(given) == 3 and given[0].dtype != torch.float32
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*given, **named)
+
+
+def efficient(query: Any, key: Any, value: Any, mask: Any, sums: bool, **named: Any) -> Any:
+    """A CPU's answer for the memory-efficient kernel, whose sums are filled up to 32 tokens."""
+    assert sums and (mask is None or mask.shape[1] == query.shape[1])
+    output, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, attn_mask=mask, **named
+    )
+    return output, torch.nn.functional.pad(total, (0, -total.shape[-1] % 32), value=torch.inf)
+
+
+STAND_INS = dict(zip(KERNELS, (flash, efficient), strict=False))
 
 
 def attention(args: Any) -> str:

@@ -1,0 +1,177 @@
+"""Attention over what all tokens see and over the rest apart is attention over both at once."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import (
+    Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from spec_bench.engine import hugging_face
+from spec_bench.engine.attention import grouped_attention, split_long_prefixes
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.masks import LayerMasks
+from spec_bench.engine.split_attention import Span, has_kernels, merged, span_of
+from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
+from tests.engine.test_attention import tree_on
+from tests.families import VOCAB, tiny_model
+from tests.simcuda import DEVICE, SimCuda
+
+
+@pytest.mark.parametrize(
+    ("reach", "chunked", "expected"),
+    [
+        (None, False, Span(0, 0, 10)),
+        (14, False, Span(0, 0, 10)),
+        (6, False, Span(5, 8, 10)),  # slots 10 to 13: the first sees 5 and later, the last 8
+        (3, False, Span(8, 10, 10)),
+        (4, True, Span(8, 10, 10)),  # two chunks, [8, 12) and [12, 16)
+        (8, True, Span(8, 8, 10)),
+    ],
+)
+def test_a_span_holds_the_slots_that_every_token_sees(
+    reach: int | None, chunked: bool, expected: Span
+) -> None:
+    assert span_of(10, 14, reach, chunked=chunked) == expected
+
+
+def test_two_parts_are_weighted_by_what_they_sum_to() -> None:
+    one = torch.tensor([[1.0, 0.0]]), torch.tensor([3.0]).log()
+    other = torch.tensor([[0.0, 1.0]]), torch.tensor([1.0]).log()
+    torch.testing.assert_close(merged(*one, *other), torch.tensor([[0.75, 0.25]]))
+
+
+@pytest.mark.parametrize(
+    ("widths", "kernels"), [((64, 64), True), ((64, 128), False), ((12, 12), False)]
+)
+def test_only_heads_that_the_kernels_take_are_split(widths: tuple[int, int], kernels: bool) -> None:
+    assert has_kernels(torch.device("cpu"), *widths) == kernels
+    assert not has_kernels(torch.device("mps"), *widths)
+
+
+def random_paths(draw: random.Random) -> tuple[Tensor, int]:
+    """Paths [R, T, S] of a random tree behind rows of random lengths, and the shortest length."""
+    lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 3))]
+    count = draw.randint(1, 12)
+    visible = torch.zeros(len(lengths), count, max(lengths) + count, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        visible[row, :, :length] = True
+        for node in range(count):
+            if node:
+                parent = draw.randrange(node)
+                visible[row, node] = visible[row, parent]
+            visible[row, node, length + node] = True
+    return visible, min(lengths)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_split_attention_over_random_trees_windows_and_heads_is_masked_attention(seed: int) -> None:
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    visible, shared = random_paths(draw)
+    kind, config = draw.choice(
+        [
+            ("full_attention", LlamaConfig()),
+            ("sliding_attention", Qwen2Config(sliding_window=draw.randint(1, 80))),
+            ("chunked_attention", Llama4TextConfig(attention_chunk_size=draw.randint(1, 80))),
+        ]
+    )
+    config.layer_types = [kind]
+    masks = LayerMasks(config, torch.float32)
+    heads, groups, width = draw.choice([1, 2, 3]), draw.choice([1, 2, 4]), draw.choice([8, 16, 64])
+    rows, count, slots = visible.shape
+    query = torch.randn(rows, heads * groups, count, width)
+    key, value = torch.randn(2, rows, heads, slots, width).unbind()
+    layer: Any = SimpleNamespace(num_key_value_groups=groups, is_causal=True, training=False)
+    whole, parts = masks.by_kind(visible), masks.by_kind(visible, shared)
+    assert isinstance(parts, Tensor) and hasattr(parts, "span") and not hasattr(whole, "span")
+    expected, got = (
+        grouped_attention(layer, query, key, value, mask)[0] for mask in (whole, parts)
+    )
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@pytest.fixture
+def always_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hugging_face, "FROM", 1)
+
+
+def answers(model: HuggingFaceModel) -> list[Tensor]:
+    """Logits of a prompt's end, of a tree and of tokens that a draft has not seen."""
+    cache = model.allocate(1, 60)
+    for block in cache._storage:
+        block.copy_(torch.randn(block.shape, generator=torch.Generator().manual_seed(1)))
+    prefill(model, cache, 0, list(range(1, 40)))
+    tree = run_nodes(model, cache, tree_on(model.device), [39], slice(0, 5)).logits
+    pending = run_pending(model, cache, [40], torch.tensor([[3, 4]], device=model.device)).logits
+    return [tree, pending]
+
+
+def with_windows() -> PreTrainedModel:
+    """Every second layer sees six tokens."""
+    shape = tiny_model("qwen2").config.to_dict()
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    shape |= {"use_sliding_window": True, "sliding_window": 6, "layer_types": kinds}
+    return Qwen2ForCausalLM(Qwen2Config(**shape)).eval()
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "windows"])
+@pytest.mark.usefixtures("always_split")
+def test_a_model_that_splits_answers_as_before(architecture: str) -> None:
+    module = with_windows() if architecture == "windows" else tiny_model(architecture)
+    model = HuggingFaceModel(module, VOCAB, torch.device("cpu"))
+    before = answers(model)
+    module.config.max_position_embeddings = 1 << 16
+    assert split_long_prefixes(module)
+    for got, expected in zip(answers(model), before, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("architecture", "longest"), [("llama", 2048), ("gpt_neox", 1 << 16)])
+def test_models_that_gain_nothing_are_left_alone(architecture: str, longest: int) -> None:
+    module = tiny_model(architecture)  # a short context; on a CPU, no shared heads
+    module.config.max_position_embeddings = longest
+    assert not split_long_prefixes(module)
+    assert module.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "prefix"),
+    [(torch.bfloat16, "flash: no mask"), (torch.float32, "efficient: no mask")],
+)
+@pytest.mark.usefixtures("always_split")
+def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype: torch.dtype, prefix: str) -> None:
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    )
+    module: nn.Module = LlamaForCausalLM(config).eval().to(dtype)
+    with SimCuda() as sim:
+        module = module.to(DEVICE)
+        assert split_long_prefixes(module)
+        model = HuggingFaceModel(module, VOCAB, DEVICE)
+        cache, tree = model.allocate(1, 60), tree_on(DEVICE)
+        run_nodes(model, cache, tree, [40], slice(0, 5))  # constants stay
+        sim.attention.clear()
+        waits = dict(sim.syncs)
+        run_nodes(model, cache, tree, [40], slice(0, 5))
+        assert dict(sim.syncs) == waits
+    kinds = {kind.partition(": ")[2] for kind in sim.attention}
+    name = str(dtype)[6:]
+    assert kinds == {f"{prefix}, {dtype}", f"efficient: mask {name} aligned"}
