@@ -28,8 +28,9 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 OUT = SCRIPTS.parent / "results" / "benchmarks"
 LIMIT_S = 480
 LEAST_S = 30  # in which a part measures anything
+WAYS = "static", "none", "static_inductor"
 DONE = "parts.json"  # which ended well, with their seconds
-FIRST = ("probe", "correct", "llama2_7b-static", "llama2_7b-none")
+FIRST = ("probe", "correct", *(f"llama2_7b-{how}" for how in WAYS))
 AS_EXPECTED = 0.7, 1.5  # measured over expected
 SLOWER = 0.97  # of the eager rate: less is no gain
 
@@ -56,7 +57,7 @@ def parts(out: Path = OUT) -> Parts:
     }
     pairs = (("llama2_7b", "llama_tiny"), ("llama2_13b", ""), ("opt_30b", ""))
     for target, tiny in pairs:
-        for how in ("static", "none"):
+        for how in WAYS:
             file = ["--output", str(out / f"random-{target}-{how}.csv"), "--compile", how]
             rehearsed = [_PAIR[0], "--tiny", "--targets", tiny, *file, "--new-tokens", "4"]
             name = f"{target}-{how}"
@@ -123,7 +124,8 @@ def verdicts(out: Path) -> Iterator[str]:
         if all(row.get("device") == "cpu" for row in rows):
             continue  # a rehearsal's times say nothing
         yield from _unexpected(name, rows)
-        eager = tables.get(name.replace("-static", "-none")) if "-static" in name else None
+        pair, how, _ = name.partition("-static")
+        eager = tables.get(f"{pair}-none") if how else None
         if eager:
             yield from _no_gain(name, rows, eager)
 

@@ -13,7 +13,15 @@ from transformers import PreTrainedModel
 # ``none`` calls the module. ``static`` runs it over fixed buffers, which a GPU records and replays.
 # ``dynamo`` runs its kernels without the modules' Python around them: the same numbers, some
 # seconds to trace. ``inductor`` fuses kernels and takes a minute or more.
-COMPILE = {"none": None, "static": None, "dynamo": "eager", "inductor": "inductor"}  # backends
+# ``static_inductor`` fuses those of passes over fixed buffers.
+COMPILE = {  # backends
+    "none": None,
+    "static": None,
+    "static_inductor": "inductor",
+    "dynamo": "eager",
+    "inductor": "inductor",
+}
+OVER_BUFFERS = ("static", "static_inductor")
 _FILTERS = hasattr(torch.compiler, "skip_guard_on_all_nn_modules_unsafe")  # since torch 2.8
 # Elements that a thread is given at least: an iteration's fused kernels have thousands, and to wake
 # a second thread takes longer than those (inductor's own: 512).

@@ -6,9 +6,11 @@ It is run with additive masks by kind of layer, explicit position ids and the sl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from spec_bench.core import processes
 from spec_bench.core.transfer import Known, places
 from spec_bench.engine.attention import splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
-from spec_bench.engine.capture import capture
+from spec_bench.engine.capture import OVER_BUFFERS, capture
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.model import ForwardOutput, Layers
@@ -57,7 +59,8 @@ class HuggingFaceModel:
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = attention_masks(self.module)
-        self._run = capture(self.module, self.compile)
+        over_buffers = self.compile in OVER_BUFFERS
+        self._run = capture(self.module, "none" if over_buffers else self.compile)
         self._layouts = self._layers()
         self._kernels = all(
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
@@ -68,11 +71,15 @@ class HuggingFaceModel:
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
         alone = processes.count() < 2  # communication between processes is not recorded
-        if self.compile == "static" and here and alone and not self.masks.rows_apart:
+        if over_buffers and here and alone and not self.masks.rows_apart:
             if self.device.type == "cuda" and (why := why_not_recorded(config)):
-                log.warning("engine.compile=static: passes stay eager: %s", why)
+                log.warning("engine.compile=%s: passes stay eager: %s", self.compile, why)
             else:
-                self.static = StaticPasses(self._over_buffers, self.device)
+                fused = capture(self.module, self.compile)
+                ways = dict.fromkeys((fused, self.module))  # the module itself if it is not fused
+                self.static = StaticPasses(
+                    [partial(self._over_buffers, way) for way in ways], self.device
+                )
 
     @torch.inference_mode()
     def _layers(self) -> list[LayerLayout]:
@@ -207,13 +214,15 @@ class HuggingFaceModel:
         return logits, _rows([_chosen(output.hidden_states, needs_hidden) for output in outputs])
 
     @torch.inference_mode()
-    def _over_buffers(self, cache: SlotCache, kind: Kind, buffers: Buffers) -> tuple[Tensor, ...]:
+    def _over_buffers(
+        self, run: Callable[..., Any], cache: SlotCache, kind: Kind, buffers: Buffers
+    ) -> tuple[Tensor, ...]:
         """A pass over buffers; no number in it but the kind's comes from the host."""
         index = buffers.rows, buffers.slots
         cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
         cache.views = None
         with self.masks.over(buffers.visible) as mask:
-            output = self.module(
+            output = run(
                 input_ids=buffers.tokens,
                 attention_mask=mask,
                 position_ids=buffers.positions,

@@ -12,7 +12,7 @@ from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-COMPILE_MODES = ("none", "static", "dynamo", "inductor")
+COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")
 DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
 AUTO = "auto"
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA, of WSL, of AMD
@@ -57,7 +57,7 @@ class ModelSpec:
             raise ValueError(
                 f"engine.compile must be one of {', '.join(COMPILE_MODES)}, got {self.compile!r}"
             )
-        if self.compile == "inductor" and not any(map(shutil.which, COMPILERS)):
+        if self.compile.endswith("inductor") and not any(map(shutil.which, COMPILERS)):
             raise ValueError(
                 f"engine.compile=inductor needs a C++ compiler on PATH ({', '.join(COMPILERS)}); "
                 "static and dynamo need none"

@@ -16,7 +16,7 @@ Letters: R rows, T tokens of one pass, S cache slots read, V tokens of the vocab
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -149,14 +149,15 @@ class StaticPasses:
     """The static passes of one model, made and checked when first needed.
 
     Args:
-        run: runs the module over buffers and a cache that has been told of them.
+        ways: each runs the module over buffers and a cache that has been told of them; the next
+            one is taken once one fails.
         device: of the buffers.
     """
 
     def __init__(
-        self, run: Callable[[SlotCache, Kind, Buffers], Outputs], device: torch.device
+        self, ways: Iterable[Callable[[SlotCache, Kind, Buffers], Outputs]], device: torch.device
     ) -> None:
-        self._run, self._device = run, device
+        self._ways, self._device = list(ways), device
         self._recorder: Recorder | None = None
         self.counts = PassCounts()
         self.refusals: list[str] = []  # why passes stayed with the module
@@ -208,6 +209,7 @@ class StaticPasses:
         """
         passes: dict[Kind, StaticPass | None] = cache.passes
         if kind not in passes:
+            self.counts.captures += 1
             passes[kind] = self._made(cache, kind)
         ready = passes[kind]
         if ready is not None and ready.unchecked == 0:
@@ -229,19 +231,23 @@ class StaticPasses:
     def _made(self, cache: SlotCache, kind: Kind) -> StaticPass | None:
         """A new static pass; None if it could not be made."""
         buffers = Buffers.standing_in(kind, cache.slots, self._device)
-        self.counts.captures += 1
         held = ref(cache)  # which holds the pass
+        run = self._ways[0]
 
         def function(filled: Buffers) -> Outputs:
             written = held()
             assert written is not None
-            return self._run(written, kind, filled)
+            return run(written, kind, filled)
 
         try:
             if self._recorder is None and self._device.type == "cuda":
                 self._recorder = Recorder(self._device)
             return StaticPass(buffers, function, self._recorder)
         except Exception as error:  # recording fails in many ways; none may end a run
+            if len(self._ways) > 1:
+                log.warning("static passes are not fused: %s", one_line(error)[:300])
+                del self._ways[0]
+                return self._made(cache, kind)
             self._refuse(kind, one_line(error))
             return None
 

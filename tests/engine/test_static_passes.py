@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from scripts.gpu.random_pair_table import published_rows, simulated_settings
 from spec_bench.core.warp import SamplingSettings
@@ -17,6 +18,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pass_buffers import Buffers, Kind, slot_steps
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, why_not_recorded
+from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 from tests.simcuda import SimCuda
@@ -62,6 +64,36 @@ def test_every_decoder_draws_the_same_tokens_through_static_passes(name: str, ro
     counts = static[0].static.counts
     assert min(counts.static, counts.captures) > 0
     assert not static[0].static.refusals
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize("name", ["ar", "rsd_s"])
+def test_fused_static_passes_draw_the_same_tokens_from_few_graphs(name: str) -> None:
+    torch._dynamo.reset()
+    expected = tokens(built(name, pair_of("none"), 1), 3)
+    pair = pair_of("static_inductor")
+    decoder = built(name, pair, 1)
+    answers = [tokens(decoder, 3) for _ in range(CHECKS + 1)]
+    assert answers == [expected] * len(answers)
+    assert pair[0].static.counts.static > 0 == len(pair[0].static.refusals)
+    graphs = counters["stats"]["unique_graphs"]
+    assert 0 < graphs < sum(model.static.counts.captures for model in pair)
+    assert not counters["graph_break"]
+
+
+def test_static_passes_that_cannot_be_fused_are_recorded_as_they_are(monkeypatch, caplog) -> None:
+    def cannot(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("Cannot find a working triton installation")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: cannot)
+    expected = tokens(built("ar", pair_of("none"), 1), 2)
+    (target, _) = pair_of("static_inductor")
+    with caplog.at_level(logging.WARNING):
+        decoder = built("ar", [target], 1)
+        assert [tokens(decoder, 2) for _ in range(CHECKS + 1)] == [expected] * (CHECKS + 1)
+    assert caplog.text.count("not fused: Cannot find a working triton") == 1
+    assert target.static.counts.static > 0 == len(target.static.refusals)
 
 
 def replayed(name: str, rows: int) -> None:

@@ -22,7 +22,7 @@ class EngineSettings:
     dtype: Literal["float32", "float64", "bfloat16", "float16"]
     batch_size: Annotated[Whole, Ge(1)] = 1
     batching: Literal["static", "continuous"] = "static"
-    compile: Literal["none", "static", "dynamo", "inductor"] = "none"
+    compile: Literal["none", "static", "static_inductor", "dynamo", "inductor"] = "none"
     threads: Annotated[Whole, Ge(1), Le(MOST_THREADS)] | None = None
     gpu_memory_gib: Annotated[Real, Gt(0)] | None = None
     tensor_parallel: Flag = False

@@ -142,7 +142,7 @@ def _beside(
     values: dict[str, Any] = {"peak_memory_bytes": run.memory.peak_bytes}
     if not settings.served:
         values["cache_bytes"] = max(decoder.cache_bytes(*each) for each in longest)
-    if settings.pair.specs[0].compile == "static":
+    if settings.pair.specs[0].compile.startswith("static"):
         values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
