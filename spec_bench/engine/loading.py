@@ -12,6 +12,7 @@ from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_
 from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.direct_calls import call_directly
+from spec_bench.engine.fused_products import fuse_products
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
@@ -56,6 +57,7 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     embedding = cast(Any, module.get_input_embeddings()).weight
     if packs_on(embedding.device):
         pack_shared_heads(module)
+        fuse_products(module)
     split_long_prefixes(module)
     model = _tried(module, spec.path, spec.compile)
     if spec.compile in ("none", "static"):  # the others trace the modules' own calls
