@@ -1,4 +1,4 @@
-"""The sweep's page: one HTML file that works offline, plotly.js inside it.
+"""The sweep's page: one HTML file that works offline, plotly.js compressed inside it.
 
 The same results give the same bytes: no time, no random names, and what is embedded is sorted as
 the results are.
@@ -6,6 +6,8 @@ the results are.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +89,13 @@ def build_page(table: Path) -> str:
         shown=SHOWN,
         detailed=DETAILED,
         data=_embedded([{"figures": made, "missing": missing} for made, missing in both]),
-        plotly=Markup(get_plotlyjs()),  # MIT, whole: it names its licence itself
+        plotly=packed(get_plotlyjs()),  # MIT, whole: it names its licence itself
     )
+
+
+def packed(script: str) -> str:
+    """A script as the page unpacks it, a third of its size; the same bytes every time."""
+    return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
 
 
 def _embedded(value: Any) -> Markup:

@@ -1,5 +1,10 @@
-// Draws the figures of the group that is chosen.
-(() => {
+// Unpacks plotly.js, and draws the figures of the group that is chosen.
+(async () => {
+  const unpacked = async (id) => {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  };
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const parts = read("data"), titles = read("titles");
   const choice = document.getElementById("part"), place = document.getElementById("figures");
@@ -41,6 +46,14 @@
     const without = Object.entries(part.missing).map(([key, why]) => `${titles[key]} (${why})`);
     missing.textContent = without.length ? `Not drawn: ${without.join("; ")}.` : "";
   };
+  try {
+    const script = document.createElement("script");
+    script.textContent = await unpacked("plotly");
+    document.head.append(script);
+  } catch (error) {
+    missing.textContent = `No figures: this browser cannot unpack the script that draws them (${error}).`;
+    return;
+  }
   choice.addEventListener("change", show);
   document.querySelectorAll("tr[data-part]").forEach((row) => row.addEventListener("click", () => {
     choice.value = row.dataset.part;
