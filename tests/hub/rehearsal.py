@@ -26,7 +26,7 @@ from tests.hub.forked import Ended, Forked
 
 LIMIT_S = 900
 TRAINED = "results/train/redrafter_vicuna_7b_blocks4/heads"  # where a printed training leaves them
-RAN = ("rows", "plan", "heads")
+RAN = ("rows", "plan", "heads", "trees")
 _LENGTHS = "generation.max_new_tokens"
 _GRID = "{grid:{decoder:%s,factors:[1,2],most:2,depths:[1,2],order:any}}"
 
@@ -181,7 +181,13 @@ def _result(command: Command, folder: Path, out: str) -> tuple[str, str]:
         heads = folder / "results" / "train"
         there = sorted({file.name for file in heads.glob(f"{name}/**/heads/*")})
         return ("heads", ", ".join(there)) if there else ("failed", f"nothing in {heads}")
-    name = recipe_name(command.recipe) if command.recipe else "default"
+    if command.words[0] == "fit_tree":
+        pair, tasks = command.settings["pair"], command.settings["task"].split(",")
+        fits = [sorted((folder / "results/trees").glob(f"{pair}-{task}-*")) for task in tasks]
+        names = ", ".join(file.name for task in fits for file in task)
+        return ("trees", names) if all(fits) else ("failed", f"no trees of some of {tasks}")
+    name = command.settings.get("experiment", "default")
+    name = recipe_name(command.recipe) if command.recipe else name
     file = results_file(folder / "results", name)
     rows = read_csv(file) if file.is_file() else []
     own = [row for row in rows if _asked_for(row, command)]
