@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # What running needs, without launchers, training and the tools of the tests.
 READY  := $(VENV)/.ready
+# Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \

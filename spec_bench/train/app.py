@@ -60,6 +60,8 @@ def _job(config: DictConfig) -> None:
         reading = partial(build_train_settings, plain)
         refuse_before_torch(reading)
         settings = reading()
+        if (file := settings.data.file) is not None and not file.is_file():
+            raise ValueError(f"data.path: no file {str(file)!r}")
         from spec_bench.train.train import train_heads  # torch, which no refusal waits for
 
         train_heads(settings)

@@ -85,6 +85,7 @@ def refused(arguments: list[str], folder: Path) -> str:
     [
         (["task=jsonl", "task.source.path=/nowhere/q.jsonl"], "/nowhere/q.jsonl"),
         (["cells=[sd:4x3]"], "spec '4x3'"),
+        (["-m", "seed=0,1,x", "cells=[sd:3],[sd:4]"], "got 'x' (in seed=x cells=[sd\\:3])"),
     ],
     ids=str,
 )
@@ -108,6 +109,10 @@ def test_a_wrong_file_and_a_wrong_tree_are_refused_without_torch(
         (["cells=[sd:3]", "pair.draft=null"], "1 drafts"),
         (["cells=[medusa]", "pair.heads=null"], "pair.heads.medusa"),
         (["task=jsonl", "task.source.path=long.jsonl"], "task.overlong=skip"),
+        (["pair.heads.medusa=broken"], "cannot read 'broken/config.json'"),
+        (["-m", "cells=[sd:3],[sd:x]"], "spec 'x'"),
+        (["-m", "pair=embedded,nope"], "'nope'"),
+        (["-m", "task=xsum,jsonl", "task.source.path=missing.jsonl"], "'missing.jsonl'"),
     ],
     ids=str,
 )
@@ -115,6 +120,8 @@ def test_wrong_commands_take_few_seconds_of_the_processor(
     arguments: list[str], said: str, tmp_path: Path, swapped: Path
 ) -> None:
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "the cat " * 4000}))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     arguments = [each.replace("=swapped", f"={swapped}") for each in arguments]
     assert said in refused(arguments, tmp_path)

@@ -21,7 +21,7 @@ from spec_bench.jobs.config.pair import PairSettings
 
 
 def check_early(asked: RunSettings, load: DecoderLoader) -> None:
-    """Checks models' folders, decoders' names, vocabularies and the limit on answers.
+    """Checks models' and heads' folders, decoders' names, vocabularies and the limit on answers.
 
     Raises:
         ValueError: in one line that names what is wrong.
@@ -32,6 +32,8 @@ def check_early(asked: RunSettings, load: DecoderLoader) -> None:
         model_path(pair.tokenizer)
     if asked.engine.served:
         return
+    for name in (*folders, *(found for found in (pair.heads or {}).values() if found)):
+        check_config(name)
     for item in asked.cells:
         for each in expand_grid(item):
             parse_cell(each, load)
@@ -43,6 +45,21 @@ def check_early(asked: RunSettings, load: DecoderLoader) -> None:
             f"generation.max_new_tokens={limit} leaves no room for a prompt: {pair.target!r} has "
             f"{positions} positions"
         )
+
+
+def check_config(name: str) -> None:
+    """Checks that a folder's ``config.json`` can be read.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it.
+    """
+    file = Path(name).expanduser() / "config.json"
+    try:
+        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {str(file)!r}: {error}") from error
+    if not isinstance(known, dict):
+        raise ValueError(f"{str(file)!r} holds no JSON object")
 
 
 def check_vocabularies(pair: PairSettings) -> None:

@@ -11,7 +11,7 @@ torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def _workers_here(*, _root_: DictConfig) -> int:
 
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
     """The need of every job that Hydra's own sweeper makes of the command line."""
-    for config in _jobs(root):
+    for _, config in jobs_of(root):
         # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
         parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
         pair = check(PairSettings, parts["pair"], "pair")
@@ -108,15 +108,15 @@ def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
         yield gpus_of_job(with_own_name(pair, config_folders(config.hydra)), engine)
 
 
-def _jobs(root: DictConfig) -> Iterator[DictConfig]:
-    """Each job's config, composed as a launcher composes it."""
+def jobs_of(root: DictConfig) -> Iterator[tuple[Sequence[str], DictConfig]]:
+    """Each job's overrides and its config, composed as a launcher composes it."""
     loader = GlobalHydra.instance().config_loader()
     swept = [f"{key}={value}" for key, value in (root.hydra.sweeper.params or {}).items()]
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(
         [*swept, *root.hydra.overrides.task]
     )
     for job in BasicSweeper.split_arguments(overrides, None)[0]:
-        yield loader.load_sweep_config(root, job)
+        yield job, loader.load_sweep_config(root, job)
 
 
 # Launchers that give no device to a job; whether a job may wait for one. A worker of joblib keeps

@@ -1,0 +1,58 @@
+"""Checks a sweep's jobs before the first of them runs, so that a wrong last value costs no time.
+
+Each swept value is checked in one job, and not in every combination. Where jobs run on other
+machines, what this one has (devices, folders) says nothing, and settings are checked alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from spec_bench.jobs.config.cells import load_decoder
+from spec_bench.jobs.config.compose import one_line
+from spec_bench.jobs.config.config import check_settings
+from spec_bench.jobs.config.examples import examples_of, on_hub, shared
+from spec_bench.jobs.config.rehearsal import refuse_before_torch
+from spec_bench.jobs.config.settings import build_settings
+from spec_bench.jobs.sweep.launch import config_folders, jobs_of
+from spec_bench.tasks import build_task
+
+
+class CheckJobs(Callback):
+    """Ends the process with status 2 and one line where a job of a sweep cannot be right."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Called in the user's process before anything is launched."""
+        here = "BasicLauncher" in config.hydra.launcher.get("_target_", "")
+        checked: set[str] = set()
+        try:
+            for words, job in jobs_of(config):
+                if not checked.issuperset(words):
+                    checked.update(words)
+                    _check(job, words, config_folders(config.hydra) if here else None)
+        except Exception as error:  # Hydra would make a warning of it and go on
+            print(f"spec_bench: {one_line(error)}", file=sys.stderr)
+            sys.exit(2)
+
+
+def _check(job: DictConfig, words: Sequence[str], folders: list[Path] | None) -> None:
+    """Raises a ValueError where a job's settings, and what it names here, cannot be right."""
+    try:
+        # Without Hydra's own part, some of which is known only once the job runs.
+        parts = {key: job[key] for key in job if key != "hydra"}
+        asked = check_settings(OmegaConf.to_container(OmegaConf.create(parts), resolve=True))
+        if folders is not None:
+            load = partial(load_decoder, folders)
+            refuse_before_torch(partial(build_settings, asked, load, folders, unread=True))
+            task = build_task(asked.task)
+            if not on_hub(task):
+                examples_of(task, shared(asked, task))
+    except Exception as error:
+        raise ValueError(f"{one_line(error)} (in {' '.join(words)})") from error
