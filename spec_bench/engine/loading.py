@@ -17,6 +17,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
+from spec_bench.engine.packed_products import pack_products
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.switches import set_switches
@@ -53,14 +54,16 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
 
 def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
     """A transformers model behind the engine's interface, tried once."""
-    lay_by_columns(module)
+    eager = spec.compile in ("none", "static")  # the others trace the modules' own calls
+    if not (eager and pack_products(module)):
+        lay_by_columns(module)
     embedding = cast(Any, module.get_input_embeddings()).weight
     if packs_on(embedding.device):
         pack_shared_heads(module)
         fuse_products(module)
     split_long_prefixes(module)
     model = _tried(module, spec.path, spec.compile)
-    if spec.compile in ("none", "static"):  # the others trace the modules' own calls
+    if eager:
         call_directly(module)
     return model
 
