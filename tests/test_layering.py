@@ -75,7 +75,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("recommend", "audit", "report/comparison"),
     },
     "__init__": {"api"},
-    "__main__": {"jobs/app", "jobs/config", "tasks", "exchange", "recommend", "report/comparison"},
+    "__main__": {
+        "engine",
+        "jobs/app",
+        "jobs/config",
+        "tasks",
+        "exchange",
+        "recommend",
+        "report/comparison",
+    },
 }
 ONLY_IN: dict[str, set[str]] = {
     "hydra": {"jobs", "train", "api", "recommend"},

@@ -22,6 +22,7 @@ and writes what it measured to results/NAME/results.csv. The same command resume
 usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
        python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
+       python -m spec_bench convert FILE.gguf                    a model folder of it, once
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
        python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
        python -m spec_bench spider FOLDER                        whether its databases are whole

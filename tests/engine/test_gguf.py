@@ -1,0 +1,123 @@
+"""A GGUF file becomes a model folder once, which answers as transformers reading the file does."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from spec_bench.engine.gguf import main
+from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
+from spec_bench.jobs.config.model_files import fingerprint, model_path
+from spec_bench.system.model_cache import converted_folder, gguf_of
+from tests.said import naming
+
+gguf = pytest.importorskip("gguf")
+WIDTH, VOCAB = 32, 40
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
+    path = tmp_path / "tiny.Q8_0.gguf"
+    out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
+    out.add_context_length(64)
+    out.add_embedding_length(WIDTH)
+    out.add_block_count(2)
+    out.add_feed_forward_length(64)
+    out.add_head_count(4)
+    out.add_head_count_kv(2)
+    out.add_layer_norm_rms_eps(1e-5)
+    out.add_rope_dimension_count(8)
+    out.add_vocab_size(VOCAB)
+    letters = [chr(code) for code in range(ord("a"), ord("a") + 26)]
+    pairs = [a + b for a, b in pairwise(letters)]
+    tokens = ["<s>", "</s>", *letters, *pairs][:VOCAB]
+    out.add_tokenizer_model("gpt2")
+    out.add_token_list(tokens)
+    out.add_token_types([3, 3, *[1] * (VOCAB - 2)])
+    out.add_token_merges([f"{pair[0]} {pair[1]}" for pair in tokens[28:]])
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(1)
+    shapes = {"token_embd.weight": (VOCAB, WIDTH), "output_norm.weight": (WIDTH,)}
+    for layer in range(2):
+        shapes |= {
+            f"blk.{layer}.attn_norm.weight": (WIDTH,),
+            f"blk.{layer}.ffn_norm.weight": (WIDTH,),
+            f"blk.{layer}.attn_q.weight": (WIDTH, WIDTH),
+            f"blk.{layer}.attn_k.weight": (WIDTH // 2, WIDTH),
+            f"blk.{layer}.attn_v.weight": (WIDTH // 2, WIDTH),
+            f"blk.{layer}.attn_output.weight": (WIDTH, WIDTH),
+            f"blk.{layer}.ffn_gate.weight": (64, WIDTH),
+            f"blk.{layer}.ffn_up.weight": (64, WIDTH),
+            f"blk.{layer}.ffn_down.weight": (WIDTH, 64),
+        }
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    for name, shape in shapes.items():
+        values = draw.standard_normal(shape).astype(np.float32)
+        if len(shape) == 1:
+            out.add_tensor(name, values)
+        else:
+            out.add_tensor(name, gguf.quantize(values, q8), raw_dtype=q8)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_converted_file_answers_as_the_file_itself(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=naming("python -m spec_bench convert", str(file))):
+        model_path(str(file))
+    assert main([str(file)]) == 0
+    folder = converted_folder(file)
+    assert str(folder) in capsys.readouterr().out
+    assert model_path(str(file)) == model_path(str(file.parent)) == str(folder)
+    assert fingerprint(str(file)) == fingerprint(str(folder)) is not None
+    model = load_model(ModelSpec(model_path(str(file))))
+    direct = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
+    ids = torch.arange(2, 12).unsqueeze(0)
+    with torch.inference_mode():
+        assert torch.equal(model.module(ids).logits, direct(ids).logits)
+        tokens = [
+            each.generate(ids, max_new_tokens=8, do_sample=False) for each in (model.module, direct)
+        ]
+    assert torch.equal(*tokens)
+    assert load_tokenizer(str(folder)).encode("ab", add_special_tokens=False) == [28]
+    before = folder.stat().st_mtime_ns
+    assert main([str(file)]) == 0
+    assert folder.stat().st_mtime_ns == before  # once
+
+
+def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + bytes(100))
+    for path in (damaged, tmp_path / "missing.gguf"):
+        assert main([str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert path.name in line
+    assert not list(cache.rglob("config.json"))
+    assert gguf_of(tmp_path / "missing.gguf") is None
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_model_that_was_not_fetched_is_named_with_the_command() -> None:
+    with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
+        model_path("fetched:smollm2")
