@@ -26,10 +26,10 @@ def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
     axes = load_paper(paper).axes
     for axis, places in axes.items():
-        others = {tree for name, own in axes.items() if name != axis for tree in own}
-        own = any(tree in places and tree not in others for tree in trees)
-        found = pd.Series([places.get(tree) if own else None for tree in trees], rows.index)
-        rows = with_columns(rows, found.astype(float).to_frame(f"paper.{axis}"))
+        others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
+        belongs = any(tree in places and tree not in others for tree in trees)
+        column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
+        rows = with_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A figure of the paper's printed numbers alone, where nothing of its own pairs is measured.
+"""A figure of the paper's printed numbers alone, if none of its pairs is measured.
 
 Drawn as measured cells would be, so that both can be laid side by side later; heading, note and
 file name say whose numbers they are. Figures whose numbers the paper prints nowhere have none.
@@ -39,8 +39,8 @@ def published_sheets(item: Figure, drawing: Drawing) -> list[Sheet]:
             "needs": {},
         }
     )
-    found = list(sheets(alone, rows, pd.DataFrame()))
-    return [replace(each, setting=SETTING) for each in found]
+    plotted = list(sheets(alone, rows, pd.DataFrame()))
+    return [replace(each, setting=SETTING) for each in plotted]
 
 
 def shows_other_pairs(item: Figure) -> bool:

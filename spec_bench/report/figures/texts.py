@@ -37,8 +37,8 @@ def marks(rows: pd.DataFrame) -> str:
     """What sets these rows apart from exact ones, for a title; "" where nothing does."""
     if "lossless" not in rows:
         return ""
-    found = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
-    return f" ({', '.join(found)})" if found else ""
+    named = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def jobs(rows: pd.DataFrame) -> str:

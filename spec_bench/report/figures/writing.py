@@ -44,13 +44,13 @@ def write_texts(plot: Any, series: Sequence[Series]) -> None:
 
 def _marks(series: Series) -> list[_Mark]:
     """Where a series' marks are and what is written there."""
-    found = []
+    labels = []
     for index, (_, row) in enumerate(series.rows.iterrows()):
         if known(series.layer.write, row):
             text = fill(series.layer.write, series.rows.iloc[[index]])
             place = float(row[series.x]), float(row[series.y])
-            found.append(_Mark(int(series.rows.index[index]), *place, text))
-    return found
+            labels.append(_Mark(int(series.rows.index[index]), *place, text))
+    return labels
 
 
 def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:

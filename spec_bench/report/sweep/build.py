@@ -56,8 +56,8 @@ def read_sweep(table: Path) -> Sweep:
     records = Records(table)
     rows = pooled(rows, records)
     parts = parts_of(rows, records)
-    found = [drawn(part, records) for part in parts]
-    return Sweep(rows, parts, [made for made, _ in found], [missing for _, missing in found])
+    results = [drawn(part, records) for part in parts]
+    return Sweep(rows, parts, [made for made, _ in results], [missing for _, missing in results])
 
 
 def build_page(table: Path) -> str:

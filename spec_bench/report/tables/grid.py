@@ -77,7 +77,7 @@ class Cell:
 
     Attributes:
         printed: the paper's number as printed; "" where it prints none.
-        plus_minus: the paper's own, as printed; "" for none.
+        plus_minus: the paper's spread, as printed; "" for none.
         lost: it prints one that could not be read.
         best: the paper's best of its block.
         underlined: the paper underlines it.
@@ -203,7 +203,7 @@ class Grid:
 
     def wanted(self) -> list[Wanted]:
         """Every measured cell that the table asks for, each once, in order."""
-        found = [
+        cells = [
             each
             for line in self.lines
             if not line.extra
@@ -211,7 +211,7 @@ class Grid:
             for each in (cell.wanted, cell.minus, cell.over)
             if each is not None
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(cells))
 
 
 def tree_text(decoder: str, spec: str) -> str:
