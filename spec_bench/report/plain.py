@@ -1,7 +1,7 @@
 """The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks.
 
-The table has one part per task; values stand with their 95% intervals. Both it and what is printed
-end with the answer: which decoder to use on which task.
+The table has one part per task; values stand with their 95% intervals. Both it and the printed
+text end with the answer: the decoder to use on each task.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _settings(group: Group) -> str:
 
 
 def _answers_markdown(answers: Sequence[str]) -> Iterator[str]:
-    """What to use, a sentence a task."""
+    """Recommendations, a sentence a task."""
     if answers:
         yield "### Answer\n"
         yield "\n".join(f"- {escape_markdown(each)}" for each in answers) + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 from spec_bench.report.papers.paper import paper_names
 
 FOLDERS = {"tables": (".md", ".csv", ".tex"), "figures": (".png", ".pdf")}
-"""Where an experiment's tables and figures lie, and the endings of their files."""
+"""The folders of an experiment's tables and figures, and the endings of their files."""
 
 
 def remove(folder: Path, written: Collection[Path]) -> list[str]:

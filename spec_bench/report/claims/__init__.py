@@ -28,7 +28,7 @@ __all__ = ["Check", "check_claims", "check_generally"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
-    """All of a paper's claims that the rows can speak to.
+    """Checks all of a paper's claims that the rows cover.
 
     Args:
         paper: a folder below ``experiments``, or another package's paper.

@@ -58,7 +58,7 @@ class Contrast:
 
     @property
     def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """Which trees are compared; contrasts of several tasks are pooled if this is the same."""
+        """The compared trees; contrasts of several tasks are pooled if this is the same."""
         return tuple(
             tuple((str(row["decoder"]), str(row["spec"])) for row in side)
             for side in (self.left, self.right)
@@ -87,7 +87,7 @@ def difference(
     Args:
         strata: the same contrasts on one or several tasks, whose prompts are pooled.
         metric: a registered metric.
-        records: where per-prompt counts come from.
+        records: source of per-prompt counts.
         relative: left over right minus 1 instead of left minus right; None: the metric's default.
         prompts: those that count; None: all.
 

@@ -35,7 +35,7 @@ class Evidence:
 
     Attributes:
         claim: the claim.
-        scope: where its cells come from.
+        scope: source of its cells.
         group: the cells of one task, the first one where all tasks are pooled.
         sides: left and right.
         column: the metric.
@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def picked(self) -> str | None:
-        """How trees were picked, where some were and there are intervals."""
+        """The method of picking trees, where some were picked and there are intervals."""
         if not any(contrast.picks for contrast in self.contrasts):
             return None
         gaps = list(self.by_place.values()) if self.by_place else [self.gap]

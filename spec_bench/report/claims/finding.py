@@ -23,7 +23,7 @@ def titled(metric: str) -> str:
 
 
 class Finding(Evidence):
-    """What was compared for a claim, and how the claim and its place are written."""
+    """The comparison for a claim, with the texts of the claim and its place."""
 
     def check(self, outcome: str | Odds | None) -> Check:
         """The check with its texts filled in, from its odds or a verdict that no chance is in."""
@@ -39,7 +39,7 @@ class Finding(Evidence):
         return Check(text, where, evidence, verdict, statement, section, odds=odds)
 
     def _filled(self, parts: Sequence[str]) -> Iterator[str]:
-        """The parts that have something to say."""
+        """The parts whose fields have values, filled in."""
         for part in parts:
             try:
                 yield part.format_map(_Lookup(self))

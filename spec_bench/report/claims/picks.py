@@ -25,7 +25,7 @@ FEWEST_PICKED = 8
 _WIDER = sqrt(1.36)
 Counts = NDArray[np.float64]
 Pick = Callable[[NDArray[np.bool_]], int]
-"""Which prompts may be looked at, (prompts,) -> the picked cell's place."""
+"""Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
 
 def picked_cells(side: Sequence[Row], counts: Counts, metric: str) -> Counts:

@@ -34,7 +34,7 @@ class Scope:
 
     Attributes:
         rows: measured cells, neither failed nor simulated.
-        records: where per-prompt counts come from.
+        records: source of per-prompt counts.
         axes: the axes of the paper's tables.
         folder: the paper's; None where the claims are of no paper.
     """

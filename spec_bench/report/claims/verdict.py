@@ -83,7 +83,7 @@ def verdicts_of(odds: Sequence[Odds]) -> list[str]:
 def odds_of_all(odds: Iterable[Odds]) -> Odds:
     """Of a claim that is made of several: all must hold, and one that does not is enough.
 
-    The largest p-value speaks for it (intersection-union), the smallest against it (Bonferroni).
+    The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
     parts = list(odds)
     against = min(each.if_true for each in parts) * len(parts)

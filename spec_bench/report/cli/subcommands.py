@@ -138,7 +138,7 @@ def run_all(options: Namespace) -> None:
 
 
 def run_records(options: Namespace) -> None:
-    """How much the committed records of each experiment hold, and which cells have none."""
+    """The size of each experiment's committed records, and the cells without any."""
     from spec_bench.report.claims.select import evident
     from spec_bench.report.data.records import kept_size, seal
     from spec_bench.report.page.gather import results_file

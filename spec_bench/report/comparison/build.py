@@ -105,7 +105,7 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
         after: another.
         alpha: the chance of any false alarm among all numbers.
         margin: a speed-up that changed by at most this share counts as the same: processes differ
-            by that much from start to start, which prompts cannot tell.
+            by that much from start to start, whatever the prompts.
 
     Raises:
         ValueError: there are no rows, or no cell is on both sides.

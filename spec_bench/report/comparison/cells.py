@@ -165,7 +165,7 @@ def matches(before: Side, after: Side) -> Matches:
 
 
 def _keys(*sides: pd.DataFrame) -> list[str]:
-    """Columns that tell cells apart, as few as do."""
+    """As few columns as distinguish the cells."""
     there = [each.name for each in columns_in(sides[0].columns) if each.kind in _SETTINGS]
     names = [name for name in (*there, "experiment") if all(name in rows for rows in sides)]
     keys = list(_ALWAYS)

@@ -20,14 +20,14 @@ _WITHIN = {"run": (), "task": ("pair", "task"), "pair": ("pair",)}
 _LONGEST = 24  # characters of a word in a file's name
 _WORDS = re.compile(r"[a-z]+(?:[ +_-][a-z]+)*")
 _UNCLEAR = ("true", "false", "none", "not stated")  # unclear without their column
-_ANY: str = ""  # a value that no row of the same task, or pair, differs in
+_ANY: str = ""  # a value shared by all rows of the same task, or pair
 
 
 def split(rows: pd.DataFrame, shown: Collection[str]) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that agree in every column that tells runs apart.
+    """The rows in parts that agree in every column of ``apart_in``.
 
-    What belongs to the task, such as its length limit, may differ from task to task, and likewise
-    for the pair: only where one task has several is it a reason to split, and rows of other tasks
+    Settings of the task, such as its length limit, may differ from task to task, and likewise
+    for the pair: they split the rows only where one task has several, and rows of other tasks
     stand in every part.
 
     Args:
@@ -88,7 +88,7 @@ def _covered(key: tuple[str, ...], keys: Iterable[tuple[str, ...]]) -> bool:
 def slugs(settings: Iterable[str]) -> dict[str, str]:
     """Each part's distinctive settings, for a file's name: ``-screen``, ``-batch-size-4``.
 
-    A part is named by as few of the columns that it differs in as tell it from all others, in the
+    A part is named by as few of its differing columns as distinguish it from all others, in the
     columns' order, and by their values alone where these are words.
 
     Args:

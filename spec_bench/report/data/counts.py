@@ -49,7 +49,7 @@ class Records:
     """Numerators and denominators by prompt.
 
     Args:
-        results: the results file of rows that do not name their own in a column ``file``.
+        results: the results file of rows without a column ``file``.
     """
 
     def __init__(self, results: Path) -> None:
@@ -99,7 +99,7 @@ class Records:
         return counts
 
     def _timings(self, row: Row, name: str) -> dict[str, Timings]:
-        """By seed the counts of each sitting, the cell's own first; {} where some run has none."""
+        """By seed the counts of each sitting, the cell's first; {} where some run has none."""
         timings: dict[str, Timings] = {}
         for seed, run in _runs(row):
             cell = self._cell({**row, "run_id": run})
@@ -115,7 +115,7 @@ class Records:
         return timings
 
     def categories(self, row: Row) -> dict[str, str]:
-        """Prompt id -> its category, "" where the task's rows did not say; {} without records."""
+        """Prompt id -> its category, "" where the task's rows have none; {} without records."""
         run = str(row["run_id"]).split(",")[0]
         return self._cell({**row, "run_id": run}).categories
 
@@ -139,12 +139,12 @@ class Records:
 class Rounds(Records):
     """Records of which seconds of different jobs may be compared, round by round.
 
-    A round is every job once, under a seed of its own, on one machine. What that machine did
-    between two jobs is in each round's difference, and rounds differ by it: an interval over
-    prompts and rounds holds it, one over the prompts of a single round does not.
+    A round is every job once, under one seed, on one machine. Each round's difference includes
+    the drift of that machine between two jobs, so that rounds differ: an interval over prompts and
+    rounds covers the drift, one over the prompts of a single round does not.
 
     Args:
-        records: what is known so far is shared with these.
+        records: their cells are shared.
     """
 
     def __init__(self, records: Records) -> None:

@@ -14,7 +14,7 @@ _TIMED = ("time", "energy")
 
 
 def of_past_engine(rows: pd.DataFrame) -> pd.Series:
-    """Which rows were decoded by another engine than this one; without a column ``engine``, all."""
+    """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
     engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
     return (engine != ENGINE) & (rows.status != "failed")
 

@@ -102,7 +102,7 @@ def _check_numbers(
 
 
 def tree_attention(rows: pd.DataFrame) -> pd.Series:
-    """Which cells verified all paths in one row of the batch; files without the column: all."""
+    """Marks cells that verified all paths in one row of the batch; all without the column."""
     if "tree_attention" not in rows:
         return pd.Series(True, rows.index, dtype=bool)
     return rows.tree_attention.map(lambda value: str(value).lower() != "false").astype(bool)
@@ -110,7 +110,7 @@ def tree_attention(rows: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in the decoder only, and in none of what tells runs apart.
+    """Cells that differ in the decoder only, and in no setting of their runs.
 
     Attributes:
         title: the task, and the settings that differ between groups.
@@ -171,7 +171,7 @@ def prompts_of(rows: pd.DataFrame) -> str:
 
 
 def read_from(rows: pd.DataFrame) -> str:
-    """That rows were measured by other names, and by which; "" where all are ours."""
+    """The note on rows that other harnesses measured; "" where all are ours."""
     known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
     names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
     return f"Measured by another harness, read from its answer files: {names}." if names else ""
@@ -219,7 +219,7 @@ def cell_keys(rows: pd.DataFrame) -> list[str]:
 def groups_of(rows: pd.DataFrame) -> list[Group]:
     """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
 
-    Cells of a group agree in every column that tells runs apart. A file without such a column has
+    Cells of a group agree in every column of ``apart_in``. A file without such a column has
     one unknown value in it.
     """
     apart = apart_in(rows)

@@ -40,7 +40,7 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
 
     Args:
         rows: measured cells.
-        records: where per-prompt counts come from; None: from beside each row's ``file``.
+        records: source of per-prompt counts; None: the records beside each row's ``file``.
 
     Returns:
         The same rows where no two differ in the seed alone. Else with a column ``seeds``: a pooled

@@ -28,7 +28,7 @@ def with_sittings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def meanings_of(rows: pd.DataFrame) -> list[str]:
-    """The footnotes of a table: what the marks of its rows mean."""
+    """The footnotes of a table: the meanings of its rows' marks."""
     marks = {*map(str, rows.lossless)}
     other = OTHER_SITTING in rows and bool(rows[OTHER_SITTING].any())
     return [*(text for mark, text in MEANINGS.items() if mark in marks), *([MEANING] * other)]

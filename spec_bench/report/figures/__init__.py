@@ -52,7 +52,7 @@ def draw(
         paper: its name.
         figure: the figure's number.
         rows: measured cells; for RSD's Figure 1 the grid of ``spec_bench.audit.bernoulli``.
-        folder: where to write to; it is made if needed.
+        folder: for the files; it is made if needed.
         pair: draw this pair's rows only; None: the figure's pairs, or if none of them is
             measured, every pair that is.
         formats: endings of the files to write, of ``png`` and ``pdf``.
@@ -143,7 +143,7 @@ def _drawable_figure(paper: str, figure: str) -> tuple[Figure, Drawing]:
     """A figure and how it is drawn.
 
     Raises:
-        ValueError: there is none, or its paper does not say how it is drawn.
+        ValueError: there is none, or its paper has no drawing of it.
     """
     if paper not in paper_names():
         raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")

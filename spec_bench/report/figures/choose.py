@@ -28,7 +28,7 @@ def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -
     Of the paper's pairs the tasks that it names are shown, of any other pair all tasks.
     """
     pairs = pairs_of(item)
-    shown = own_pairs_first(usable(rows, item, paths_as_rows), pairs)
+    shown = paper_pairs_first(usable(rows, item, paths_as_rows), pairs)
     if not item.tasks:
         return shown
     return shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
@@ -67,7 +67,7 @@ def parts_of(drawing: Drawing, rows: pd.DataFrame) -> list[tuple[str, pd.DataFra
     return split(rows, shown | groups)
 
 
-def own_pairs_first(rows: pd.DataFrame, pairs: Iterable[str]) -> pd.DataFrame:
+def paper_pairs_first(rows: pd.DataFrame, pairs: Iterable[str]) -> pd.DataFrame:
     """The rows of the figure's pairs; where there are none, all rows."""
     matching = rows[rows.pair.isin(set(pairs))]
     return rows if matching.empty else matching

@@ -35,7 +35,7 @@ class Axis(_Described):
     Attributes:
         label: beside the axis; by default the column's title, with its unit if it is a rate.
         log: whether the scale is logarithmic (base 2), with a tick at each value.
-        ticks: where the ticks are; none: matplotlib's choice.
+        ticks: their places; none: matplotlib's choice.
         low: lower limit.
         room: the marks alone set the limits, with this much of their range on either side; bars
             may leave the panel.
@@ -86,7 +86,7 @@ class Layer(_Described):
         faint: opacity of the error bars.
         alpha: opacity of marks and lines.
         write: text at each mark; it is left out where its column has no value.
-        at: where that text stands: in the mark, below it, on the side with most room, or all of
+        at: place of that text: in the mark, below it, on the side with most room, or all of
             them together above the panel.
     """
 
@@ -173,7 +173,7 @@ class Drawing(Panel):
         heading_size: in points.
         legend_columns: of the figure's legend; a list: by the number of columns of panels.
         legend_size: of the panels' legends, in points.
-        note: below the panels. ``{jobs}``: which decoders were measured in another job.
+        note: below the panels. ``{jobs}``: decoders measured in another job.
         note_printed: added where printed numbers are drawn.
     """
 

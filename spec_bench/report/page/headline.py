@@ -1,4 +1,4 @@
-"""The answer first: which decoder to use on each pair and task, and how sure that is.
+"""The recommended decoder on each pair and task, with its interval.
 
 Of decoders that tie with the fastest, and are close to it, it is the simplest, the one with the
 fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's

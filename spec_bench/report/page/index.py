@@ -52,8 +52,8 @@ class Entry:
         pairs: names of the pairs.
         tasks: names of the tasks.
         cells: how many were measured.
-        answer: what they come to, in a sentence.
-        day: when it was last measured; "" where that is not known.
+        answer: the conclusion, in a sentence.
+        day: of the last measurement; "" where that is not known.
         links: its figures, then its tables.
         targets: the target of each cell.
     """

@@ -39,7 +39,7 @@ class Cell:
     Attributes:
         text: as written.
         interval: its 95% interval; "" where there is none.
-        sorted_by: what a click on the heading sorts by.
+        sorted_by: the key of a click on the heading.
         drawn: the interval as a line; None where the column has none.
         best: whether it is the best exact one, or ties with it.
     """

@@ -36,7 +36,7 @@ def render(template: str, **values: Any) -> str:
 
     Args:
         template: the file's name.
-        values: what it names.
+        values: of its names.
     """
     return _environment().get_template(template).render(**values)
 

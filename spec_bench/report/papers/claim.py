@@ -83,7 +83,7 @@ class Side(_Strict):
 
 
 class Claim(_Strict):
-    """One claim: which cells are compared, by what, and which difference the paper expects.
+    """One claim: the cells to compare, the metric, and the difference that the paper expects.
 
     Attributes:
         claim: its text, with fields in braces: ``{left}``, ``{right}``, ``{metric}``, ...
@@ -94,7 +94,7 @@ class Claim(_Strict):
         function: name of a claim function; then nothing below but ``experiments`` counts.
         experiments: results folders whose rows count; all rows where none of them is there.
         only: no rows of other experiments, even where none of these is there.
-        given: what the settings of the cells must be, e.g. ``temperature: {from: 0.7}``.
+        given: required settings of the cells, e.g. ``temperature: {from: 0.7}``.
         across: settings in which compared cells may differ, e.g. ``batch_size``.
         join: a function of the paper's code that adds columns to the cells.
         sides: pairs of left and right; ``left`` and ``right`` is short for one.
@@ -208,7 +208,7 @@ def read_claim(entry: Mapping[str, Any]) -> Claim:
     """A claim from its entry in a data file.
 
     Raises:
-        ValueError: it is not written as one; names the claim, the key and what is wrong.
+        ValueError: it is not written as one; names the claim, the key and the error.
     """
     return check(Claim, entry, of=f"claim {entry.get('claim') or entry.get('function')!r}")
 

@@ -16,7 +16,7 @@ from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""Which measured tree stands in a place, see ``tables.grid.Wanted``."""
+"""The choice of a measured tree for a place, see ``tables.grid.Wanted``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
@@ -64,7 +64,7 @@ class Column:
         shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
             tree as MCSD writes it; ``size``, how many parameters drafted.
         measured: the results' column, where it is not called as the metric.
-        scale: what a measured value is multiplied by: 100 beside a percentage.
+        scale: factor of a measured value: 100 beside a percentage.
         spec: the tree whose number this is; "" for that of the line.
         minus: the tree whose number is subtracted from it.
         over: decoder and temperature of the cell whose number it is divided by.
@@ -106,7 +106,7 @@ class Lines:
         decoder: whose; "" for any.
         method: the paper's name of the line, where two lines share a decoder.
         labels: by the source of the label, as in the table's ``heads``.
-        pick: which measured tree stands there; "" for the table's ``pick``.
+        pick: the choice of a measured tree; "" for the table's ``pick``.
         among: the decoders that a pick looks at.
         spec: its tree, where the paper prints none and the recipe names none.
         temperature: where the paper prints none.
@@ -167,14 +167,14 @@ class Table(Item):
         block: sources; lines with the same labels there compete for the best value.
         lines: special settings of some decoders' lines.
         extra: lines that the paper does not have; shown where they were measured.
-        pick: which measured cell stands in a place, see ``grid.Wanted``.
+        pick: the choice of a measured cell for a place, see ``grid.Wanted``.
         temperature: of the measured cells, where the paper prints none.
         target: as the paper's text names it, where the table names none.
-        other_pair: where a pair goes that the table does not have: ``beside`` the printed numbers,
+        other_pair: place of a pair that the table does not have: ``beside`` the printed numbers,
             or on additional ``lines`` or ``columns``.
         tuned_from: fine-tuned draft -> the draft it was made from.
         notes: for readers.
-        searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
+        searched: decoder -> a note on the number of its ``{trees}``, of which the fastest is shown.
         unprinted: the lines of a table that nobody has printed; its blocks are labels of the
             source ``axis_value``.
     """
@@ -214,7 +214,7 @@ class Figure(Item):
         tables: the tables whose numbers it shows; then the rest follows from them.
         pairs: (target, draft) as the paper prints them; a target with heads alone has no draft.
         tasks: names of tasks.
-        temperatures: where it shows several.
+        temperatures: of a figure with several.
         sampling: temperature, top_k, top_p, as far as they are one and not the defaults.
         cells: as ``decoder:tree``; none: those of the recipe.
         any_pair: drawn for pairs that the paper does not have, too, with all measured tasks.

@@ -72,7 +72,7 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
 
     Args:
         rows: a results file's, without seeds apart.
-        records: what its cells measured prompt by prompt.
+        records: the counts of its cells by prompt.
     """
     parts, left = [], DETAILED
     for group in groups_of(rows):

@@ -1,4 +1,4 @@
-"""Which figures a sweep's page has, and why one is not drawn."""
+"""The figures of a sweep's page, and the reasons for those not drawn."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Drawing:
 
     Attributes:
         title: above it.
-        draw: makes it; None where its numbers were not measured.
-        missing: why it did not, in words.
+        draw: makes it; None if unmeasured.
+        missing: the reason for None, in words.
     """
 
     title: str

@@ -16,7 +16,7 @@ from spec_bench.report.tables.progress import Progress, progress_of
 def list_paper(
     paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> str:
-    """A paper's items, one line each, then the commands for what is missing."""
+    """A paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, list[Wanted]] = {}
     before: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a reader must know of printed numbers that the copy of a paper has lost."""
+"""Notes on printed numbers that the copy of a paper has lost."""
 
 from __future__ import annotations
 

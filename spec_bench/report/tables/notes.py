@@ -92,7 +92,7 @@ def _compared(grid: Grid) -> list[str]:
 
 
 def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
-    """That nothing was measured, and for which pairs something was."""
+    """The notes of an unmeasured table, with the pairs that have measured cells."""
     wanted = grid.wanted()
     bold = item.unprinted is None and any(column.best for column in grid.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
@@ -140,7 +140,7 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 def _stand_ins(pairs: Sequence[str]) -> list[str]:
-    """Which drafts stand in for drafts that were never published."""
+    """Notes on drafts that stand in for drafts that were never published."""
     notes = []
     for pair in pairs:
         config = pair_configs().get(pair)

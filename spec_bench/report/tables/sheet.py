@@ -50,7 +50,7 @@ def _parts(grid: Grid, index: int) -> list[str]:
     cells = grid.cells_of(index)
     printed = any(cell.printed or cell.lost for cell in cells)
     ours = grid.measured and any(cell.wanted for cell in cells)
-    lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has lines of its own
+    lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has separate lines
     both = printed and ours and lines and not grid.columns[index].is_text
     return ["paper"] * printed + ["ours"] * ours + ["difference"] * both
 

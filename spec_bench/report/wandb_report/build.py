@@ -74,7 +74,7 @@ def _about(task: str, known: Reference | None) -> str:
 
 
 def filter_of(task: str, job_type: str, tag: str = "") -> str:
-    """Which runs: of a task ("": all), of a job type ("": single cells), with a tag."""
+    """The filter of runs: of a task ("": all), of a job type ("": single cells), with a tag."""
     parts = [f"JobType = {job_type!r}"] if job_type else ["JobType != 'table'"]
     parts += [] if job_type else [f"JobType != {each!r}" for each in ("reference", JOB_TYPE)]
     parts += [f"Tags in [{each!r}]" for each in (task, tag) if each]

@@ -38,7 +38,7 @@ def publish(options: Namespace) -> None:
 
 
 def _sink(options: Namespace, folder: Path) -> Wandb:
-    """Where a run goes: in a dry run offline, beside what that writes."""
+    """The sink of a run: in a dry run offline, beside its output."""
     folder = options.dry_run.parent if options.dry_run else folder
     config = {
         "enabled": True,
