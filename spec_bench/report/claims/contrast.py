@@ -1,4 +1,4 @@
-"""How much one set of cells is ahead of another, with a 95% interval.
+"""The lead of one set of cells over another, with a 95% interval.
 
 A contrast has a left and a right side of one or several cells each. Of several the best one counts;
 on the right a mean with given weights can count instead. The difference of several contrasts is the
@@ -207,7 +207,7 @@ def _together(tables: Sequence[Table]) -> Table:
 
 
 def _widths(contrasts: Sequence[Contrast], table: Table) -> list[int]:
-    """How many columns of the table each contrast takes; every cell has as many."""
+    """The number of columns of the table for each contrast; every cell has as many."""
     cells = [len(contrast.cells) for contrast in contrasts]
     return [count * (len(table) // sum(cells)) for count in cells]
 

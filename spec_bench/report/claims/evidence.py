@@ -81,7 +81,7 @@ class Evidence:
 
     @property
     def n(self) -> int:
-        """How many contrasts there are."""
+        """The number of contrasts."""
         return len(self.contrasts)
 
     @property
@@ -95,7 +95,7 @@ class Evidence:
         return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
 
     def _count(self, verdict: str) -> int | None:
-        """How many of several contrasts on one task are so, judged one by one but together."""
+        """The number of contrasts on one task with a verdict, judged one by one but together."""
         if self.n < 2 or self.tasks > 1:
             return None
         odds = [gap.below() if self.expects_less else gap.above() for gap in self._single]
@@ -206,7 +206,7 @@ class Evidence:
 
     @property
     def nearness(self) -> float:
-        """How far apart equal sides may be: a number, or a share of the left side's mean."""
+        """The largest difference of equal sides: a number, or a share of the left side's mean."""
         within = self.claim.within
         if isinstance(within, str):
             values = [float(contrast.left[0][self.column]) for contrast in self.contrasts]

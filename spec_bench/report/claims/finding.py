@@ -79,7 +79,7 @@ class Finding(Evidence):
 
     @property
     def room(self) -> str:
-        """How far apart two equal sides may be."""
+        """The largest difference of equal sides, as text."""
         within = self.claim.within
         if isinstance(within, float):
             return f"{within:.0%}" if self.column in RELATIVE else f"{within:g}"

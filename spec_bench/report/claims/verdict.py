@@ -22,7 +22,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Odds:
-    """How probable numbers like these are.
+    """The probabilities of numbers like these.
 
     Attributes:
         if_false: if the claim is false at best: small where it holds.

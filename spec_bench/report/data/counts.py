@@ -35,7 +35,7 @@ class _Cell:
     Attributes:
         repeats: counts by metric, of each repeat.
         sittings: the sitting of each prompt, of each repeat.
-        again: counts by metric of what later sittings timed again, by repeat and sitting.
+        again: counts by metric of prompts that later sittings timed again, by repeat and sitting.
         categories: of each prompt.
     """
 

@@ -1,7 +1,7 @@
 """Remarks for readers of measured rows: where they differ from the papers' measurements.
 
-Each remark follows from the rows, and from what the configs of their pairs and tasks and the
-trainings of their heads state. Knows no table and no page.
+Each remark follows from the rows, the configs of their pairs and tasks, and the trainings of
+their heads. Knows no table and no page.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def of_past_engine(rows: pd.DataFrame) -> pd.Series:
 
 
 def archived(table: Path) -> int:
-    """How many rows of past states lie in the archive beside a results file."""
+    """The number of rows of past states in the archive beside a results file."""
     path = files.archive_file(table)
     return len(files.read_csv(path)) if path.is_file() else 0
 

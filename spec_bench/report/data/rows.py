@@ -74,7 +74,7 @@ def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed.
 
     Raises:
-        ValueError: a cell is not what its column holds; names the line.
+        ValueError: a cell does not fit its column; names the line.
     """
     read = files.numbered_csv(path, _NEEDED)
     text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
@@ -178,7 +178,7 @@ def read_from(rows: pd.DataFrame) -> str:
 
 
 def reason_of(row: Row | pd.Series, column: str) -> str:
-    """Why a column of a row is empty, from its ``reason`` (``column: why; column: why``), or ""."""
+    """The reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((each.text for each in reasons if each.column == column), "")
 
@@ -196,7 +196,7 @@ def remarks_of(row: Row | pd.Series) -> list[str]:
 
 
 def failure_of(row: Row | pd.Series) -> str:
-    """Why a cell failed, without the place of its traceback."""
+    """The reason for a cell's failure, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
 
 
@@ -236,8 +236,8 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
 def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
     """The columns that a heading must name, and for which rows.
 
-    What belongs to the task, such as its temperature, is named where one task has several; what
-    belongs to the pair, where one pair has several.
+    Settings of the task, such as its temperature, are named where one task has several; those of
+    the pair, where one pair has several.
     """
     columns = {}
     for each in apart:

@@ -30,7 +30,7 @@ class _Described(BaseModel):
 
 
 class Axis(_Described):
-    """How a column is shown on an axis.
+    """The look of a column on an axis.
 
     Attributes:
         label: beside the axis; by default the column's title, with its unit if it is a rate.
@@ -234,7 +234,7 @@ class Drawing(Panel):
         return _inherit(Panel, self, _over(self.rows[row], self.columns[column]))
 
     def axis(self, column: str, asked: str = "") -> Axis:
-        """How a column is shown, its label and direction filled in."""
+        """The axis of a column, with its label and direction filled in."""
         given = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)

@@ -21,7 +21,7 @@ from spec_bench.report.figures.writing import write_texts
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.palette import MARKERS
 
-_NARROW = 0.4  # width of a column of panels where nothing was measured
+_NARROW = 0.4  # width of an unmeasured column of panels
 
 
 def draw_sheet(sheet: Sheet) -> Any:

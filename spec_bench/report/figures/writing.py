@@ -21,7 +21,7 @@ class _Mark(NamedTuple):
 
 
 def write_texts(plot: Any, series: Sequence[Series]) -> None:
-    """Writes what the layers of a panel want at their marks."""
+    """Writes the texts of a panel's layers at their marks."""
     for each in series:
         layer = each.layer
         if layer.write and layer.at == "above":

@@ -58,7 +58,7 @@ def answer(lines: Sequence[Headline]) -> str:
 
 
 def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
-    """On which tasks a decoder is to be used, and with what gain."""
+    """The tasks on which to use a decoder, with its gain."""
     titles = [
         f"{_short(each.task)} ({each.pair})" if pairs else _short(each.task) for each in lines
     ]

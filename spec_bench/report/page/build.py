@@ -125,7 +125,7 @@ def _files(data: PageData) -> str:
 
 
 def _tiles(data: PageData) -> list[tuple[str, str]]:
-    """Counts, with what they count."""
+    """Counts, with their nouns."""
     rows = data.rows
     failed = int((rows.status == "failed").sum())
     missing = len({cell for _, part in data.progress for cell in part.missing})

@@ -118,7 +118,7 @@ def headline(group: Group) -> Headline | None:
 
 
 def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
-    """That AR is to be used, and how much of its speed the best other one reaches.
+    """The advice to use AR, with the share of its speed that the best other one reaches.
 
     "" where that one is faster by its interval, or where no speed can be compared.
     """
@@ -142,7 +142,7 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
 
 
 def _no_interval(row: pd.Series) -> str:
-    """That there is no interval, and why if that is for want of prompts."""
+    """The words for a missing interval, with the reason if prompts are too few."""
     prompts = number_in(row, "prompts")
     return "no interval" if prompts is None or prompts >= FEWEST else f"no interval: {TOO_FEW}"
 

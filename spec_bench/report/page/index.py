@@ -22,7 +22,7 @@ from spec_bench.vocabulary import names
 _WIDTH = 480  # of a thumbnail, in pixels
 _SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
 _OTHERS = "Other experiments"
-_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # what follows the paper: fig4-PAIR, 1-PAIR
+_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
 _DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
 
 

@@ -122,7 +122,7 @@ class Claim(_Strict):
             ``open``: nothing is decided.
         within: the difference is at most this, e.g. 0.05 or ``10%`` of the left side.
         at_least: the difference is at least this.
-        pooled: also on the prompts of all tasks together; a text is what that place is called.
+        pooled: also on the prompts of all tasks together; a text names that place.
         where: the place as text with fields; "": the task and the settings that differ.
         evidence: parts of the evidence, with fields; a part whose field has no value is left out.
     """

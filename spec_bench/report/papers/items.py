@@ -100,7 +100,7 @@ class Column:
 
 @settings
 class Lines:
-    """How the lines of one decoder are labelled and measured, or a line that the paper has not.
+    """The labels and cells of one decoder's lines, or of a line that the paper lacks.
 
     Attributes:
         decoder: whose; "" for any.

@@ -39,7 +39,7 @@ def roofline(part: Part, records: Records) -> Figure | None:
 
 
 def no_roofline(part: Part) -> str:
-    """Why there is none."""
+    """The reason for a missing roofline."""
     rows = part.group.rows
     if "device" in rows and (rows.device == SERVER).all():
         return "a server decoded, and what its calls read is not seen from outside"

@@ -36,7 +36,7 @@ def speed_by_nodes(part: Part, records: Records) -> Figure | None:
 
 
 def against_mbsu(part: Part, records: Records) -> Figure | None:
-    """Measured speed-up against what memory traffic alone would allow."""
+    """Measured speed-up against the bound by memory traffic alone."""
     chart = _by_decoder(part, "mbsu", "speedup", one=True)
     if chart is None:
         return None
@@ -65,7 +65,7 @@ def acceptance(part: Part, records: Records) -> Figure | None:
 
 
 def accepted_lengths(part: Part, records: Records) -> Figure | None:
-    """How many tokens a target call accepted: shares of all calls."""
+    """Shares of target calls by the number of accepted tokens."""
     traces = []
     for place, row in enumerate(part.shown):
         if row["decoder"] == "ar" or not (generations := _first_repeat(part, row)):

@@ -66,7 +66,7 @@ def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
 
 @functools.cache
 def _drafter(decoder: str) -> str:
-    """Who drafts for a decoder of ours, as its config has it; "" for one of another package."""
+    """The kind of drafter in the config of a decoder; "" for one of another package."""
     path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
     data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return str((data.get("drafter") or {}).get("kind", ""))
@@ -102,7 +102,7 @@ def _engine(label: str, measured: Measured) -> tuple[str, ...]:
 
 
 def _ways_on_gpu(label: str, measured: Measured) -> list[str]:
-    """How the passes of a pair's rows ran on GPUs."""
+    """The values of ``compile`` in a pair's rows of GPUs."""
     rows = measured.rows
     if not {"pair", "device", "compile"} <= {*rows.columns}:
         return []

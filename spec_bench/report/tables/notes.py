@@ -75,7 +75,7 @@ def notes_for(
 
 
 def _compared(grid: Grid) -> list[str]:
-    """How values that compare two cells got their intervals, or why they have none."""
+    """Notes on the intervals of values that compare two cells, or on their absence."""
     cells = [cell for line in grid.lines for cell in line.cells if cell.over or cell.minus]
     ours = [cell.ours for cell in cells if cell.ours is not None]
     ends = [our.low for our in ours if our.low is None or our.low != our.high]  # 1 is no estimate
@@ -186,7 +186,7 @@ _CONTINUED = {
 
 
 def _turns(rows: Sequence[Row]) -> list[str]:
-    """How conversations were held: a score by other rules is not the published one."""
+    """Notes on the rules of conversations: a score by other rules is not the published one."""
     notes: dict[str, None] = {}
     for row in rows:
         if (held := row.get("later_turns")) in _CONTINUED:

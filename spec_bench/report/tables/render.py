@@ -1,7 +1,7 @@
 """A table as Markdown, HTML, LaTeX or CSV. Each escapes the special characters of its format.
 
 A label may come from anywhere: a pair's name, a reason in a results file. So nothing reaches a
-format unescaped but what the templates themselves write and what they call ``raw``.
+format unescaped but the templates' text and what they mark as ``raw``.
 """
 
 from __future__ import annotations

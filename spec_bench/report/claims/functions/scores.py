@@ -93,7 +93,7 @@ def _tests(
 
 
 def _room(score: str) -> float:
-    """How far apart similar scores may be."""
+    """The largest difference of similar scores."""
     least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
     return SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
 
