@@ -169,7 +169,7 @@ def compare(
             "number": each.change.column.name,
             "before": each.change.before,
             "after": each.change.after,
-            "change": change.value if (change := each.change.found) else None,
+            "change": change.value if (change := each.change.shift) else None,
             "change_low": change.low if change else None,
             "change_high": change.high if change else None,
             "relative": each.change.relative,

@@ -1,6 +1,6 @@
 """A results file in long format, for other people's tools: one line per cell, prompt and repeat.
 
-Knows rows and records; what a column is it says itself (``dictionary``). Acceptance by position
+Knows rows and records, and defines its columns (``dictionary``). Acceptance by position
 stands in plain columns: ``reached_D`` and ``accepted_D``, walks that came to depth D of the tree
 and those that left it by an accepted child, so that their sums make the acceptance rate at D.
 """
@@ -46,7 +46,7 @@ _MAKES_TEXTS = "python -m spec_bench answers FILE --texts writes one"
 
 @dataclass(frozen=True)
 class Export:
-    """What is written.
+    """The contents of the files.
 
     Attributes:
         lines: one per cell, repeat and prompt; later repeats have times and counts, no scores.
@@ -67,21 +67,21 @@ def export(table: Path) -> Export:
     """
     rows = read_results(table)
     described = [each.name for each in columns_in(rows.columns) if each.kind in _OF_A_CELL]
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     without = []
     for row in rows_of(rows):
-        own = list(_lines(table, row, described))
-        found += own
-        if not own and row["status"] != "failed":
+        cell_lines = list(_lines(table, row, described))
+        records += cell_lines
+        if not cell_lines and row["status"] != "failed":
             without.append(str(row["run_id"]))
-    if not found:
+    if not records:
         raise ValueError(f"no records by prompt beside {str(table)!r} or in its {files.RUNS}")
-    names = _ordered(found, described)
-    lines = pd.DataFrame(found, columns=names)
+    names = _ordered(records, described)
+    lines = pd.DataFrame(records, columns=names)
     return Export(lines, dictionary(names), tuple(without))
 
 
-def with_texts(found: Export, path: Path) -> Export:
+def with_texts(exported: Export, path: Path) -> Export:
     """The lines with their answers' texts in a last column, empty where the file has none.
 
     Raises:
@@ -94,20 +94,20 @@ def with_texts(found: Export, path: Path) -> Export:
         tuple(line[name] for name in key): line[text]
         for line in files.read_csv(path, files.TEXT_COLUMNS)
     }
-    places = found.lines[key].astype(str).itertuples(index=False, name=None)
-    own = [texts.get(place) for place in places]
-    if not any(each is not None for each in own):
+    places = exported.lines[key].astype(str).itertuples(index=False, name=None)
+    column = [texts.get(place) for place in places]
+    if not any(each is not None for each in column):
         raise ValueError(f"{str(path)!r} has no line of these cells; {_MAKES_TEXTS}")
-    lines = found.lines.assign(**{text: own})
-    return replace(found, lines=lines, dictionary=dictionary([str(name) for name in lines]))
+    lines = exported.lines.assign(**{text: column})
+    return replace(exported, lines=lines, dictionary=dictionary([str(name) for name in lines]))
 
 
-def write(found: Export, folder: Path) -> list[Path]:
+def write(exported: Export, folder: Path) -> list[Path]:
     """``long.parquet``, ``long.csv`` and ``dictionary.csv``; equal rows give equal bytes."""
     paths = [folder / name for name in ("long.parquet", "long.csv", "dictionary.csv")]
     with files.replacing(paths[0]) as partial:
-        found.lines.to_parquet(partial, index=False, compression="zstd")
-    for path, frame in zip(paths[1:], (found.lines, found.dictionary), strict=True):
+        exported.lines.to_parquet(partial, index=False, compression="zstd")
+    for path, frame in zip(paths[1:], (exported.lines, exported.dictionary), strict=True):
         lines = frame.astype(object).where(frame.notna(), "")
         written = ({str(name): value for name, value in line.items()} for line in rows_of(lines))
         files.write_csv(path, written, list(frame.columns))
@@ -142,14 +142,14 @@ def _lines(table: Path, row: Row, described: Sequence[str]) -> Iterator[dict[str
         for prompt, each in generations.items():
             line = {name: row[name] for name in described}
             line |= _of_generation(each)
-            for name, own in scores.items() if not repeat else ():
-                if isinstance(value := own.get(prompt), int | float):
+            for name, by_prompt in scores.items() if not repeat else ():
+                if isinstance(value := by_prompt.get(prompt), int | float):
                     line[_SCORE.format(name)] = value
             yield line
 
 
 def _of_generation(each: Generation) -> dict[str, Any]:
-    """A prompt's own columns."""
+    """The columns of a prompt."""
     kept = [field.name for field in FIELDS if not field.name.startswith((STEP, SERVED))]
     line = {name: getattr(each, name) for name in kept if name not in ("run_id", "tokens")}
     line["tokens"] = len(each.tokens)

@@ -1,7 +1,7 @@
 """The plain report on one results file: ``table.md`` and ``figure.png`` beside it, and checks.
 
-The table has one part per task; values stand with their 95% intervals. Both it and what is printed
-end with the answer: which decoder to use on which task.
+The table has one part per task; values stand with their 95% intervals. Both it and the printed
+text end with the answer: the decoder to use on each task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spec_bench.report.data.rows import (
     remarks_of,
     stall_of,
 )
-from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, said_seeds
+from spec_bench.report.data.seeds import POOLED, SEEDS, pooled, seeds_text
 from spec_bench.report.data.sittings import meanings_of
 from spec_bench.report.page.answer import headlines
 from spec_bench.report.tables.render import escape_markdown, markdown_table
@@ -53,7 +53,7 @@ def write_report(results: Path, folder: Path) -> None:
     rows = pooled(read_results(results), records)
     groups, checks = groups_of(rows), check_generally(rows, results)
     parts = [markdown(groups, results), *categories_markdown(groups, records)]
-    answers = [found.sentence for found in headlines(groups)]
+    answers = [line.sentence for line in headlines(groups)]
     text = "\n".join([*parts, _checks_markdown(checks), *_answers_markdown(answers)])
     write_text(folder / "table.md", text)
     draw(groups, folder / "figure.png")
@@ -77,9 +77,9 @@ def categories_markdown(groups: Sequence[Group], records: Records) -> Iterator[s
             last = overall_columns(group, column)
             heads, lines = [*named, *last], []
             for cell in cells:
-                own = [cell.of(column).get(kind.name) for kind in kinds]
-                found = [*own, *map(cell.overall, last.values())]
-                numbers = [f"{each:.2f}" if each else "" for each in found]
+                by_kind = [cell.of(column).get(kind.name) for kind in kinds]
+                intervals = [*by_kind, *map(cell.overall, last.values())]
+                numbers = [f"{each:.2f}" if each else "" for each in intervals]
                 lines.append([str(cell.row["decoder"]), str(cell.row["spec"]), *numbers])
             shown = [line for line in lines if any(line[2:])]
             table = markdown_table(["decoder", "spec", *heads], shown, labels=2)
@@ -104,7 +104,7 @@ def _group_table(group: Group) -> str:
 
 
 def _columns(group: Group) -> list[Column]:
-    """What is measured with an interval, then what counts against a score."""
+    """The columns with an interval, then the counts that explain a score."""
     there = columns.columns_in(group.rows.columns)
     counts = [c for c in there if c.name.startswith("execution_") and c.kind == "count"]
     return [
@@ -155,11 +155,11 @@ def _settings(group: Group) -> str:
     prompts = group.rows.prompts.max() if "prompts" in group.rows else float("nan")
     count = "no" if pd.isna(prompts) else f"{int(prompts)}"
     truncation = "" if row.top_p == 1 else f", top-p {row.top_p:g}"
-    return f"{count} prompts, temperature {row.temperature:g}{truncation}, {said_seeds(row)}"
+    return f"{count} prompts, temperature {row.temperature:g}{truncation}, {seeds_text(row)}"
 
 
 def _answers_markdown(answers: Sequence[str]) -> Iterator[str]:
-    """What to use, a sentence a task."""
+    """Recommendations, a sentence a task."""
     if answers:
         yield "### Answer\n"
         yield "\n".join(f"- {escape_markdown(each)}" for each in answers) + "\n"

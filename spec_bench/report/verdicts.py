@@ -17,34 +17,34 @@ OURS = "not said by the paper, checked beside it"
 
 
 def print_checks(checks: Sequence[Check], summary: Summary) -> None:
-    """What the checks come to, then each under what the paper says and its section."""
+    """Prints the summary, then the checks under the paper's statements and their sections."""
     console = Console(highlight=False, soft_wrap=False)
     console.width = max(console.width, 130)
     console.print(_escaped(summary.sentence))
     if summary.lines:
         console.print(_counts(summary))
-    found: dict[tuple[str, str], list[Check]] = {}
+    by_statement: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        found.setdefault((check.said, check.section), []).append(check)
-    for (text, section), own in found.items():
+        by_statement.setdefault((check.statement, check.section), []).append(check)
+    for (text, section), group in by_statement.items():
         if summary.lines:
-            console.print(f"\n[bold]{_escaped(said(text, section))}[/bold]")
-        console.print(_table(own))
+            console.print(f"\n[bold]{_escaped(label(text, section))}[/bold]")
+        console.print(_table(group))
 
 
-def said(text: str, section: str) -> str:
-    """What the paper says, with its place."""
+def label(text: str, section: str) -> str:
+    """The paper's statement, with its section."""
     return f"{text} ({section})" if text else OURS
 
 
 def _counts(summary: Summary) -> Table:
-    """How many checks of each thing said came out how."""
+    """The number of checks by statement and verdict."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("what the paper says")
     for verdict in summary.verdicts:
         table.add_column(verdict, justify="right")
     for line in summary.lines:
-        table.add_row(_escaped(said(line.said, line.section)), *line.cells(summary.verdicts))
+        table.add_row(_escaped(label(line.statement, line.section)), *line.cells(summary.verdicts))
     return table
 
 

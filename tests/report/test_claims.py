@@ -149,7 +149,7 @@ def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results: Path)
     slow = {"mbsu": 2.0, "draft_calls": 2, "parameter_ratio": 0.25, "token_rate": 5.0}
     ours = row("rsd_s", "3x3", block_efficiency=3.0, **slow)
     rows = frame(ours, cell("spectr", "3x3", 1.5), cell("sd", "3", 2.5))
-    checks = [c for c in judged("rsd", rows, results) if "for all performance" in c.said]
+    checks = [c for c in judged("rsd", rows, results) if "for all performance" in c.statement]
     verdicts = {tuple(c.claim.split(",")[0].split(" in ")): c.verdict for c in checks}
     assert verdicts == {
         ("rsd_s > spectr", "block efficiency"): "holds",
@@ -242,7 +242,7 @@ def test_a_claim_about_every_budget_fails_at_one(
 ) -> None:
     check = only(ahead_at(rsd_s, results), "token rate at every budget")
     assert check.verdict == verdict
-    assert "strictly outperforms our baselines" in check.said
+    assert "strictly outperforms our baselines" in check.statement
 
 
 @pytest.mark.parametrize(
@@ -575,14 +575,14 @@ def test_a_paper_states_a_claim_in_its_data_file_alone(scope: Scoped) -> None:
     assert check.claim == "sd beats spectr in token rate"
     assert check.evidence == "+50.0% [+46.6%, +53.4%], sd 3 against spectr 4x3"
     assert (check.where, check.verdict) == ("xsum", "holds")
-    assert (check.said, check.section) == ("“Ours is faster.”", "Section 1")
+    assert (check.statement, check.section) == ("“Ours is faster.”", "Section 1")
 
 
 def test_what_a_summary_reports_of_a_paper_is_no_quotation(scope: Scoped) -> None:
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
     (check,) = checks_of(read_claim(stated(sentence="", reported="5% faster")), scope(rows))
-    assert check.said.endswith("summary's words: 5% faster") and "“" not in check.said
-    beyond = [claim for claim in load_paper("beyond").claims if claim.said]
+    assert check.statement.endswith("summary's words: 5% faster") and "“" not in check.statement
+    beyond = [claim for claim in load_paper("beyond").claims if claim.statement]
     assert beyond and all(claim.reported for claim in beyond)
 
 
@@ -674,7 +674,7 @@ def test_an_unknown_name_in_a_claim_is_said(
 def test_every_claim_of_a_paper_has_its_sentence_or_is_said_to_be_ours() -> None:
     claims = [claim for paper in paper_names() for claim in load_paper(paper).claims]
     assert len(claims) > 40
-    assert all(bool(claim.said) != claim.ours for claim in claims)
+    assert all(bool(claim.statement) != claim.ours for claim in claims)
 
 
 def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(
@@ -722,7 +722,7 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
         "claims not measured here."
     )
     assert summary.verdicts == ("holds", "not measured")
-    lines = {line.said: line.cells(summary.verdicts) for line in summary.lines}
+    lines = {line.statement: line.cells(summary.verdicts) for line in summary.lines}
     (trees,) = [cells for said, cells in lines.items() if "tree-based methods" in said]
     assert trees == [str(len(checks)), ""]
     assert lines["“RSD-S always outperforms SD, SpecTr and RSD-C.”"] == ["", "x"]

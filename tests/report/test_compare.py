@@ -131,7 +131,7 @@ def test_stalls_in_some_of_three_repeats_neither_hide_a_loss_of_10_percent_nor_m
     unchanged = compare(before, same)
     assert not unchanged.of("regression") and not unchanged.of("improvement")
     [found] = [each.change for each in compare(before, slower).of("regression")]
-    assert found.found is not None and found.found.value == pytest.approx(-0.1, abs=0.03)
+    assert found.shift is not None and found.shift.value == pytest.approx(-0.1, abs=0.03)
 
 
 def test_what_is_the_same_on_every_prompt_is_identical_and_no_test(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.choose import own_pairs_first, pairs_of, usable
+from spec_bench.report.figures.choose import pairs_of, paper_pairs_first, usable
 from spec_bench.report.figures.panels import draw_sheet
 from spec_bench.report.figures.printed import printed_cells
 from spec_bench.report.figures.style import pyplot
@@ -108,8 +108,8 @@ def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers()
 def test_a_figure_shows_its_own_pairs_or_else_all() -> None:
     assert pairs_of(FIG4) == ["llama2_70b", "llama2_chat_70b"]
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
-    assert set(own_pairs_first(both, pairs_of(FIG4)).pair) == {"llama2_70b"}
-    assert set(own_pairs_first(EXP1, pairs_of(FIG4)).pair) == {"embedded"}
+    assert set(paper_pairs_first(both, pairs_of(FIG4)).pair) == {"llama2_70b"}
+    assert set(paper_pairs_first(EXP1, pairs_of(FIG4)).pair) == {"embedded"}
 
 
 def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.data.own_rows import figure_rows
+from spec_bench.report.data.recipe_rows import figure_rows
 from spec_bench.report.data.rows import groups_of
 from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw

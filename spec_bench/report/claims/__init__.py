@@ -1,10 +1,10 @@
-"""What the papers find, checked on our own numbers: ``check_claims("rsd", rows, results)``.
+"""The papers' claims, checked on our numbers: ``check_claims("rsd", rows, results)``.
 
 A claim ``holds`` where the contrary, and ``does not hold`` where the claim would seldom give such
 numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
 made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
-Two things are equal where their difference is small, not where it is not seen. What a search saw
-while it screened its cells is no evidence.
+Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
+no evidence.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ __all__ = ["Check", "check_claims", "check_generally"]
 
 
 def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
-    """All of a paper's claims that the rows can speak to.
+    """Checks all of a paper's claims that the rows cover.
 
     Args:
         paper: a folder below ``experiments``, or another package's paper.
         rows: measured cells, one or several pairs and experiments; simulated acceptance is no
             evidence and is left out. Where there is a column ``file``, it names the results file
             of each row.
-        results: the results file of rows without that column; raw records are looked for beside.
+        results: the results file of rows without that column, with raw records beside it.
 
     Returns:
-        One check per claim and task, none where nothing was measured for a claim. A difference
-        is paired by prompt where both cells' records are there, else it has no interval.
+        One check per claim and task, none for unmeasured claims. A difference is paired by prompt
+        where both cells' records are there, else it has no interval.
 
     Raises:
         ValueError: there is no such paper, or its claims cannot be read.
     """
-    found = load_paper(paper)
+    loaded = load_paper(paper)
     if rows.empty:
         return []
     records = Records(results)
-    scope = Scope(measured(pooled(rows, records)), records, found.axes, found.folder)
-    code_of(found.folder)  # registers the paper's own claim functions
+    scope = Scope(measured(pooled(rows, records)), records, loaded.axes, loaded.folder)
+    code_of(loaded.folder)  # registers the paper's claim functions
     checks = [
         replace(check, number=number)
-        for number, claim in enumerate(found.claims)
+        for number, claim in enumerate(loaded.claims)
         for check in checks_of(claim, scope.for_claim(claim))
     ]
     return judged(checks)
 
 
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
-    """What can be checked of any results file, of no paper too."""
+    """The general claims, which hold for any results file, checked."""
     text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
     claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
     records = Records(results)

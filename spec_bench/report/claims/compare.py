@@ -14,7 +14,7 @@ from spec_bench.report.papers.claim import Claim, Side
 from spec_bench.report.papers.code import form_of
 
 Form = Callable[[Scope, Claim, list[Row], list[Row]], Iterator[Contrast]]
-"""From a claim and the cells of both sides to contrasts; a paper may have one of its own."""
+"""From a claim and the cells of both sides to contrasts; a paper's code may define one."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Case:
     """Contrasts that one check is about.
 
     Attributes:
-        label: values of what the claim has one check each for; () where there is one check.
+        label: values of the keys in the claim's ``each``; () where there is one check.
         contrasts: at least one.
-        left_out: cells on the left that nothing on the right can be compared with.
+        left_out: number of left cells without a right one.
     """
 
     label: tuple[Any, ...]
@@ -33,17 +33,17 @@ class Case:
 
 
 def cases(scope: Scope, claim: Claim, group: Group, sides: tuple[Side, Side]) -> list[Case]:
-    """A group's contrasts, split by what the claim has one check each for."""
+    """A group's contrasts, split by the claim's ``each``."""
     left, right = (scope.side(claim, group, side) for side in sides)
     form = _FORMS.get(claim.compare) or form_of(scope.folder, claim.compare, _OTHER)
-    found = list(form(scope, claim, left, right))
+    kept = list(form(scope, claim, left, right))
     if claim.compare == "best":
-        found = [c for c in found if _complete(c.left, sides[0]) and _complete(c.right, sides[1])]
+        kept = [c for c in kept if _complete(c.left, sides[0]) and _complete(c.right, sides[1])]
     split: dict[tuple[Any, ...], list[Contrast]] = {}
-    for contrast in found:
+    for contrast in kept:
         split.setdefault(_label(scope, claim, contrast), []).append(contrast)
     ordered = sorted(split) if claim.axis and claim.each else split
-    return [Case(key, tuple(split[key]), len(left) - len(found)) for key in ordered]
+    return [Case(key, tuple(split[key]), len(left) - len(kept)) for key in ordered]
 
 
 def _label(scope: Scope, claim: Claim, contrast: Contrast) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ def _pairs(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Ite
 
 
 def _steps(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
-    """Each cell against the next one of its line; the right side is not asked for."""
+    """Each cell against the next one of its line; the right side is unused."""
     for line in _lines(scope, claim, left).values():
         for smaller, larger in pairwise(_sorted(scope, claim, line)):
             yield _directed(claim, smaller, larger)
@@ -92,17 +92,17 @@ def _ends(scope: Scope, claim: Claim, left: list[Row], right: list[Row]) -> Iter
     lines = [_sorted(scope, claim, line) for line in _lines(scope, claim, left).values()]
     reach = [(scope.value(line[0], claim.key), scope.value(line[-1], claim.key)) for line in lines]
     whole = reach and (min(low for low, _ in reach), max(high for _, high in reach))
-    for line, own in zip(lines, reach, strict=True):
-        if len(line) > 1 and (claim.each or own == whole):
+    for line, span in zip(lines, reach, strict=True):
+        if len(line) > 1 and (claim.each or span == whole):
             yield _directed(claim, line[0], line[-1])
 
 
 def _lines(scope: Scope, claim: Claim, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Cells by what compared cells have in common."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """Cells by their values of the claim's ``same``."""
+    lines: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(scope.values(row, claim.same), []).append(row)
-    return found
+        lines.setdefault(scope.values(row, claim.same), []).append(row)
+    return lines
 
 
 def _sorted(scope: Scope, claim: Claim, line: Iterable[Row]) -> list[Row]:

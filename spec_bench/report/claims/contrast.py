@@ -1,4 +1,4 @@
-"""How much one set of cells is ahead of another, with a 95% interval.
+"""The lead of one set of cells over another, with a 95% interval.
 
 A contrast has a left and a right side of one or several cells each. Of several the best one counts;
 on the right a mean with given weights can count instead. The difference of several contrasts is the
@@ -33,7 +33,7 @@ NOT_IN_TURN = "the cells were not timed in turn"
 TOO_WIDE = f"its ends are a factor of more than {WIDEST:g} apart"
 FEW_TO_PICK = f"fewer than {FEWEST_PICKED} prompts to pick a tree on one half and compare the other"
 TIMED = frozenset(each.name for each in columns.of_kind("time", "energy"))
-# Compared as left / right - 1, the others as left - right: what another machine or text scales.
+# Compared as left / right - 1, since another machine or text scales them; others as left - right.
 RELATIVE = frozenset(
     each.name
     for each in columns.of_kind("time", "energy", "likelihood")
@@ -44,7 +44,7 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Contrast:
-    """What is compared with what.
+    """Two sides to compare.
 
     Attributes:
         left: cells, of which the best counts.
@@ -58,7 +58,7 @@ class Contrast:
 
     @property
     def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
-        """Which trees are compared; contrasts of several tasks are pooled if this is the same."""
+        """The compared trees; contrasts of several tasks are pooled if this is the same."""
         return tuple(
             tuple((str(row["decoder"]), str(row["spec"])) for row in side)
             for side in (self.left, self.right)
@@ -87,8 +87,8 @@ def difference(
     Args:
         strata: the same contrasts on one or several tasks, whose prompts are pooled.
         metric: a registered metric.
-        records: where per-prompt counts come from.
-        relative: whether left over right minus 1 is asked for; None: as is usual for the metric.
+        records: source of per-prompt counts.
+        relative: left over right minus 1 instead of left minus right; None: the metric's default.
         prompts: those that count; None: all.
 
     Returns:
@@ -100,10 +100,10 @@ def difference(
     if not contrasts or any(shape != shapes[0] for shape in shapes):
         return None
     tables = [counts_of(stratum, metric, records, prompts) for stratum in strata]
-    found = [table for table in tables if table is not None]
-    if len(found) < len(strata):
+    known = [table for table in tables if table is not None]
+    if len(known) < len(strata):
         return None if len(strata) > 1 else _from_rows(contrasts, metric, records, relative)
-    return of_table(contrasts, _together(found), metric, relative)
+    return of_table(contrasts, _together(known), metric, relative)
 
 
 def of_table(
@@ -125,9 +125,9 @@ def of_table(
     if interval is None:
         return None
     value = float(np.expm1(interval.value)) if relative else interval.value
-    found = Difference(value, interval, relative, TOO_FEW)
-    found = found.of_picks if picks else found
-    return replace(found, tested=Interval(value), why=TOO_WIDE) if found.too_wide else found
+    gap = Difference(value, interval, relative, TOO_FEW)
+    gap = gap.of_picks if picks else gap
+    return replace(gap, tested=Interval(value), why=TOO_WIDE) if gap.too_wide else gap
 
 
 def _on_all(
@@ -136,10 +136,10 @@ def _on_all(
     """The difference of cells picked on the prompts that they are compared on."""
     sums = table.sum(axis=(1, 2))[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))(sums)[0]
-    if not np.isfinite(found):
+        mean = _mean_difference(contrasts, metric, relative, _widths(contrasts, table))(sums)[0]
+    if not np.isfinite(mean):
         return None
-    return float(np.expm1(found)) if relative else float(found)
+    return float(np.expm1(mean)) if relative else float(mean)
 
 
 def _settled(
@@ -149,19 +149,19 @@ def _settled(
 
     Of each prompt it is the counts of the cell that the other half of the prompts picked.
     """
-    found, parts, start = [], [], 0
+    settled, parts, start = [], [], 0
     for contrast, width in zip(contrasts, _widths(contrasts, table), strict=True):
-        own = table[start : start + width]
+        block = table[start : start + width]
         start += width
-        own = own.reshape(len(contrast.cells), -1, *own.shape[1:])
-        left, rest = own[: len(contrast.left)], own[len(contrast.left) :]
+        block = block.reshape(len(contrast.cells), -1, *block.shape[1:])
+        left, rest = block[: len(contrast.left)], block[len(contrast.left) :]
         parts.append(picked_cells(contrast.left, left, metric))
         if contrast.weights is None:
             rest = picked_cells(contrast.right, rest, metric)[None]
         parts.extend(rest)
         right = contrast.right[:1] if contrast.weights is None else contrast.right
-        found.append(Contrast(contrast.left[:1], right, contrast.weights))
-    return found, np.concatenate(parts)
+        settled.append(Contrast(contrast.left[:1], right, contrast.weights))
+    return settled, np.concatenate(parts)
 
 
 def counts_of(
@@ -194,9 +194,9 @@ def counts_of(
 
 def _counted(rows: Sequence[Row], metric: str, records: Records) -> list[dict[str, Counts]] | None:
     """Each row's counts by seed; None where a row has no records."""
-    found = [records.by_seed(row, metric) for row in rows]
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else None
+    counts = [records.by_seed(row, metric) for row in rows]
+    known = [each for each in counts if each is not None]
+    return known if len(known) == len(counts) else None
 
 
 def _together(tables: Sequence[Table]) -> Table:
@@ -207,7 +207,7 @@ def _together(tables: Sequence[Table]) -> Table:
 
 
 def _widths(contrasts: Sequence[Contrast], table: Table) -> list[int]:
-    """How many columns of the table each contrast takes; every cell has as many."""
+    """The number of columns of the table for each contrast; every cell has as many."""
     cells = [len(contrast.cells) for contrast in contrasts]
     return [count * (len(table) // sum(cells)) for count in cells]
 
@@ -240,8 +240,8 @@ def _from_rows(
 ) -> Difference | None:
     """The value alone: the cells' own intervals are over the same prompts.
 
-    What they say of the difference depends on how far prompts move both cells alike, which only
-    records tell; to take them as independent gives intervals several times too wide.
+    An interval of the difference depends on how far prompts move both cells alike, known from
+    records only; to take the cells as independent gives intervals several times too wide.
     """
     values = []
     for contrast in contrasts:

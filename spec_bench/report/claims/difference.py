@@ -1,4 +1,4 @@
-"""A difference of two sides with its interval, and the odds of what a claim says of it."""
+"""A difference of two sides with its interval, and the odds of a claim about it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Difference:
 
     Attributes:
         value: on the prompts as they are; of picked cells on the halves that did not pick them.
-        tested: the interval on the scale that it was laid out on, for relative metrics the
-            logarithm of left over right; None without one.
+        tested: the interval on the scale of the test, for relative metrics the logarithm of left
+            over right; None without one.
         relative: whether it is a share.
         why: why there is no interval.
     """
@@ -40,20 +40,20 @@ class Difference:
     @property
     def ends(self) -> tuple[float, float] | None:
         """The interval's ends as printed."""
-        found = self.tested
-        if found is None or found.low is None or found.high is None:
+        interval = self.tested
+        if interval is None or interval.low is None or interval.high is None:
             return None
         if not self.relative:
-            return found.low, found.high
-        return float(np.expm1(found.low)), float(np.expm1(found.high))
+            return interval.low, interval.high
+        return float(np.expm1(interval.low)), float(np.expm1(interval.high))
 
     @property
     def too_wide(self) -> bool:
-        """Whether a share's interval says next to nothing."""
-        found = self.tested
-        if not self.relative or found is None or found.low is None or found.high is None:
+        """Whether a share's interval is too wide to print."""
+        interval = self.tested
+        if not self.relative or interval is None or interval.low is None or interval.high is None:
             return False
-        return found.high - found.low > log(WIDEST)
+        return interval.high - interval.low > log(WIDEST)
 
     @property
     def of_picks(self) -> Difference:
@@ -70,8 +70,8 @@ class Difference:
 
     def below(self, bound: float = 0.0) -> Odds | None:
         """Odds of a claim that the difference is less than that."""
-        found = self.above(bound)
-        return found.turned if found else None
+        odds = self.above(bound)
+        return odds.turned if odds else None
 
     def within(self, room: float) -> Odds | None:
         """Odds of a claim that the difference is at most so large, either way (two tests)."""

@@ -24,7 +24,7 @@ from spec_bench.report.claims.verdict import (
     odds_of_all,
     odds_of_most,
 )
-from spec_bench.report.data.headings import said, together
+from spec_bench.report.data.headings import together, value_text
 from spec_bench.report.data.rows import Group
 from spec_bench.report.papers.claim import Claim, Side
 from spec_bench.vocabulary.columns import apart_in, header
@@ -33,15 +33,15 @@ Sides = tuple[Side, Side]
 
 
 def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
-    """All checks of one claim, none where nothing was measured for it.
+    """All checks of one claim; none if unmeasured.
 
     Raises:
-        ValueError: the claim names a function, a column, an axis or a field that there is not.
+        ValueError: the claim names an unknown function, column, axis or field.
     """
     if claim.function:
         function = claim_function.find(claim.function, "a claim's function")
         for check in function(claim, scope):
-            yield replace(check, said=claim.said, section=claim.section)
+            yield replace(check, statement=claim.statement, section=claim.section)
         return
     _refuse_unknown(claim, scope)
     by_pair: dict[str, list[Group]] = {}
@@ -55,7 +55,7 @@ def checks_of(claim: Claim, scope: Scope) -> Iterator[Check]:
 
 
 def _refuse_unknown(claim: Claim, scope: Scope) -> None:
-    """A misspelt column would be a claim that nothing was ever measured for."""
+    """Refuses misspelt columns and axes, with which a claim would never be measured."""
     refuse_unknown_fields(claim)
     known = {"score", "scores", *header(), *scope.rows.columns}
     for name in (*claim.metric, *claim.given, *claim.across):
@@ -85,43 +85,43 @@ def _on_tasks(
     """One metric on one pair: each task, then all tasks' prompts together."""
     strata: dict[tuple[object, ...], list[tuple[Group, Case]]] = {}
     for group in groups:
-        found = cases(scope, claim, group, sides)
-        if (claim.every is not None or claim.majority) and found:
-            yield from _every(claim, scope, group, sides, metric, found)
+        group_cases = cases(scope, claim, group, sides)
+        if (claim.every is not None or claim.majority) and group_cases:
+            yield from _every(claim, scope, group, sides, metric, group_cases)
             continue
-        for case in found:
+        for case in group_cases:
             strata.setdefault(case.label, []).append((group, case))
     for label, known in strata.items():
         for group, case in known:
             for column in scores_of(group, metric):
                 about = Finding(claim, scope, group, sides, column, label, case.contrasts)
                 yield from _on(replace(about, left_out=case.left_out or None), [case.contrasts])
-        for setting, own in _tasks(claim, groups, known).items() if claim.pooled else ():
-            group, case = own[0]
+        for setting, members in _tasks(claim, groups, known).items() if claim.pooled else ():
+            group, case = members[0]
             about = Finding(claim, scope, group, sides, metric, label, case.contrasts)
-            every = [case.contrasts for _, case in own]
-            yield from _on(replace(about, tasks=len(own), setting=setting), every)
+            every = [case.contrasts for _, case in members]
+            yield from _on(replace(about, tasks=len(members), setting=setting), every)
 
 
 def _tasks(
     claim: Claim, groups: Sequence[Group], known: Sequence[tuple[Group, Case]]
 ) -> dict[str, list[tuple[Group, Case]]]:
-    """What is pooled: several tasks, each once, of runs that no setting of a run tells apart.
+    """The cases to pool: of several tasks, each once, whose runs agree in their settings.
 
-    By the settings that tell them from the others, as text; "" where there are no others.
+    By the settings that differ from other runs', as text; "" without other runs.
     """
     apart = [column for column in apart_in(groups[0].rows) if column.apart == "run"]
     columns = [column for column in apart if column.name not in claim.across]
     values = {id(group): [group.rows.iloc[0][c.name] for c in columns] for group in groups}
     texts = [
-        {id(group): said(column, values[id(group)][place]) for group in groups}
+        {id(group): value_text(column, values[id(group)][place]) for group in groups}
         for place, column in enumerate(columns)
     ]
     varying = [each for each in texts if len(set(each.values())) > 1]
-    found: dict[str, list[tuple[Group, Case]]] = {}
+    parts: dict[str, list[tuple[Group, Case]]] = {}
     for group, case in known:
-        found.setdefault(together(each[id(group)] for each in varying), []).append((group, case))
-    return {setting: own for setting, own in found.items() if 1 < len(own) == _different(own)}
+        parts.setdefault(together(each[id(group)] for each in varying), []).append((group, case))
+    return {setting: part for setting, part in parts.items() if 1 < len(part) == _different(part)}
 
 
 def _different(known: Sequence[tuple[Group, Case]]) -> int:
@@ -131,26 +131,26 @@ def _different(known: Sequence[tuple[Group, Case]]) -> int:
 def _not_comparable(
     claim: Claim, scope: Scope, groups: Sequence[Group], sides: Sides, metric: str
 ) -> Iterator[Check]:
-    """Tasks on which both sides were measured, but never on the same: which columns differ."""
+    """Checks of tasks whose two sides differ in settings; the evidence names the columns."""
     tasks: dict[str, list[Group]] = {}
     for group in groups:
         tasks.setdefault(str(group.rows.task.iloc[0]), []).append(group)
-    for task, own in tasks.items():
-        if len(own) < 2 or any(cases(scope, claim, group, sides) for group in own):
+    for task, same_task in tasks.items():
+        if len(same_task) < 2 or any(cases(scope, claim, group, sides) for group in same_task):
             continue
-        together = Group(task, pd.concat([group.rows for group in own]))
+        together = Group(task, pd.concat([group.rows for group in same_task]))
         for case in cases(scope, claim, together, sides)[:1]:
             about = Finding(claim, scope, together, sides, metric, case.label, case.contrasts)
-            found = about.check(NOT_COMPARABLE)
-            yield replace(found, evidence=f"{NOT_COMPARABLE}: {_differing(claim, case)}")
+            check = about.check(NOT_COMPARABLE)
+            yield replace(check, evidence=f"{NOT_COMPARABLE}: {_differing(claim, case)}")
 
 
 def _differing(claim: Claim, case: Case) -> str:
-    """The columns that tell the cells of a case apart, with their values."""
+    """The columns in which the cells of a case differ, with their values."""
     rows = [row for each in case.contrasts for row in (*each.left, *each.right)]
     texts = []
     for column in apart_in(rows[0]):
-        values = dict.fromkeys(said(column, row.get(column.name)) for row in rows)
+        values = dict.fromkeys(value_text(column, row.get(column.name)) for row in rows)
         if len(values) > 1 and column.name not in claim.across:
             first, *others = values
             rest = (other.removeprefix(column.title).strip() for other in others)
@@ -171,7 +171,7 @@ def _on(about: Finding, strata: Sequence[Sequence[Contrast]]) -> Iterator[Check]
 
 
 def _odds(about: Finding, gap: Difference) -> Odds | None:
-    """How probable a difference is under what the claim expects; None where nothing is decided."""
+    """The odds of a difference under the claim's expectation; None where nothing is decided."""
     claim = about.claim
     if claim.expect == "open":
         return None
@@ -183,16 +183,16 @@ def _odds(about: Finding, gap: Difference) -> Odds | None:
 
 
 def _every(
-    claim: Claim, scope: Scope, group: Group, sides: Sides, metric: str, found: Sequence[Case]
+    claim: Claim, scope: Scope, group: Group, sides: Sides, metric: str, group_cases: Sequence[Case]
 ) -> Iterator[Check]:
-    """Each case on its own; those from a value on must all hold, or most of them."""
+    """Each case alone; those from a value on must all hold, or most of them."""
     gaps = {
         case.label[0]: gap
-        for case in found
+        for case in group_cases
         if (gap := difference([case.contrasts], metric, scope.records)) is not None
     }
     least = -inf if claim.every is None else claim.every
-    about = Finding(claim, scope, group, sides, metric, (), found[0].contrasts, by_place=gaps)
+    about = Finding(claim, scope, group, sides, metric, (), group_cases[0].contrasts, by_place=gaps)
     odds = [_odds(about, gap) for place, gap in gaps.items() if place >= least]
     known = tuple(each for each in odds if each is not None)
     if odds and len(known) < len(odds):
@@ -212,10 +212,10 @@ def _rising(about: Finding) -> Iterator[Check]:
     odds = [step.above() for step in steps if step is not None]
     if whole is None or not odds:
         return
-    found, falls = whole.above(), [each.if_true for each in odds if each is not None]
-    if found is not None and len(falls) == len(odds):
-        found = Odds(found.if_false, min(1.0, min(found.if_true, *falls) * (len(falls) + 1)))
-    yield replace(about, gap=whole).check(found)
+    total, falls = whole.above(), [each.if_true for each in odds if each is not None]
+    if total is not None and len(falls) == len(odds):
+        total = Odds(total.if_false, min(1.0, min(total.if_true, *falls) * (len(falls) + 1)))
+    yield replace(about, gap=whole).check(total)
 
 
 def _counts(about: Finding) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""What was compared, as evidence: the fields that a claim's ``evidence`` may name in braces."""
+"""The evidence for a claim: the fields that its ``evidence`` may name in braces."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def less_is_better(metric: str) -> bool:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was compared for a claim on one task or on all tasks together.
+    """The comparison for a claim on one task or on all tasks together.
 
     Properties are fields of texts; a part of the evidence whose field is None is left out.
 
     Attributes:
         claim: the claim.
-        scope: where its cells come from.
+        scope: source of its cells.
         group: the cells of one task, the first one where all tasks are pooled.
         sides: left and right.
         column: the metric.
-        label: values of what the claim has one check each for.
-        contrasts: what is compared, at least one.
-        left_out: cells that nothing could be compared with, or None.
+        label: values of the keys in the claim's ``each``.
+        contrasts: the comparisons, at least one.
+        left_out: number of left cells without a right one, or None.
         tasks: how many tasks are pooled.
         gap: the mean difference; None for counts.
         by_place: differences by place, where each is judged.
         judged: the odds of those that are judged.
-        setting: what tells pooled runs from others of the same tasks; "" where there are no others.
+        setting: settings of pooled runs that other runs of the same tasks lack; "" without others.
     """
 
     claim: Claim
@@ -81,7 +81,7 @@ class Evidence:
 
     @property
     def n(self) -> int:
-        """How many contrasts there are."""
+        """The number of contrasts."""
         return len(self.contrasts)
 
     @property
@@ -91,11 +91,11 @@ class Evidence:
 
     @cached_property
     def _single(self) -> list[Difference]:
-        """Each contrast on its own."""
+        """The difference of each contrast alone."""
         return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
 
     def _count(self, verdict: str) -> int | None:
-        """How many of several contrasts on one task are so, judged one by one but together."""
+        """The number of contrasts on one task with a verdict, judged one by one but together."""
         if self.n < 2 or self.tasks > 1:
             return None
         odds = [gap.below() if self.expects_less else gap.above() for gap in self._single]
@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def picked(self) -> str | None:
-        """How trees were picked, where some were and there are intervals."""
+        """The method of picking trees, where some were picked and there are intervals."""
         if not any(contrast.picks for contrast in self.contrasts):
             return None
         gaps = list(self.by_place.values()) if self.by_place else [self.gap]
@@ -171,12 +171,12 @@ class Evidence:
 
     @property
     def places(self) -> str:
-        """Differences by place; by what both sides have in common last where none is judged."""
-        found: Mapping[Any, Difference | None] | None = self.by_place
-        if found is None:
+        """Differences by place; by the last key of ``same`` where none is judged."""
+        gaps: Mapping[Any, Difference | None] | None = self.by_place
+        if gaps is None:
             key = self.claim.same[-1]
-            found = {self.scope.value(each.left[0], key): self.of(each) for each in self.contrasts}
-        return ", ".join(f"{place}: {gap}" for place, gap in found.items())
+            gaps = {self.scope.value(each.left[0], key): self.of(each) for each in self.contrasts}
+        return ", ".join(f"{place}: {gap}" for place, gap in gaps.items())
 
     @property
     def factors(self) -> str:
@@ -186,12 +186,12 @@ class Evidence:
 
     @property
     def left_along(self) -> str:
-        """Where the left side stands on what is compared along."""
+        """The left side's value of the claim's ``along``."""
         return _written(self.scope.value(self.contrasts[0].left[0], self.claim.key))
 
     @property
     def right_along(self) -> str:
-        """Where the right side stands."""
+        """The right side's value of it."""
         return _written(self.scope.value(self.contrasts[0].right[0], self.claim.key))
 
     @property
@@ -200,13 +200,13 @@ class Evidence:
         of, same = self.scope, self.claim.same
         line = of.values(self.contrasts[0].left[0], same)
         cells = of.side(self.claim, self.group, self.sides[0])
-        own = [row for row in cells if of.values(row, same) == line]
-        places = sorted((of.value(row, self.claim.key), row[self.column]) for row in own)
+        members = [row for row in cells if of.values(row, same) == line]
+        places = sorted((of.value(row, self.claim.key), row[self.column]) for row in members)
         return ", ".join(f"{_written(place)}: {value:.0f}" for place, value in places)
 
     @property
     def nearness(self) -> float:
-        """How far apart equal sides may be: a number, or a share of the left side's mean."""
+        """The largest difference of equal sides: a number, or a share of the left side's mean."""
         within = self.claim.within
         if isinstance(within, str):
             values = [float(contrast.left[0][self.column]) for contrast in self.contrasts]
@@ -216,15 +216,15 @@ class Evidence:
     @cached_property
     def counts(self) -> list[tuple[str, float, float]]:
         """The tree and both sides' counts of each contrast where they are known."""
-        found = []
+        counts = []
         for contrast in self.contrasts:
             left, right = contrast.left[0], contrast.right[0]
             against = self.claim.against
             other = self.scope.value(left, against) if against else right.get(self.column)
-            own = left.get(self.column)
-            if own is not None and other is not None and not pd.isna([own, other]).any():
-                found.append((str(left["spec"]), float(own), float(other)))
-        return found
+            ours = left.get(self.column)
+            if ours is not None and other is not None and not pd.isna([ours, other]).any():
+                counts.append((str(left["spec"]), float(ours), float(other)))
+        return counts
 
     @property
     def shares(self) -> str:

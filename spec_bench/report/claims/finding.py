@@ -23,9 +23,9 @@ def titled(metric: str) -> str:
 
 
 class Finding(Evidence):
-    """What was compared for a claim, and how the claim and its place are written."""
+    """The comparison for a claim, with the texts of the claim and its place."""
 
-    def check(self, found: str | Odds | None) -> Check:
+    def check(self, outcome: str | Odds | None) -> Check:
         """The check with its texts filled in, from its odds or a verdict that no chance is in."""
         place = self.claim.where or "{title}"
         if self.tasks > 1:
@@ -33,13 +33,13 @@ class Finding(Evidence):
         where = ", ".join(filter(None, ["".join(self._filled([place])), self.setting]))
         evidence = "".join(self._filled(self.claim.evidence or _COMPARED))
         text = "".join(self._filled([self.claim.claim]))
-        odds = found if isinstance(found, Odds) else None
-        verdict = found if isinstance(found, str) else NOT_DECIDED
-        said, section = self.claim.said, self.claim.section
-        return Check(text, where, evidence, verdict, said, section, odds=odds)
+        odds = outcome if isinstance(outcome, Odds) else None
+        verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
+        statement, section = self.claim.statement, self.claim.section
+        return Check(text, where, evidence, verdict, statement, section, odds=odds)
 
     def _filled(self, parts: Sequence[str]) -> Iterator[str]:
-        """The parts that have something to say."""
+        """The parts whose fields have values, filled in."""
         for part in parts:
             try:
                 yield part.format_map(_Lookup(self))
@@ -53,7 +53,7 @@ class Finding(Evidence):
 
     @property
     def title_and_temperature(self) -> str:
-        """The title, its temperature always said."""
+        """The title, always with its temperature."""
         temperature = f"temperature {self.group.rows.temperature.iloc[0]:g}"
         return self.title if "temperature" in self.title else f"{self.title}, {temperature}"
 
@@ -79,7 +79,7 @@ class Finding(Evidence):
 
     @property
     def room(self) -> str:
-        """How far apart two equal sides may be."""
+        """The largest difference of equal sides, as text."""
         within = self.claim.within
         if isinstance(within, float):
             return f"{within:.0%}" if self.column in RELATIVE else f"{within:g}"
@@ -92,8 +92,8 @@ class Finding(Evidence):
                 return " or ".join(side.decoder)
             if name == f"{key}_pair":
                 return next(iter(side.where.get("pair", ())), None)
-        found = dict(zip(self.claim.each, self.label, strict=False))
-        return found[self.claim.axis if name == "place" else name]
+        labels = dict(zip(self.claim.each, self.label, strict=False))
+        return labels[self.claim.axis if name == "place" else name]
 
 
 FIELDS = sorted(
@@ -131,8 +131,8 @@ class _Lookup(dict[str, Any]):
         self._finding = finding
 
     def __missing__(self, key: str) -> Any:
-        own = key in FIELDS or key == "left_out"
-        value = getattr(self._finding, key) if own else self._finding.labelled(key)
+        is_field = key in FIELDS or key == "left_out"
+        value = getattr(self._finding, key) if is_field else self._finding.labelled(key)
         if value is None:
             raise _AbsentError(key)
         return value

@@ -25,7 +25,7 @@ FEWEST_PICKED = 8
 _WIDER = sqrt(1.36)
 Counts = NDArray[np.float64]
 Pick = Callable[[NDArray[np.bool_]], int]
-"""Which prompts may be looked at, (prompts,) -> the picked cell's place."""
+"""Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
 
 def picked_cells(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
@@ -38,30 +38,30 @@ def picked_cells(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
 
 
 def composed(side: Sequence[Row], counts: Counts, metric: str, pick: Pick) -> Counts:
-    """``picked_cells`` with a choice of one's own.
+    """``picked_cells`` with the caller's choice.
 
-    What a metric multiplies a ratio by (MBSU's 1 / (L r + 1)) is carried over from the picked cell
-    to the side's first one.
+    The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
+    the side's first one.
     """
     first = np.arange(counts.shape[-1]) % 2 == 0
-    found = np.empty_like(counts[0])
+    chosen = np.empty_like(counts[0])
     for half in (first, ~first):
         place = pick(~half)
-        own = counts[place][..., half].copy()
-        own[0] *= _factor(side[place], metric) / _factor(side[0], metric)
-        found[..., half] = own
-    return found
+        cell = counts[place][..., half].copy()
+        cell[0] *= _factor(side[place], metric) / _factor(side[0], metric)
+        chosen[..., half] = cell
+    return chosen
 
 
 def values_of(side: Sequence[Row], counts: Counts, metric: str) -> Counts:
     """(cells,) numbers of (cells, counts, repeats, prompts); NaN where there is none."""
     sums = counts.sum(axis=(2, 3))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = [
-            float(value_of_sums(own[:, None], row, metric)[0])
-            for row, own in zip(side, sums, strict=True)
+        values = [
+            float(value_of_sums(totals[:, None], row, metric)[0])
+            for row, totals in zip(side, sums, strict=True)
         ]
-    return np.where(np.isfinite(found), found, np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def _largest(side: Sequence[Row], counts: Counts, metric: str) -> int:
@@ -79,7 +79,7 @@ def widened(interval: Interval) -> Interval:
 
 
 def _factor(row: Row, metric: str) -> float:
-    """What a cell's MBSU is of its block efficiency; 1 for any other metric."""
+    """A cell's MBSU over its block efficiency; 1 for any other metric."""
     if metric != "mbsu":
         return 1.0
     return float(value_of_sums(np.ones((2, 1)), row, metric)[0])

@@ -1,4 +1,4 @@
-"""Which cells a claim speaks of: rows of its experiments, grouped, and the two sides in a group."""
+"""Selects a claim's cells: rows of its experiments, grouped, and the two sides in a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from spec_bench.report.data.counts import Records, Rounds
-from spec_bench.report.data.own_rows import of_recipes, once
+from spec_bench.report.data.recipe_rows import of_recipes, once
 from spec_bench.report.data.rows import (
     Group,
     Row,
@@ -30,11 +30,11 @@ _PARTS = ("depth", "width", "nodes", "threshold")
 
 @dataclass(frozen=True)
 class Scope:
-    """What a paper's claims are checked on.
+    """The cells and records on which a paper's claims are checked.
 
     Attributes:
         rows: measured cells, neither failed nor simulated.
-        records: where per-prompt counts come from.
+        records: source of per-prompt counts.
         axes: the axes of the paper's tables.
         folder: the paper's; None where the claims are of no paper.
     """
@@ -45,7 +45,7 @@ class Scope:
     folder: Path | None = None
 
     def for_claim(self, claim: Claim) -> Scope:
-        """The same, with times compared over rounds where the claim is of jobs of their own."""
+        """The same; of a claim with ``rounds``, times are compared over rounds."""
         return replace(self, records=Rounds(self.records)) if claim.rounds else self
 
     def of(self, claim: Claim) -> pd.DataFrame:
@@ -64,8 +64,8 @@ class Scope:
         rows = self.of(claim)
         if rows.empty:
             return []
-        found = groups_of(rows.drop(columns=[name for name in claim.across if name in rows]))
-        whole = [Group(group.title, rows.loc[group.rows.index]) for group in found]
+        groups = groups_of(rows.drop(columns=[name for name in claim.across if name in rows]))
+        whole = [Group(group.title, rows.loc[group.rows.index]) for group in groups]
         return [group for group in whole if self._counts(claim, group.rows)]
 
     def _counts(self, claim: Claim, rows: pd.DataFrame) -> bool:
@@ -81,8 +81,8 @@ class Scope:
         Two axes may share trees (2-2, 3x2, ...), which alone are no run of either.
         """
         others = {key for name, places in self.axes.items() if name != axis for key in places}
-        own = self.axes[axis].keys() - others
-        return any((d, str(spec)) in own for d, spec in zip(rows.decoder, rows.spec, strict=True))
+        trees = self.axes[axis].keys() - others
+        return any((d, str(spec)) in trees for d, spec in zip(rows.decoder, rows.spec, strict=True))
 
     def value(self, row: Row, key: str) -> Any:
         """A column, a part of the tree's shorthand, or a place on an axis; None where it has none.
@@ -138,15 +138,15 @@ def _allowed(value: Any, wanted: Range | tuple[Any, ...]) -> bool:
 
 
 def scores_of(group: Group, metric: str) -> list[str]:
-    """A metric's columns in a group: ``score`` is the task's own score, whatever it is called;
+    """A metric's columns in a group: ``score`` is the task's score, whatever it is called;
     ``scores`` that and perplexity, as far as they were measured.
     """
     if metric not in ("score", "scores"):
         return [metric]
-    own = score_column(group.rows)
+    score = score_column(group.rows)
     known = metric == "scores" and "perplexity" in group.rows
     also = ["perplexity"] if known and group.rows.perplexity.notna().any() else []
-    return [*([own] if own else []), *also]
+    return [*([score] if score else []), *also]
 
 
 def name_of(row: Row) -> str:

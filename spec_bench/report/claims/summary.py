@@ -1,4 +1,4 @@
-"""What a paper's checks come to: how many hold, claim by claim, in a sentence and a small table."""
+"""Summary of a paper's checks: how many hold, claim by claim, in a sentence and a small table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spec_bench.report.claims.verdict import VERDICTS, Check
 from spec_bench.report.papers.paper import Paper
 
 NOT_MEASURED = "not measured"
-_SAID = {
+_PHRASES = {
     "holds": ("holds", "hold"),
     "within noise": ("is within noise", "are within noise"),
     "does not hold": ("does not hold", "do not hold"),
@@ -21,33 +21,33 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Line:
-    """What the checks of one thing that the paper says come to.
+    """Verdicts on one statement of the paper.
 
     Attributes:
-        said: what the paper says, its words as a quotation; "" for what is checked beside it.
-        section: where the paper says it.
-        counts: verdict -> how many checks; none where nothing was measured for it.
+        statement: the paper's, its words as a quotation; "" for our additional checks.
+        section: of the paper, with the statement.
+        counts: verdict -> how many checks; empty if unmeasured.
     """
 
-    said: str
+    statement: str
     section: str
     counts: Counter[str]
 
     def cells(self, verdicts: Sequence[str]) -> list[str]:
-        """A count for each verdict, empty for none; under ``not measured`` a dash where so."""
-        own = {NOT_MEASURED: "" if self.counts else "x"}
-        return [own.get(verdict, str(self.counts[verdict] or "")) for verdict in verdicts]
+        """A count for each verdict, empty for none; under ``not measured`` an x if so."""
+        marks = {NOT_MEASURED: "" if self.counts else "x"}
+        return [marks.get(verdict, str(self.counts[verdict] or "")) for verdict in verdicts]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the checks of a paper, or of a results file, come to.
+    """Verdicts on all claims of a paper, or of a results file.
 
     Attributes:
         sentence: how many hold, are within noise, do not hold; and how many claims were not
             measured.
         verdicts: those that occur, ``not measured`` last.
-        lines: one for each thing that the paper says, in its order; none where there is no paper.
+        lines: one for each statement of the paper, in its order; none without a paper.
     """
 
     sentence: str
@@ -61,7 +61,7 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
     lines = _lines(checks, paper) if paper else ()
     missing = 0 if paper is None else len(paper.claims) - len({check.number for check in checks})
     parts = [
-        f"{counts[verdict]} {_SAID[verdict][counts[verdict] != 1]}"
+        f"{counts[verdict]} {_PHRASES[verdict][counts[verdict] != 1]}"
         for verdict in VERDICTS
         if counts[verdict]
     ]
@@ -81,13 +81,13 @@ def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:
 
 
 def _lines(checks: Sequence[Check], paper: Paper) -> tuple[Line, ...]:
-    """One for each thing said; what is ours comes last, together."""
-    found: dict[tuple[str, str], Counter[str]] = {}
+    """One for each statement; our own checks come last, together."""
+    by_statement: dict[tuple[str, str], Counter[str]] = {}
     for number, claim in enumerate(paper.claims):
-        own = found.setdefault((claim.said, claim.section), Counter())
-        own.update(check.verdict for check in checks if check.number == number)
-    ordered = sorted(found.items(), key=lambda item: not item[0][0])
-    return tuple(Line(said, section, counts) for (said, section), counts in ordered)
+        counter = by_statement.setdefault((claim.statement, claim.section), Counter())
+        counter.update(check.verdict for check in checks if check.number == number)
+    ordered = sorted(by_statement.items(), key=lambda item: not item[0][0])
+    return tuple(Line(statement, section, counts) for (statement, section), counts in ordered)
 
 
 def _counted(number: int, noun: str) -> str:

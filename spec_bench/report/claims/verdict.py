@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spec_bench.metrics.many import holm
 
 HOLDS, WITHIN_NOISE, DOES_NOT_HOLD = "holds", "within noise", "does not hold"
-NOT_DECIDED = "not decided"  # there is a value, but nothing that tells how sure it is
+NOT_DECIDED = "not decided"  # a value without an interval
 NOT_COMPARABLE = "not comparable"  # both sides were measured, but not on the same
 VERDICTS = (HOLDS, WITHIN_NOISE, DOES_NOT_HOLD, NOT_DECIDED, NOT_COMPARABLE)
 ALPHA = 0.05
@@ -22,7 +22,7 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Odds:
-    """How probable numbers like these are.
+    """The probabilities of numbers like these.
 
     Attributes:
         if_false: if the claim is false at best: small where it holds.
@@ -45,21 +45,21 @@ class Check:
     A verdict is one of ``VERDICTS``.
 
     Attributes:
-        claim: what is said.
+        claim: the claim's text.
         where: the task.
         evidence: the numbers.
-        verdict: what the evidence says of it; where there are odds, once ``judged``.
-        said: what the paper says, its words as a quotation; "" where the check is ours.
-        section: where the paper says it; "" where the check is ours.
+        verdict: of the evidence; where there are odds, once ``judged``.
+        statement: the paper's, its words as a quotation; "" where the check is ours.
+        section: of the paper, with the statement; "" where the check is ours.
         number: place of the claim among its paper's, from 0.
-        odds: what the verdict is made of; None where no chance is in it, or nothing is decided.
+        odds: the basis of the verdict; None where no chance is in it, or nothing is decided.
     """
 
     claim: str
     where: str
     evidence: str
     verdict: str
-    said: str = ""
+    statement: str = ""
     section: str = ""
     number: int = -1
     odds: Odds | None = None
@@ -67,8 +67,7 @@ class Check:
 
 def judged(checks: Sequence[Check]) -> list[Check]:
     """The checks of one page with their verdicts, corrected for how many there are."""
-    found = verdicts_of([check.odds for check in checks if check.odds])
-    verdicts = iter(found)
+    verdicts = iter(verdicts_of([check.odds for check in checks if check.odds]))
     return [replace(each, verdict=next(verdicts)) if each.odds else each for each in checks]
 
 
@@ -84,11 +83,11 @@ def verdicts_of(odds: Sequence[Odds]) -> list[str]:
 def odds_of_all(odds: Iterable[Odds]) -> Odds:
     """Of a claim that is made of several: all must hold, and one that does not is enough.
 
-    The largest p-value speaks for it (intersection-union), the smallest against it (Bonferroni).
+    The largest p-value supports it (intersection-union), the smallest opposes it (Bonferroni).
     """
-    found = list(odds)
-    against = min(each.if_true for each in found) * len(found)
-    return Odds(max(each.if_false for each in found), min(1.0, against))
+    parts = list(odds)
+    against = min(each.if_true for each in parts) * len(parts)
+    return Odds(max(each.if_false for each in parts), min(1.0, against))
 
 
 def odds_of_most(odds: Iterable[Odds]) -> Odds:
@@ -97,11 +96,11 @@ def odds_of_most(odds: Iterable[Odds]) -> Odds:
     By Bonferroni's test that at least so many of them do (Benjamini and Heller, Biometrics 64,
     2008).
     """
-    found = list(odds)
-    most, too_many = len(found) // 2 + 1, (len(found) + 1) // 2
+    parts = list(odds)
+    most, too_many = len(parts) // 2 + 1, (len(parts) + 1) // 2
     return Odds(
-        _at_least(most, [each.if_false for each in found]),
-        _at_least(too_many, [each.if_true for each in found]),
+        _at_least(most, [each.if_false for each in parts]),
+        _at_least(too_many, [each.if_true for each in parts]),
     )
 
 

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_output(options: argparse.Namespace) -> None:
-    """Whether what was asked for can be written where it was asked for.
+    """Checks that the output can be written.
 
     Raises:
         ValueError: it cannot; the message names the place.
@@ -78,7 +78,7 @@ def _check_output(options: argparse.Namespace) -> None:
     files.check_writable(output.parent if options.kind == "FILE" else output)
 
 
-# Where each command's files go, and what is there unless told.
+# Each command's output, and its default.
 _OUTPUTS = {
     "table": ("FILE", "print it"),
     "figure": ("FOLDER", "figures in the results folder"),
@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_rows(made: Mapping[str, argparse.ArgumentParser]) -> None:
-    """Which rows the commands take."""
+    """Options that select the rows of a command."""
     for name in COMMANDS.keys() - {"results"}:
         made[name].add_argument(
             "--results",

@@ -1,4 +1,4 @@
-"""What each command of the report does: options in, files or text out.
+"""The commands of the report: options in, files or text out.
 
 A request that cannot be right is a ``ValueError`` here and one line with status 2 in ``main``.
 Figures are imported where they are drawn: matplotlib is slow to load.
@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spec_bench.report.data.own_rows import figure_rows
+from spec_bench.report.data.recipe_rows import figure_rows
 from spec_bench.report.data.rows import load_rows, read_rows
 from spec_bench.report.papers.paper import (
     find_figure,
@@ -126,8 +126,8 @@ def run_all(options: Namespace) -> None:
     from spec_bench.report.page.index import build_index
 
     results = options.results
-    own = [path for path in results_files(results) if path.parent.parent == results]
-    files = [results_file(name, results) for name in options.names] or own
+    direct = [path for path in results_files(results) if path.parent.parent == results]
+    files = [results_file(name, results) for name in options.names] or direct
     if not files:
         raise ValueError(f"no experiment below {str(results)!r}")
     for file in files:
@@ -138,7 +138,7 @@ def run_all(options: Namespace) -> None:
 
 
 def run_records(options: Namespace) -> None:
-    """How much the committed records of each experiment hold, and which cells have none."""
+    """The size of each experiment's committed records, and the cells without any."""
     from spec_bench.report.claims.select import evident
     from spec_bench.report.data.records import kept_size, seal
     from spec_bench.report.page.gather import results_file
@@ -155,7 +155,7 @@ def run_records(options: Namespace) -> None:
 
 
 def run_sweep(options: Namespace) -> None:
-    """A results file's own page: what to use, then figures to look at."""
+    """A page on one results file: recommendations, then figures."""
     from spec_bench.report.page.gather import results_file
     from spec_bench.report.sweep.build import build_page
 
@@ -171,13 +171,13 @@ def run_export(options: Namespace) -> None:
     from spec_bench.report.page.gather import results_file
 
     file = results_file(options.name, options.results)
-    found = export(file)
+    exported = export(file)
     if options.texts is not None:
-        found = with_texts(found, options.texts)
-    for path in write(found, options.output or file.parent / "export"):
+        exported = with_texts(exported, options.texts)
+    for path in write(exported, options.output or file.parent / "export"):
         print(path)
-    if found.without:
-        print(f"no records of {', '.join(found.without)}")
+    if exported.without:
+        print(f"no records of {', '.join(exported.without)}")
 
 
 def run_answers(options: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The comparison as a whole: what changed, corrected for how many numbers were looked at."""
+"""The comparison as a whole: changes with verdicts, corrected for the count of numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Judged:
     """A change with its verdict.
 
     Attributes:
-        change: what changed.
+        change: of one number.
         p: corrected for all changes that were judged; None where it was not.
-        verdict: what follows.
+        verdict: of the change.
     """
 
     change: Change
@@ -79,18 +79,18 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """What it comes to."""
+        """The summary."""
         if self.same_runs:
             return (
                 "These are the same runs: every number, times included, is equal on every prompt. "
                 "To measure again, run the job with another results=FOLDER"
             )
         counts = {verdict: len(self.of(verdict)) for verdict in ORDER}
-        told = [f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in ORDER[:2]]
-        told.append(f"{len(self.judged) - counts['not judged']} numbers compared")
-        told += [f"{counts['not judged']} not judged"] if counts["not judged"] else []
-        told += [f"{len(self.failed)} cells failed that had not"] if self.failed else []
-        return ", ".join(told)
+        parts = [f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in ORDER[:2]]
+        parts.append(f"{len(self.judged) - counts['not judged']} numbers compared")
+        parts += [f"{counts['not judged']} not judged"] if counts["not judged"] else []
+        parts += [f"{len(self.failed)} cells failed that had not"] if self.failed else []
+        return ", ".join(parts)
 
 
 def _plural(word: str, count: int) -> str:
@@ -105,17 +105,17 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
         after: another.
         alpha: the chance of any false alarm among all numbers.
         margin: a speed-up that changed by at most this share counts as the same: processes differ
-            by that much from start to start, which prompts cannot tell.
+            by that much from start to start, whatever the prompts.
 
     Raises:
         ValueError: there are no rows, or no cell is on both sides.
     """
     sides = read_side(before), read_side(after)
-    found = matches(*sides)
-    every = [each for match in found.both for each in changes(match, *sides, margin)]
+    matched = matches(*sides)
+    every = [each for match in matched.both for each in changes(match, *sides, margin)]
     failed = tuple(
         (match.name, str(match.after.row["reason"]))
-        for match in found.both
+        for match in matched.both
         if match.after.failed and not match.before.failed
     )
     return Comparison(
@@ -125,16 +125,16 @@ def compare(before: Path, after: Path, alpha: float = ALPHA, margin: float = MAR
         margin=margin,
         judged=tuple(judge(every, alpha)),
         failed=failed,
-        gone=found.gone,
-        new=found.new,
-        differing=tuple(differing(found.both, *sides)),
+        gone=matched.gone,
+        new=matched.new,
+        differing=tuple(differing(matched.both, *sides)),
     )
 
 
 def judge(every: Sequence[Change], alpha: float) -> list[Judged]:
     """Verdicts, corrected together; regressions first, in each the surest first.
 
-    What is the same on every prompt cannot give an alarm and is not counted among the tests.
+    Numbers that are the same on every prompt give no alarm and do not count among the tests.
     """
     known = [each for each in every if each.p is not None and not each.identical]
     corrected = holm([each.p for each in known if each.p is not None])

@@ -1,4 +1,4 @@
-"""Which cell of one results folder is which of another, and what they ran with that differs.
+"""Matches the cells of two results folders, and lists the settings in which they differ.
 
 Knows rows; nothing about numbers.
 """
@@ -21,14 +21,14 @@ from spec_bench.vocabulary.columns import columns_in
 _ALWAYS = ("pair", "task", "decoder", "spec")
 _SETTINGS = ("identity", "setting")
 _NEVER = ("run_id", "seed", "prompts_digest", "engine", SEEDS)
-_UNSAID = "not stated"
+_UNSTATED = "not stated"
 Key = tuple[str, ...]
-"""What tells a cell apart, in the order of the columns that do."""
+"""The values that identify a cell, in the order of their columns."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell with what it is measured against.
+    """One cell with its baselines.
 
     Attributes:
         row: the cell's.
@@ -51,7 +51,7 @@ class Side:
     Attributes:
         name: as it was given.
         rows: its cells, those that differ in the seed alone as one.
-        records: what they measured prompt by prompt.
+        records: their counts by prompt.
         origins: machines and versions they were measured with.
     """
 
@@ -66,7 +66,7 @@ class Match:
     """The same cell on both sides.
 
     Attributes:
-        name: what tells it from the other cells, for people.
+        name: distinct among the cells, for people.
         before: the first side's.
         after: the second side's.
     """
@@ -78,7 +78,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Matches:
-    """What is on both sides and what is not.
+    """The cells on both sides and on one only.
 
     Attributes:
         both: in the first side's order.
@@ -139,8 +139,8 @@ def matches(before: Side, after: Side) -> Matches:
     """The cells that both sides have.
 
     Two cells are the same where they agree in pair, task, decoder and tree, and in as many other
-    settings as it takes to tell the cells of each side apart. What else differs is no reason to
-    leave them out: ``differing`` tells it.
+    settings as it takes to tell the cells of each side apart. They may differ in other settings,
+    which ``differing`` lists.
 
     Raises:
         ValueError: no cell is on both sides.
@@ -165,7 +165,7 @@ def matches(before: Side, after: Side) -> Matches:
 
 
 def _keys(*sides: pd.DataFrame) -> list[str]:
-    """Columns that tell cells apart, as few as do."""
+    """As few columns as distinguish the cells."""
     there = [each.name for each in columns_in(sides[0].columns) if each.kind in _SETTINGS]
     names = [name for name in (*there, "experiment") if all(name in rows for rows in sides)]
     keys = list(_ALWAYS)
@@ -183,35 +183,35 @@ def _helps(rows: pd.DataFrame, keys: Sequence[str], name: str) -> bool:
 
 
 def _by_key(rows: pd.DataFrame, keys: Sequence[str]) -> dict[Key, Cell]:
-    """The cells by what tells them apart; of several that nothing tells apart the last."""
-    found = {}
+    """The cells by their keys; of several with one key the last."""
+    cells = {}
     for group in groups_of(rows):
-        own = rows_of(group.rows)
-        bases = tuple(r for r in own if r["decoder"] == "ar" and r["status"] != "failed")
-        for row in own:
-            found[tuple(_text(row.get(key)) for key in keys)] = Cell(row, bases)
-    return found
+        members = rows_of(group.rows)
+        bases = tuple(r for r in members if r["decoder"] == "ar" and r["status"] != "failed")
+        for row in members:
+            cells[tuple(_text(row.get(key)) for key in keys)] = Cell(row, bases)
+    return cells
 
 
 def _names(every: Sequence[Key], keys: Sequence[str]) -> dict[Key, str]:
-    """A cell's name for people: decoder, tree, task, pair, and what else tells it from others."""
+    """A cell's name for people: decoder, tree, task, pair, and the settings that others lack."""
     shared: dict[Key, list[set[str]]] = {}
     for key in every:
         values = shared.setdefault(key[:4], [set() for _ in keys])
-        for own, value in zip(values, key, strict=True):
-            own.add(value)
+        for seen, value in zip(values, key, strict=True):
+            seen.add(value)
     names = {}
     for key in every:
         pair, task, decoder, spec, *_ = key
-        told = zip(keys[4:], key[4:], shared[key[:4]][4:], strict=True)
-        more = [f"{name} {value}" for name, value, own in told if len(own) > 1]
+        rest = zip(keys[4:], key[4:], shared[key[:4]][4:], strict=True)
+        more = [f"{name} {value}" for name, value, seen in rest if len(seen) > 1]
         names[key] = ", ".join([f"{decoder} {spec}", task, pair, *more])
     return names
 
 
 def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differing]:
     """Settings, machines and versions that are not the same, the most cells first."""
-    found: dict[tuple[str, str, str], int] = {}
+    counts: dict[tuple[str, str, str], int] = {}
     for match in both:
         one, other = match.before.row, match.after.row
         for column in columns_in({**one, **other}):
@@ -219,24 +219,24 @@ def differing(both: Sequence[Match], before: Side, after: Side) -> list[Differin
                 values = _text(one.get(column.name)), _text(other.get(column.name))
                 if values[0] != values[1]:
                     key = (column.title, *values)
-                    found[key] = found.get(key, 0) + 1
+                    counts[key] = counts.get(key, 0) + 1
     for fact in dict.fromkeys(name for side in (before, after) for o in side.origins for name in o):
         values = _facts(before, fact), _facts(after, fact)
         if values[0] != values[1] and fact != "day":
-            found.setdefault((fact, *values), len(both))
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+            counts.setdefault((fact, *values), len(both))
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
     return [Differing(*key, cells) for key, cells in ordered]
 
 
 def _facts(side: Side, name: str) -> str:
     values = dict.fromkeys(origin[name] for origin in side.origins if origin.get(name))
-    return ", ".join(values) or _UNSAID
+    return ", ".join(values) or _UNSTATED
 
 
 def _text(value: object) -> str:
     """A setting as a text that does not depend on how its file was read."""
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
-        return _UNSAID
+        return _UNSTATED
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:g}"

@@ -1,7 +1,7 @@
-"""How much one cell changed in one number, prompt by prompt, and how sure that is.
+"""The change of one cell in one number, prompt by prompt, with its interval.
 
-A speed-up is that over the run's own plain decoding, timed in turn with the cell: two machines, or
-one machine on two days, differ in that as little as can be. Where prompts were measured three times
+A speed-up is that over the run's plain decoding, timed in turn with the cell: two machines, or one
+machine on two days, differ least in it. Where prompts were measured three times
 or more, each counts with the median over its repeats: a stall that hits one of them is no change.
 """
 
@@ -40,7 +40,7 @@ class Change:
         column: the number's.
         before: on the first side, of the prompts that both have.
         after: on the second side.
-        found: the change with its interval, a share of ``before`` where ``relative``; None where
+        shift: the change with its interval, a share of ``before`` where ``relative``; None where
             it is not judged.
         relative: whether it is a share.
         p: uncorrected p-value of no change beyond the margin; None where it is not judged.
@@ -53,7 +53,7 @@ class Change:
     column: Column
     before: float | None
     after: float | None
-    found: Interval | None
+    shift: Interval | None
     relative: bool
     p: float | None
     prompts: int = 0
@@ -63,12 +63,12 @@ class Change:
     @property
     def worse(self) -> bool:
         """Whether it goes the wrong way."""
-        assert self.found is not None
-        return self.found.value < 0 if self.column.better == "up" else self.found.value > 0
+        assert self.shift is not None
+        return self.shift.value < 0 if self.column.better == "up" else self.shift.value > 0
 
 
 def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[Change]:
-    """What changed of a cell that both sides have: speed-up, block efficiency, quality.
+    """The changes of a cell that both sides have: speed-up, block efficiency, quality.
 
     Args:
         match: the cell.
@@ -82,7 +82,7 @@ def changes(match: Match, before: Side, after: Side, margin: float) -> Iterator[
         if each.kind != "score" and match.before.row["decoder"] == "ar":
             continue  # 1 by definition
         change = _change(match, each, before.records, after.records, margin)
-        if change.found is not None or None not in (change.before, change.after):
+        if change.shift is not None or None not in (change.before, change.after):
             yield change
 
 
@@ -109,30 +109,30 @@ def _change(match: Match, each: Column, before: Records, after: Records, margin:
     table, why = _table(first, second)
     if table is None:
         return Change(match.name, each, one, other, None, relative, None, why=why)
-    own = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
-    interval = _interval(own, table, each)
+    statistic = partial(_speedup if timed else value_of_sums, row=match.before.row, name=name)
+    interval = _interval(statistic, table, each)
     if interval is None:
         return Change(match.name, each, one, other, None, relative, None, why="no value")
     p = p_value(interval, log1p(margin) if timed else 0.0)
     shown = interval.mapped(lambda value: float(np.expm1(value))) if relative else interval
     # Of the prompts that both have; rows of an earlier engine, which show no times, have them too.
     half, sums = len(table) // 2, table.sum(axis=(1, 2))[:, None]
-    one, other = float(own(sums[:half])[0]), float(own(sums[half:])[0])
+    one, other = float(statistic(sums[:half])[0]), float(statistic(sums[half:])[0])
     why, same = "" if p is not None else TOO_FEW, bool((table[:half] == table[half:]).all())
     prompts = table.shape[-1]
     return Change(match.name, each, one, other, shown, relative, p, prompts, why, same)
 
 
-def _interval(own: Callable[..., Array], table: Array, each: Column) -> Interval | None:
+def _interval(statistic: Callable[..., Array], table: Array, each: Column) -> Interval | None:
     """Of the log-ratio of the sides' numbers, or of scores their difference."""
     half = len(table) // 2
 
     def ratio(sums: Array) -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.log(own(sums[half:])) - np.log(own(sums[:half]))
+            return np.log(statistic(sums[half:])) - np.log(statistic(sums[:half]))
 
     def difference(sums: Array) -> Array:
-        return own(sums[half:]) - own(sums[:half])
+        return statistic(sums[half:]) - statistic(sums[:half])
 
     if each.kind == "score":
         return score_difference_interval(difference, table.sum(axis=1))
@@ -145,7 +145,7 @@ def _speedup(sums: Array, **_: object) -> Array:
 
 
 def _digests(match: Match) -> bool:
-    """Whether the sides say that they asked different texts."""
+    """Whether the sides' digests show that their prompts differ."""
     digests = [cell.row.get("prompts_digest") for cell in (match.before, match.after)]
     known = [str(each) for each in digests if not (each is None or pd.isna(each) or each == "")]
     return len(set(known)) > 1
@@ -154,13 +154,13 @@ def _digests(match: Match) -> bool:
 def _timed(cell: Cell, records: Records) -> Runs | None:
     """By seed and prompt: tokens and seconds, then those of the baseline timed in turn."""
     for base in cell.bases:
-        own, theirs = records.in_turn([cell.row, base], _TIMES) or ({}, {})
-        found = {
+        ours, theirs = records.in_turn([cell.row, base], _TIMES) or ({}, {})
+        timed = {
             seed: {prompt: (*counts, *theirs[seed][prompt]) for prompt, counts in run.items()}
-            for seed, run in own.items()
+            for seed, run in ours.items()
         }
-        if any(found.values()):
-            return found
+        if any(timed.values()):
+            return timed
     return None
 
 
@@ -179,14 +179,14 @@ def _median(repeats: Sequence[Counts]) -> Counts:
 
     A repeat's two timings were taken in turn, so the machine's load moves their ratio least.
     """
-    found: Counts = {}
+    medians: Counts = {}
     for prompt in repeats[0]:
         if all(prompt in each for each in repeats):
             tokens, seconds, plain_tokens, plain_s = np.array([each[prompt] for each in repeats]).T
             typical_s = float(np.median(plain_s))
-            own_s = typical_s * float(np.median(seconds / plain_s))
-            found[prompt] = float(tokens[0]), own_s, float(plain_tokens[0]), typical_s
-    return found
+            cell_s = typical_s * float(np.median(seconds / plain_s))
+            medians[prompt] = float(tokens[0]), cell_s, float(plain_tokens[0]), typical_s
+    return medians
 
 
 def _counted(cell: Cell, records: Records, name: str) -> Runs | None:
@@ -194,7 +194,7 @@ def _counted(cell: Cell, records: Records, name: str) -> Runs | None:
 
 
 def _table(first: Runs | None, second: Runs | None) -> tuple[Array | None, str]:
-    """[counts of both sides, seeds, prompts] of what both have; else why there is none."""
+    """[counts of both sides, seeds, prompts] of their common prompts; else why there is none."""
     if not first or not second:
         return None, "no records by prompt, or none timed in turn"
     seeds = [seed for seed in first if seed in second]

@@ -23,17 +23,17 @@ def main(arguments: Sequence[str]) -> int:
         for name, least in (("alpha", 0.0), ("margin", -1e-12)):
             if not least < getattr(options, name) < 1:
                 raise ValueError(f"--{name} is {getattr(options, name)}, not a share below 1")
-        found = compare(options.before, options.after, options.alpha, options.margin)
+        comparison = compare(options.before, options.after, options.alpha, options.margin)
     except ValueError as error:
         print(f"spec_bench compare: {error}", file=sys.stderr)
         return 2
-    text = markdown(found)
+    text = markdown(comparison)
     print(text, end="")
     if options.output is not None:
-        for name, content in (("compare.md", text), ("compare.html", page(found))):
+        for name, content in (("compare.md", text), ("compare.html", page(comparison))):
             write_text(options.output / name, content)
             print(options.output / name)
-    return int(found.regressed)
+    return int(comparison.regressed)
 
 
 def _parser() -> argparse.ArgumentParser:

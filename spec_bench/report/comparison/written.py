@@ -42,13 +42,13 @@ def lines_of(judged: Sequence[Judged]) -> list[Line]:
 
 
 def _texts(judged: Judged) -> tuple[str, ...]:
-    change, found = judged.change, judged.change.found
+    change, shift = judged.change, judged.change.shift
     moved, interval = "", ""
-    if found is not None:
+    if shift is not None:
         form = "+.1%" if change.relative else f"+.{change.column.digits}f"
-        moved = f"{found.value:{form}}"
-        if found.low is not None and found.high is not None and found.low < found.high:
-            interval = f"{found.low:{form}} to {found.high:{form}}"
+        moved = f"{shift.value:{form}}"
+        if shift.low is not None and shift.high is not None and shift.low < shift.high:
+            interval = f"{shift.low:{form}} to {shift.high:{form}}"
     p = "" if judged.p is None else "≤0.001" if judged.p < 0.001 else f"{judged.p:.3f}"
     verdict = f"{judged.verdict}: {change.why}" if change.why else judged.verdict
     values = (_value(change.column, each) for each in (change.before, change.after))
@@ -59,41 +59,41 @@ def _value(column: Column, value: float | None) -> str:
     return "–" if value is None else f"{value:.{column.digits}f}"
 
 
-def markdown(found: Comparison) -> str:
+def markdown(comparison: Comparison) -> str:
     """The whole comparison, regressions first."""
-    title = f"## {escape_markdown(found.before)} → {escape_markdown(found.after)}"
-    parts = [title, f"**{found.sentence}**"]
-    if found.failed:
-        own = [list(each) for each in found.failed]
-        parts.append(markdown_table(["failed now", "why"], own, labels=2))
-    shown = [each for verdict in ORDER[:3] for each in found.of(verdict)]
+    title = f"## {escape_markdown(comparison.before)} → {escape_markdown(comparison.after)}"
+    parts = [title, f"**{comparison.sentence}**"]
+    if comparison.failed:
+        failed = [list(each) for each in comparison.failed]
+        parts.append(markdown_table(["failed now", "why"], failed, labels=2))
+    shown = [each for verdict in ORDER[:3] for each in comparison.of(verdict)]
     if shown:
         texts = [list(line.texts) for line in lines_of(shown)]
         parts.append(markdown_table(list(HEADS), texts, labels=_LABELS))
-    if same := len(found.of("identical")):
+    if same := len(comparison.of("identical")):
         parts.append(f"{same} numbers are the same on every prompt.")
-    for why, count in Counter(each.change.why for each in found.of("not judged")).items():
+    for why, count in Counter(each.change.why for each in comparison.of("not judged")).items():
         parts.append(f"{count} numbers are not judged: {why}.")
-    parts.append(METHOD.format(alpha=found.alpha, margin=found.margin))
-    if found.differing:
-        rows = [[e.name, e.before, e.after, str(e.cells)] for e in found.differing]
+    parts.append(METHOD.format(alpha=comparison.alpha, margin=comparison.margin))
+    if comparison.differing:
+        rows = [[e.name, e.before, e.after, str(e.cells)] for e in comparison.differing]
         parts.append(markdown_table(["differs", "before", "after", "cells"], rows, labels=3))
     else:
         parts.append("No setting that rows or records tell of differs.")
-    for name, cells in (("before alone", found.gone), ("after alone", found.new)):
+    for name, cells in (("before alone", comparison.gone), ("after alone", comparison.new)):
         if cells:
             parts.append(f"Cells {name}: {escape_markdown('; '.join(cells))}")
     return "\n\n".join(parts) + "\n"
 
 
-def page(found: Comparison) -> str:
+def page(comparison: Comparison) -> str:
     """The same as a page."""
-    lines = lines_of(found.judged)
+    lines = lines_of(comparison.judged)
     return render(
         "compare.html.j2",
-        found=found,
+        comparison=comparison,
         heads=HEADS,
-        parts=[(name, own) for name in ORDER if (own := [e for e in lines if e.verdict == name])],
-        method=METHOD.format(alpha=found.alpha, margin=found.margin),
+        parts=[(name, part) for name in ORDER if (part := [e for e in lines if e.verdict == name])],
+        method=METHOD.format(alpha=comparison.alpha, margin=comparison.margin),
         verdicts={"regression": "bad", "improvement": "good", "not judged": "open"},
     )

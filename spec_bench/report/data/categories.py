@@ -34,7 +34,7 @@ _OF_MT_BENCH = frozenset(
     ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 )
 SUBTASKS = (MT_BENCH, "translation", "summarization", "qa", "math_reasoning", "rag")
-"""The columns of Spec-Bench's own table, in its order."""
+"""The columns of Spec-Bench's table, in its order."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CellByCategory:
         return self.speedup if column == "speedup" else self.tokens
 
     def overall(self, column: str) -> Interval | None:
-        """The row's own number, of all prompts; None where it has none."""
+        """The row's number, of all prompts; None where it has none."""
         return interval_in(self.row, column)
 
 
@@ -79,22 +79,22 @@ def kinds_of(group: Group, records: Records) -> list[Kind]:
 
     Of more than ``_MOST`` the largest, and the others as one.
     """
-    found: Mapping[str, str] = {}
+    categories: Mapping[str, str] = {}
     for row in rows_of(group.rows):  # the prompts of all cells are the same
-        if row["status"] != "failed" and (found := records.categories(row)):
+        if row["status"] != "failed" and (categories := records.categories(row)):
             break
-    if not any(found.values()):
+    if not any(categories.values()):
         return []
     if str(group.rows.iloc[0].task) == SPEC_BENCH:
-        found = {prompt: subtask(name) for prompt, name in found.items()}
-    counts = Counter(found.values())
+        categories = {prompt: subtask(name) for prompt, name in categories.items()}
+    counts = Counter(categories.values())
     kept = {name for name, _ in counts.most_common(_MOST)} if len(counts) > _MOST else set(counts)
     names: dict[str, list[str]] = {}
-    for prompt, name in found.items():
+    for prompt, name in categories.items():
         names.setdefault((name or UNKNOWN) if name in kept else OTHERS, []).append(prompt)
-    own = {name: place for place, name in enumerate(SUBTASKS) if name in names}
+    ordered = {name: place for place, name in enumerate(SUBTASKS) if name in names}
     if set(names) <= set(SUBTASKS) and str(group.rows.iloc[0].task) == SPEC_BENCH:
-        return [Kind(name, tuple(names[name])) for name in own]
+        return [Kind(name, tuple(names[name])) for name in ordered]
     last = sorted(names, key=lambda name: name in (UNKNOWN, OTHERS))
     return [Kind(name, tuple(names[name])) for name in last]
 
@@ -109,34 +109,34 @@ def overall_columns(group: Group, column: str) -> dict[str, str]:
 
     Spec-Bench's table of speed-ups has its mean accepted tokens there, too.
     """
-    own = {"overall": column}
+    overall = {"overall": column}
     if str(group.rows.iloc[0].task) == SPEC_BENCH and column == "speedup":
-        return {"mean accepted tokens": "block_efficiency", **own}
-    return own
+        return {"mean accepted tokens": "block_efficiency", **overall}
+    return overall
 
 
 def by_category(group: Group, kinds: Sequence[Kind], records: Records) -> list[CellByCategory]:
     """The numbers of all cells that have any, the baseline first."""
     rows = [row for row in rows_of(group.rows) if row["status"] != "failed"]
     bases = [row for row in rows if row["decoder"] == "ar"]
-    found = []
+    cells = []
     for row in rows:
         speedups = {kind.name: _speedup(row, bases, kind.prompts, records) for kind in kinds}
         tokens = {kind.name: _tokens(row, kind.prompts, records) for kind in kinds}
-        found.append(CellByCategory(row, _known(speedups), _known(tokens)))
-    return found
+        cells.append(CellByCategory(row, _known(speedups), _known(tokens)))
+    return cells
 
 
-def _known(found: Mapping[str, Interval | None]) -> dict[str, Interval]:
-    return {name: each for name, each in found.items() if each is not None}
+def _known(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    return {name: each for name, each in intervals.items() if each is not None}
 
 
 def _tokens(row: Row, prompts: Sequence[str], records: Records) -> Interval | None:
     runs = records.by_seed(row, "block_efficiency")
     if runs is None or not all(prompt in run for run in runs.values() for prompt in prompts):
         return None
-    found = ratio_interval(*_sums(runs, runs, prompts))
-    return found and limited("block_efficiency", found, most_of(row))
+    interval = ratio_interval(*_sums(runs, runs, prompts))
+    return interval and limited("block_efficiency", interval, most_of(row))
 
 
 def _speedup(
@@ -146,13 +146,13 @@ def _speedup(
     if row["decoder"] == "ar":
         return None
     for base in bases:
-        own, theirs = records.in_turn([row, base], "token_rate") or ({}, {})
-        seeds = list(own)
-        known = [prompt for prompt in prompts if all(prompt in own[seed] for seed in seeds)]
+        ours, theirs = records.in_turn([row, base], "token_rate") or ({}, {})
+        seeds = list(ours)
+        known = [prompt for prompt in prompts if all(prompt in ours[seed] for seed in seeds)]
         if seeds and known:
-            sums = *_sums(own, seeds, known), *_sums(theirs, seeds, known)
-            found = rate_ratio_interval(*sums)
-            return found and limited("speedup", found)
+            sums = *_sums(ours, seeds, known), *_sums(theirs, seeds, known)
+            interval = rate_ratio_interval(*sums)
+            return interval and limited("speedup", interval)
     return None
 
 

@@ -21,7 +21,7 @@ from spec_bench.records.types import Generation
 from spec_bench.report.data.records import repeats_of, retimed_of, scores_of
 from spec_bench.report.data.rows import Row
 
-_FEWEST_ROUNDS = 2  # one tells nothing of what rounds differ by
+_FEWEST_ROUNDS = 2  # one round has no spread
 Counts = dict[str, tuple[float, ...]]
 """Prompt id -> numerator and denominator, or the numbers that a score is made of by their sums."""
 Timings = dict[str, dict[str, tuple[float, ...]]]
@@ -30,12 +30,12 @@ Timings = dict[str, dict[str, tuple[float, ...]]]
 
 @dataclass
 class _Cell:
-    """What is known of a cell.
+    """A cell's counts, sittings and categories.
 
     Attributes:
         repeats: counts by metric, of each repeat.
         sittings: the sitting of each prompt, of each repeat.
-        again: counts by metric of what later sittings timed again, by repeat and sitting.
+        again: counts by metric of prompts that later sittings timed again, by repeat and sitting.
         categories: of each prompt.
     """
 
@@ -49,7 +49,7 @@ class Records:
     """Numerators and denominators by prompt.
 
     Args:
-        results: the results file of rows that do not name their own in a column ``file``.
+        results: the results file of rows without a column ``file``.
     """
 
     def __init__(self, results: Path) -> None:
@@ -57,11 +57,9 @@ class Records:
         self._cells: dict[tuple[str, str], _Cell] = {}
 
     def counts(self, row: Row, name: str) -> Counts | None:
-        """Prompt id -> what a metric is made of, mostly numerator and denominator.
+        """Prompt id -> the sums behind a metric, mostly numerator and denominator.
 
-        Each is summed over a prompt's repeats.
-
-        None where there are no records.
+        Each is summed over a prompt's repeats. None without records.
         """
         return summed(self._by_repeat(row, name))
 
@@ -91,33 +89,33 @@ class Records:
         if not all(cells):
             return None
         seeds = [seed for seed in cells[0] if all(seed in cell for cell in cells)]
-        found: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
+        counts: list[dict[str, Counts]] = [{seed: {} for seed in seeds} for _ in cells]
         for seed in seeds:
             for prompt, first in cells[0][seed].items():
                 timed = [cell[seed].get(prompt, {}) for cell in cells]
                 if shared := [sat for sat in first if all(sat in each for each in timed)]:
-                    for own, each in zip(found, timed, strict=True):
-                        own[seed][prompt] = each[shared[0]]
-        return found
+                    for by_seed, each in zip(counts, timed, strict=True):
+                        by_seed[seed][prompt] = each[shared[0]]
+        return counts
 
     def _timings(self, row: Row, name: str) -> dict[str, Timings]:
-        """By seed the counts of each sitting, the cell's own first; {} where some run has none."""
-        found: dict[str, Timings] = {}
+        """By seed the counts of each sitting, the cell's first; {} where some run has none."""
+        timings: dict[str, Timings] = {}
         for seed, run in _runs(row):
             cell = self._cell({**row, "run_id": run})
             whole = [counts[name] for counts in cell.repeats if name in counts]
             if not whole:
                 return {}
             for number, (counts, sat) in enumerate(zip(whole, cell.sittings, strict=False)):
-                timed = {prompt: {sat[prompt]: own} for prompt, own in counts.items()}
+                timed = {prompt: {sat[prompt]: pair} for prompt, pair in counts.items()}
                 for (repeat, sitting), again in cell.again.items():
-                    for prompt, own in again.get(name, {}).items() if repeat == number else ():
-                        timed.setdefault(prompt, {}).setdefault(sitting, own)
-                found[_seed_of(seed, number)] = timed
-        return found
+                    for prompt, pair in again.get(name, {}).items() if repeat == number else ():
+                        timed.setdefault(prompt, {}).setdefault(sitting, pair)
+                timings[_seed_of(seed, number)] = timed
+        return timings
 
     def categories(self, row: Row) -> dict[str, str]:
-        """Prompt id -> its category, "" where the task's rows did not say; {} without records."""
+        """Prompt id -> its category, "" where the task's rows have none; {} without records."""
         run = str(row["run_id"]).split(",")[0]
         return self._cell({**row, "run_id": run}).categories
 
@@ -128,12 +126,12 @@ class Records:
 
         None where some run has no records.
         """
-        found = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
-        if not all(repeats for _, repeats in found):
+        runs = [(seed, self._by_repeat({**row, "run_id": run}, name)) for seed, run in _runs(row)]
+        if not all(repeats for _, repeats in runs):
             return None
         return {
             _seed_of(seed, number): counts
-            for seed, repeats in found
+            for seed, repeats in runs
             for number, counts in enumerate(repeats)
         }
 
@@ -141,12 +139,12 @@ class Records:
 class Rounds(Records):
     """Records of which seconds of different jobs may be compared, round by round.
 
-    A round is every job once, under a seed of its own, on one machine. What that machine did
-    between two jobs is in each round's difference, and rounds differ by it: an interval over
-    prompts and rounds holds it, one over the prompts of a single round does not.
+    A round is every job once, under one seed, on one machine. Each round's difference includes
+    the drift of that machine between two jobs, so that rounds differ: an interval over prompts and
+    rounds covers the drift, one over the prompts of a single round does not.
 
     Args:
-        records: what is known so far is shared with these.
+        records: their cells are shared.
     """
 
     def __init__(self, records: Records) -> None:
@@ -168,8 +166,8 @@ class Rounds(Records):
         return [{seed: cell[seed] for seed in seeds} for cell in cells]
 
     def _rounds(self, row: Row, name: str) -> dict[str, Counts]:
-        found = {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
-        return {seed: counts for seed, counts in found.items() if counts is not None}
+        rounds = {seed: self.counts({**row, "run_id": run}, name) for seed, run in _runs(row)}
+        return {seed: counts for seed, counts in rounds.items() if counts is not None}
 
 
 def _runs(row: Row) -> list[tuple[str, str]]:
@@ -218,26 +216,26 @@ def value_of(ratio: NDArray[np.float64], row: Row, name: str) -> NDArray[np.floa
 
 
 def _read(path: Path, run_id: str) -> _Cell:
-    """What every ratio of sums is made of, by repeat, and every score.
+    """The sums behind every ratio, by repeat, and every score.
 
-    Later repeats have seconds and joules only: what they delivered is what the first one did.
+    Later repeats have seconds and joules only: they delivered the same answers as the first.
     """
     repeats = repeats_of(path, run_id)
-    cells = [_counts(found.values(), anew=bool(repeat)) for repeat, found in enumerate(repeats)]
-    for name, own in scores_of(path, run_id).items():
+    cells = [_counts(records.values(), anew=bool(repeat)) for repeat, records in enumerate(repeats)]
+    for name, scores in scores_of(path, run_id).items():
         for first in cells[:1]:
             first[name] = {
                 prompt: (float(each), 1.0) if isinstance(each, int | float) else tuple(each)
-                for prompt, each in own.items()
+                for prompt, each in scores.items()
             }
     again: dict[tuple[int, str], list[Generation]] = {}
     for each in retimed_of(path, run_id):
         again.setdefault((each.repeat, each.sitting), []).append(each)
     return _Cell(
         cells,
-        [{prompt: each.sitting for prompt, each in found.items()} for found in repeats],
+        [{prompt: each.sitting for prompt, each in records.items()} for records in repeats],
         {place: _counts(timed, anew=True) for place, timed in again.items()},
-        {name: each.category for found in repeats[:1] for name, each in found.items()},
+        {name: each.category for records in repeats[:1] for name, each in records.items()},
     )
 
 
@@ -245,8 +243,7 @@ def _counts(generations: Iterable[Generation], anew: bool) -> dict[str, Counts]:
     """By metric the counts of every prompt, one generation each; ``anew``: the prompts' again, of
     which seconds and joules alone are new.
     """
-    found = list(generations)
-    records = CellRecords(found, draft_calls=0, parameter_ratio=0.0)
+    records = CellRecords(list(generations), draft_calls=0, parameter_ratio=0.0)
     counts: dict[str, Counts] = {}
     for name, each in metric.items():
         wanted = each.column.kind in MEASURED_ANEW or not anew

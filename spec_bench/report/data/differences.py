@@ -1,7 +1,7 @@
-"""What a reader would not guess of measured rows: where they differ from what papers measure.
+"""Remarks for readers of measured rows: where they differ from the papers' measurements.
 
-Each remark follows from the rows, and from what the configs of their pairs and tasks and the
-trainings of their heads state. Knows no table and no page.
+Each remark follows from the rows, the configs of their pairs and tasks, and the trainings of
+their heads. Knows no table and no page.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def differences(rows: Sequence[Row], shown: Collection[str]) -> list[str]:
 
 
 def _stand_ins(rows: Sequence[Row]) -> list[str]:
-    """What another size of the draft does to MBSU."""
+    """The effect of a draft of another size on MBSU."""
     deepest: dict[str, float] = {}
     for row in rows:
         calls = row.get("draft_calls")
@@ -52,11 +52,11 @@ def _stand_ins(rows: Sequence[Row]) -> list[str]:
         config = pair_configs().get(pair)
         if config is None or not (config.paper_draft_parameters and config.target_parameters):
             continue
-        own, papers = config.draft_parameters or 0, config.paper_draft_parameters
-        r, paper_r = (each / config.target_parameters for each in (own, papers))
+        ours, papers = config.draft_parameters or 0, config.paper_draft_parameters
+        r, paper_r = (each / config.target_parameters for each in (ours, papers))
         share = (calls * paper_r + 1) / (calls * r + 1) - 1
         notes.append(
-            f"Ours, MBSU of pair {pair}: r is the stand-in's, {own / 1e6:.0f}M parameters where "
+            f"Ours, MBSU of pair {pair}: r is the stand-in's, {ours / 1e6:.0f}M parameters where "
             f"the paper's draft has {papers / 1e6:.0f}M: {share:+.0%} at L = {calls:g}."
         )
     return notes
@@ -80,18 +80,18 @@ def _completions(rows: Sequence[Row]) -> list[str]:
 
 def _seen(rows: Sequence[Row]) -> list[str]:
     """Samples whose prompts the models were trained on."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for row in rows:
         config = pair_configs().get(row["pair"])
         share = config.seen_in_training.get(row["task"], 0.0) if config else 0.0
         if share and row.get("data_source") == "embedded":
             many = "all" if share == 1 else f"{share:.0%}"
             whose = f"the models of {row['pair']} were trained on"
-            found[
+            sentences[
                 f"Ours, {names.task(row['task'])}: {many} of the sample's prompts stand in the "
                 f"text that {whose}."
             ] = None
-    return list(found)
+    return list(sentences)
 
 
 @functools.cache

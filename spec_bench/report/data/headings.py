@@ -1,4 +1,4 @@
-"""What tells some rows from others, in words."""
+"""The settings that some rows do not share with others, in words."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spec_bench.vocabulary.columns import Column
 _UNSTATED, _FEW_UNSTATED = " not stated", 2
 
 
-def together(told: Iterable[str]) -> str:
-    """All that tells a part from others; of rows that lack many columns it says how many."""
-    words = list(told)
+def together(parts: Iterable[str]) -> str:
+    """All settings of a part; those not stated are counted if they are many."""
+    words = list(parts)
     unstated = [word for word in words if word.endswith(_UNSTATED)]
     if len(unstated) <= _FEW_UNSTATED:
         return ", ".join(words)
@@ -21,7 +21,7 @@ def together(told: Iterable[str]) -> str:
     return ", ".join([*stated, f"{len(unstated)} facts{_UNSTATED}"])
 
 
-def said(column: Column, value: object) -> str:
+def value_text(column: Column, value: object) -> str:
     """A value of a column in a heading: ``batch size 4``; an unknown one is ``not stated``."""
     if value is None or pd.isna(value) or value == "":
         return f"{column.title}{_UNSTATED}"

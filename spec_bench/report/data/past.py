@@ -1,4 +1,4 @@
-"""Rows that an earlier engine timed, and those of past states: what of them still holds."""
+"""Rows that an earlier engine timed, and those of past states: the part of them that holds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TIMED = ("time", "energy")
 
 
 def of_past_engine(rows: pd.DataFrame) -> pd.Series:
-    """Which rows were decoded by another engine than this one; without a column ``engine``, all."""
+    """Marks rows that another engine than this one decoded; without a column ``engine``, all."""
     engine = rows["engine"].fillna(0) if "engine" in rows else pd.Series(0, rows.index)
     return (engine != ENGINE) & (rows.status != "failed")
 
 
 def archived(table: Path) -> int:
-    """How many rows of past states lie in the archive beside a results file."""
+    """The number of rows of past states in the archive beside a results file."""
     path = files.archive_file(table)
     return len(files.read_csv(path)) if path.is_file() else 0
 
@@ -28,8 +28,8 @@ def archived(table: Path) -> int:
 def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, with empty cells for times and energy that an earlier engine took.
 
-    What is counted (block efficiency, acceptance) or judged of the answers holds for any engine
-    that decodes the same law; how long it took does not.
+    Counts (block efficiency, acceptance) and scores of the answers hold for any engine that decodes
+    the same law; times do not.
 
     Args:
         rows: as files have them; without a column ``engine`` they are from before there was one.
@@ -48,6 +48,6 @@ def without_past_times(rows: pd.DataFrame) -> pd.DataFrame:
     emptied = rows.copy()
     emptied[held] = emptied[held].mask(past)
     why = f"speedup: timed by an earlier engine, now {ENGINE}"
-    said = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
-    emptied["reason"] = said.mask(past, said.map(lambda text: f"{text}; {why}" if text else why))
+    notes = emptied["reason"].fillna("") if "reason" in rows else pd.Series("", rows.index)
+    emptied["reason"] = notes.mask(past, notes.map(lambda text: f"{text}; {why}" if text else why))
     return emptied

@@ -1,8 +1,8 @@
-"""What stands behind a row: its cell's records by prompt, and where it was measured.
+"""The sources of a row: its cell's records by prompt, and where it was measured.
 
-Both come from the cell's own folder below ``<results>/runs`` where that is there, else from
-``records.parquet`` beside the table, which is what a fresh checkout has. What is made of them is
-the same. Nothing else in the report opens either.
+Both come from the cell's folder below ``<results>/runs`` if it exists, else from
+``records.parquet`` beside the table, all that a fresh checkout has; the numbers are the same.
+Nothing else in the report opens either.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def repeats_of(results: Path, run_id: str) -> list[dict[str, Generation]]:
     """
     path = files.run_folder(files.results_of(results), run_id) / files.GENERATIONS
     if path.is_file():
-        found = cell_folder.read_lines(path)
+        generations = cell_folder.read_lines(path)
     else:
         kept = _kept(results)
-        found = kept.generations(run_id) if kept else []
+        generations = kept.generations(run_id) if kept else []
     repeats: dict[int, dict[str, Generation]] = {}
-    for each in found:
+    for each in generations:
         repeats.setdefault(each.repeat, {})[each.prompt_id] = each
     first = repeats.get(0, {})
     numbers = takewhile(lambda repeat: first.keys() <= repeats.get(repeat, {}).keys(), count())
@@ -55,7 +55,7 @@ def retimed_of(results: Path, run_id: str) -> list[Generation]:
 
 
 def scores_of(results: Path, run_id: str) -> Scores:
-    """What each answer of a cell scored: a number, or the numbers that a score is made of.
+    """The score of each answer of a cell: a number, or the numbers that a score is made of.
 
     Raises:
         ValueError: its scores, or the file of records, cannot be read or were altered.
@@ -68,7 +68,7 @@ def scores_of(results: Path, run_id: str) -> Scores:
 
 
 def origin_of(results: Path, run_id: str) -> dict[str, Any] | None:
-    """Where a cell was measured, as ``measure.provenance`` tells it; None where nobody knows."""
+    """The provenance of a cell, as ``measure.provenance`` has it; None if not recorded."""
     path = files.run_folder(files.results_of(results), run_id) / files.PROVENANCE
     if path.is_file():
         return cell_folder.read_starts(path)[-1]
@@ -99,7 +99,7 @@ def seal(results: Path) -> None:
 
 
 def kept_size(results: Path, run_ids: Iterable[str]) -> str:
-    """What the file beside a table holds, in words: prompts, cells, bytes, and what is missing."""
+    """The contents of the file beside a table, in words: lines, cells, bytes, missing runs."""
     kept = _kept(results)
     if kept is None:
         return f"no {files.RECORDS}"

@@ -1,7 +1,7 @@
-"""Measured rows: one row per cell, typed, and grouped into what may be compared.
+"""Measured rows: one row per cell, typed, and in groups of comparable cells.
 
-Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``; what stands
-behind a row is read by ``report.records``.
+Reads ``<results>/<name>/results.csv`` and ``<results>/<group>/<name>/results.csv``;
+``report.data.records`` reads the records behind a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 from spec_bench.metrics.interval import Interval
 from spec_bench.records.reasons import parse_reasons
 from spec_bench.records.sittings import OTHER
-from spec_bench.report.data.headings import said, together
+from spec_bench.report.data.headings import together, value_text
 from spec_bench.report.data.past import without_past_times
 from spec_bench.report.data.sittings import OTHER_SITTING, with_sittings
 from spec_bench.system import files
@@ -74,7 +74,7 @@ def _read(path: Path) -> pd.DataFrame:
     """A file's rows, typed.
 
     Raises:
-        ValueError: a cell is not what its column holds; names the line.
+        ValueError: a cell does not fit its column; names the line.
     """
     read = files.numbered_csv(path, _NEEDED)
     text_columns = {"spec": str, "run_id": str, "draft": str, "reason": str, "lossless": str}
@@ -102,7 +102,7 @@ def _check_numbers(
 
 
 def tree_attention(rows: pd.DataFrame) -> pd.Series:
-    """Which cells verified all paths in one row of the batch; files without the column: all."""
+    """Marks cells that verified all paths in one row of the batch; all without the column."""
     if "tree_attention" not in rows:
         return pd.Series(True, rows.index, dtype=bool)
     return rows.tree_attention.map(lambda value: str(value).lower() != "false").astype(bool)
@@ -110,10 +110,10 @@ def tree_attention(rows: pd.DataFrame) -> pd.Series:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that differ in the decoder only, and in none of what tells runs apart.
+    """Cells that differ in the decoder only, and in no setting of their runs.
 
     Attributes:
-        title: the task, and of what tells runs apart that which differs between groups.
+        title: the task, and the settings that differ between groups.
         rows: the cells, the baseline first, as the file orders them.
     """
 
@@ -123,15 +123,15 @@ class Group:
     @functools.cached_property
     def by_decoder(self) -> dict[str, list[Row]]:
         """Each decoder's cells in the file's order, made once: claims ask often."""
-        found: dict[str, list[Row]] = {}
+        cells: dict[str, list[Row]] = {}
         for row in rows_of(self.rows):
-            found.setdefault(str(row["decoder"]), []).append(row)
-        return found
+            cells.setdefault(str(row["decoder"]), []).append(row)
+        return cells
 
     def row(self, decoder: str) -> pd.Series | None:
         """The first cell of that decoder that has numbers."""
-        found = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
-        return None if found.empty else found.iloc[0]
+        matching = self.rows[(self.rows.decoder == decoder) & (self.rows.status != "failed")]
+        return None if matching.empty else matching.iloc[0]
 
 
 def number_in(row: Row | pd.Series, column: str) -> float | None:
@@ -155,7 +155,7 @@ def interval_in(row: Row | pd.Series, column: str) -> Interval | None:
 
 
 def most_of(row: Row) -> float | None:
-    """The most tokens that a target call can bring, as far as the tree's shorthand tells."""
+    """The most tokens that a target call can bring; None if the shorthand names a tree."""
     spec = parse(str(row["spec"]))
     return None if spec.form == "name" else spec.depth + 1.0
 
@@ -171,32 +171,32 @@ def prompts_of(rows: pd.DataFrame) -> str:
 
 
 def read_from(rows: pd.DataFrame) -> str:
-    """That rows were measured by other harnesses, and by which; "" where all are ours."""
+    """The note on rows that other harnesses measured; "" where all are ours."""
     known = rows.harness.dropna() if "harness" in rows else pd.Series(dtype=str)
-    found = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
-    return f"Measured by another harness, read from its answer files: {found}." if found else ""
+    names = ", ".join(dict.fromkeys(str(name) for name in known if name != ""))
+    return f"Measured by another harness, read from its answer files: {names}." if names else ""
 
 
 def reason_of(row: Row | pd.Series, column: str) -> str:
-    """Why a column of a row is empty, as the row tells it (``column: why; column: why``), or ""."""
+    """The reason for an empty column of a row (``column: why; column: why``), or ""."""
     reasons = parse_reasons(str(row.get("reason", "")))
     return next((each.text for each in reasons if each.column == column), "")
 
 
 def stall_of(row: Row | pd.Series) -> str:
-    """What a row says of stalled windows that decide its speed-up, or ""."""
-    said = reason_of(row, "speedup")
-    return said if said.startswith("stalled: ") else ""
+    """A row's reason on stalled windows that decide its speed-up, or ""."""
+    reason = reason_of(row, "speedup")
+    return reason if reason.startswith("stalled: ") else ""
 
 
 def remarks_of(row: Row | pd.Series) -> list[str]:
-    """What makes a row's times no measure for the others': another sitting, stalls."""
+    """Why a row's times do not compare with the others': another sitting, stalls."""
     other = OTHER if row.get(OTHER_SITTING, False) else ""
     return [each for each in (other, stall_of(row)) if each]
 
 
 def failure_of(row: Row | pd.Series) -> str:
-    """Why a cell failed, without the place of its traceback."""
+    """The reason for a cell's failure, without the place of its traceback."""
     return parse_reasons(str(row["reason"]))[0].text
 
 
@@ -219,7 +219,7 @@ def cell_keys(rows: pd.DataFrame) -> list[str]:
 def groups_of(rows: pd.DataFrame) -> list[Group]:
     """The rows as groups of comparable cells; a failed cell goes with its task's other cells.
 
-    Cells of a group agree in every column that tells runs apart. A file without such a column has
+    Cells of a group agree in every column of ``apart_in``. A file without such a column has
     one unknown value in it.
     """
     apart = apart_in(rows)
@@ -228,7 +228,7 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
     for _, part in rows.groupby([each.name for each in apart], sort=False, dropna=False):
         first = part.iloc[0]
         extra = [each for each in named if named[each].at[part.index[0]]]
-        title = [str(first.task), *(said(each, first[each.name]) for each in extra)]
+        title = [str(first.task), *(value_text(each, first[each.name]) for each in extra)]
         groups.append(Group(together(title), part))
     return groups
 
@@ -236,26 +236,26 @@ def groups_of(rows: pd.DataFrame) -> list[Group]:
 def _named(rows: pd.DataFrame, apart: Sequence[Column]) -> dict[Column, pd.Series]:
     """The columns that a heading must name, and for which rows.
 
-    What belongs to the task, such as its temperature, is named where one task has several; what
-    belongs to the pair, where one pair has several.
+    Settings of the task, such as its temperature, are named where one task has several; those of
+    the pair, where one pair has several.
     """
-    found = {}
+    columns = {}
     for each in apart:
         within = rows.pair if each.apart == "pair" and "pair" in rows else rows.task
         if each.name == "task" or _stated(rows, each).nunique(dropna=False) < 2:
             continue
         if each.apart == "run" or each.name == "pair":
-            found[each] = pd.Series(True, rows.index)
+            columns[each] = pd.Series(True, rows.index)
             continue
         codes = pd.Series(pd.factorize(rows[each.name], use_na_sentinel=False)[0], rows.index)
         several = codes.groupby(within).transform("nunique") > 1
         if several.any():
-            found[each] = several
-    return found
+            columns[each] = several
+    return columns
 
 
 def _stated(rows: pd.DataFrame, column: Column) -> pd.Series:
-    """A column's values, without what a server's rows leave open: their device says as much."""
+    """A column's values, without those that a server's rows leave empty, which "device" covers."""
     values = rows[column.name]
     if column.name == "device" or "device" not in rows:
         return values

@@ -1,10 +1,10 @@
-"""Cells that differ in their seed alone, as one: a table shows it once, with what seeds differ by.
+"""Pools cells that differ in their seed alone: a table shows one row, with the spread over seeds.
 
 Where the records by prompt are there, every ratio of sums is that over all seeds and prompts, and
-its interval is the studentised bootstrap with prompts as blocks and seeds as repeats. Where only
-rows are there, or for scores, which are no such ratios, it is the mean over seeds
-(``mean_of_seeds``). Of counts, seconds and bytes it is the mean. Seeds are pooled within one
-results file, whose cells were measured side by side.
+its interval is the studentised bootstrap with prompts as blocks and seeds as repeats. Without
+records, and for scores, which are no such ratios, it is the mean over seeds (``mean_of_seeds``).
+Counts, seconds and bytes are averaged. Seeds are pooled within one results file, whose cells were
+measured side by side.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
 
     Args:
         rows: measured cells.
-        records: where per-prompt counts come from; None: from beside each row's ``file``.
+        records: source of per-prompt counts; None: the records beside each row's ``file``.
 
     Returns:
         The same rows where no two differ in the seed alone. Else with a column ``seeds``: a pooled
         row names all of its seeds there and all of its runs in ``run_id``, separated by commas;
-        its ``seed`` is the lowest. A seed whose cell failed is left out and said in ``reason``.
+        its ``seed`` is the lowest. A seed whose cell failed is left out and named in ``reason``.
     """
     if rows.empty or "seed" not in rows or SEEDS in rows:
         return rows
@@ -57,41 +57,41 @@ def pooled(rows: pd.DataFrame, records: Records | None = None) -> pd.DataFrame:
     several = [part for part in places.values() if len(part) > 1 and rows.seed.iloc[part].is_unique]
     if not several:
         return rows
-    found = records or Records(Path(files.RESULTS))
+    records = records or Records(Path(files.RESULTS))
     baselines = _baselines(rows)
     taken = {place for part in several for place in part}
-    own = zip(rows.index, rows_of(rows), strict=True)
+    indexed = zip(rows.index, rows_of(rows), strict=True)
     lines: dict[Any, dict[str, Any]] = {
         index: {**row, SEEDS: str(row["seed"])}
-        for place, (index, row) in enumerate(own)
+        for place, (index, row) in enumerate(indexed)
         if place not in taken
     }
     for part in several:
-        lines[rows.index[part[0]]] = _pool(rows.iloc[part], found, baselines)
+        lines[rows.index[part[0]]] = _pool(rows.iloc[part], records, baselines)
     order = [index for index in rows.index if index in lines]
     return pd.DataFrame([lines[index] for index in order], index=order).infer_objects()
 
 
-def said_seeds(row: Row | pd.Series) -> str:
+def seeds_text(row: Row | pd.Series) -> str:
     """The seeds behind a row: ``seed 0``, ``seeds 0, 1``."""
     seeds = str(row.get(SEEDS, row["seed"])).split(",")
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
 def mean_of_seeds(
-    found: Sequence[tuple[float, float, float]], prompts: int
+    cells: Sequence[tuple[float, float, float]], prompts: int
 ) -> tuple[float, float, float]:
     """The mean over seeds, with an interval that combines those of the seeds.
 
     With k seeds of values v on the same n prompts the variance of the mean is e^2 + b: e, the mean
     of the seeds' standard errors over prompts (half widths / t(n - 1)), since all seeds share their
-    prompts and nothing is gained by their number; b = var(v) / k, what seeds differ by. The ends
+    prompts and nothing is gained by their number; b = var(v) / k, the spread over seeds. The ends
     are mean - t(f) sqrt(e_low^2 + b) and mean + t(f) sqrt(e_high^2 + b), each end with its own
     half widths, where f = (e^2 + b)^2 / (b^2 / (k - 1) + e^4 / (n - 1)) (Satterthwaite, Biometrics
     Bulletin 2, 1946).
 
     Args:
-        found: (value, low, high) of each seed, at least two.
+        cells: (value, low, high) of each seed, at least two.
         prompts: how many the intervals are over.
 
     Returns:
@@ -99,13 +99,13 @@ def mean_of_seeds(
     """
     from scipy.special import stdtrit
 
-    values = [value for value, _, _ in found]
+    values = [value for value, _, _ in cells]
     mean, count = fmean(values), len(values)
-    if prompts < FEWEST or any(pd.isna([low, high]).any() for _, low, high in found):
+    if prompts < FEWEST or any(pd.isna([low, high]).any() for _, low, high in cells):
         return mean, float("nan"), float("nan")
-    own = float(stdtrit(prompts - 1, 0.975))
-    below = fmean(value - low for value, low, _ in found) / own
-    above = fmean(high - value for value, _, high in found) / own
+    quantile = float(stdtrit(prompts - 1, 0.975))
+    below = fmean(value - low for value, low, _ in cells) / quantile
+    above = fmean(high - value for value, _, high in cells) / quantile
     between, error = variance(values) / count, (below + above) / 2
     whole = between + error**2
     if whole == 0:
@@ -132,8 +132,8 @@ def _pool(
     whole = part.sort_values("seed")
     good = whole[whole.status != "failed"]
     kept = good if not good.empty else whole.iloc[:1]
-    own = rows_of(kept)
-    row: dict[str, Any] = {**own[0]}
+    cells = rows_of(kept)
+    row: dict[str, Any] = {**cells[0]}
     row[SEEDS] = ",".join(f"{each:g}" for each in kept.seed)
     row["run_id"] = ",".join(kept.run_id.astype(str))
     lost = [f"{each:g}" for each in whole.seed if each not in set(kept.seed)]
@@ -141,14 +141,14 @@ def _pool(
         failed = f"seed: {', '.join(lost)} failed and left out"
         reason = "" if pd.isna(row.get("reason")) else str(row["reason"])
         row["reason"] = f"{reason}; {failed}" if reason else failed
-    if len(own) < 2:
+    if len(cells) < 2:
         return row
     if (kept.status == "partial").any():
         row["status"] = "partial"
     names = [name for each in columns_in(kept.columns) for name in each.names if name in kept]
-    told = {"seed", "run_id", "reason", "status"}
+    skipped = {"seed", "run_id", "reason", "status"}
     for name in names:
-        if name in told or kept[name].nunique(dropna=False) == 1:
+        if name in skipped or kept[name].nunique(dropna=False) == 1:
             continue
         numbers = pd.api.types.is_numeric_dtype(kept[name])
         row[name] = kept[name].mean() if numbers and kept[name].notna().all() else None
@@ -157,7 +157,7 @@ def _pool(
         row["prompts"] = prompts
     for each in columns_in(kept.columns):
         if each.interval:
-            ends = _with_ends(each.name, own, prompts, records, baselines)
+            ends = _with_ends(each.name, cells, prompts, records, baselines)
             row |= dict(zip((each.name, *(f"{each.name}{end}" for end in ENDS)), ends, strict=True))
     return row
 
@@ -178,15 +178,15 @@ def _with_ends(
     ]
     if any(pd.isna(cell[0]) for cell in cells):
         return nan, nan, nan
-    found = _recorded(name, rows, records, baselines)
-    if found is None:
+    interval = _recorded(name, rows, records, baselines)
+    if interval is None:
         mean, *ends = mean_of_seeds([(value, low, high) for value, low, high in cells], prompts)
         below, above = (None if pd.isna(end) else end for end in ends)
-        found = Interval(mean, below, above)
+        interval = Interval(mean, below, above)
     most = most_of(rows[0]) if name == "block_efficiency" else None
-    found = limited(name, found, most)
-    low, high = (nan if end is None else end for end in (found.low, found.high))
-    return found.value, low, high
+    interval = limited(name, interval, most)
+    low, high = (nan if end is None else end for end in (interval.low, interval.high))
+    return interval.value, low, high
 
 
 def _recorded(
@@ -194,14 +194,14 @@ def _recorded(
 ) -> Interval | None:
     """A ratio of sums over seeds and prompts; None where some cell has no records of it.
 
-    None of a score, too, which is no ratio that a logarithm can be taken of.
+    None of a score, too: its ratio has no logarithm to work on.
     """
     if name not in metric:
         return None
     if name != "speedup":
         sums = _sums([records.counts(row, name) for row in rows])
-        found = None if sums is None else ratio_interval(*sums)
-        return found and found.mapped(
+        interval = None if sums is None else ratio_interval(*sums)
+        return interval and interval.mapped(
             lambda ratio: float(value_of(np.array([ratio]), rows[0], name)[0])
         )
     sums = _sums(_timed_in_turn(rows, records, baselines))
@@ -216,14 +216,14 @@ def _timed_in_turn(
 ) -> list[Counts | None]:
     """Tokens and seconds of each cell, then of the baselines that were timed in turn with them.
 
-    Each summed over a prompt's repeats; None where there is no such thing.
+    Each summed over a prompt's repeats; None without records or a shared sitting.
     """
-    found: list[list[Counts | None]] = []
+    pairs: list[list[Counts | None]] = []
     for row in rows:
         base = baselines.get(_place(row))
         both = None if base is None else records.in_turn([row, base], "token_rate")
-        found.append([summed(list(each.values())) for each in both] if both else [None, None])
-    return [each[side] for side in (0, 1) for each in found]
+        pairs.append([summed(list(each.values())) for each in both] if both else [None, None])
+    return [each[side] for side in (0, 1) for each in pairs]
 
 
 def _sums(cells: Sequence[Counts | None]) -> tuple[np.ndarray, np.ndarray] | None:

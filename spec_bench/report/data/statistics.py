@@ -16,11 +16,11 @@ def front(points: Sequence[tuple[float, float]], *, higher_x: bool, higher_y: bo
     better_x, better_y = (1 if higher_x else -1), (1 if higher_y else -1)
     worth = [(better_x * x, better_y * y) for x, y in points]
     order = sorted(range(len(points)), key=lambda i: (*worth[i], -i), reverse=True)
-    found: list[int] = []
+    chosen: list[int] = []
     for index in order:  # the best x first: a point is on the front if its y is a new best
-        if not found or worth[index][1] > worth[found[-1]][1]:
-            found.append(index)
-    return found[::-1] if higher_x else found
+        if not chosen or worth[index][1] > worth[chosen[-1]][1]:
+            chosen.append(index)
+    return chosen[::-1] if higher_x else chosen
 
 
 def correlation(x: pd.Series, y: pd.Series) -> float | None:
@@ -54,7 +54,7 @@ def best_rows(rows: pd.DataFrame, keys: Sequence[str], judged: str) -> pd.DataFr
 
 def relative_to(rows: pd.DataFrame, base: pd.Series | None, columns: Sequence[str]) -> pd.DataFrame:
     """Rows with some columns, a number and the ends of its interval, divided by the first one's
-    value in ``base``; without one all is empty.
+    value in ``base``; all empty without one.
     """
-    own = float("nan") if base is None else (base[columns[0]] or float("nan"))
-    return rows.assign(**{name: rows[name] / own for name in columns if name in rows})
+    divisor = float("nan") if base is None else (base[columns[0]] or float("nan"))
+    return rows.assign(**{name: rows[name] / divisor for name in columns if name in rows})

@@ -1,6 +1,6 @@
 """The papers' figures from measured rows: ``draw("rsd", "4", rows, folder)``.
 
-What a figure shows is data, ``drawing:`` in its paper's ``paper.yaml``; see ``drawing``. Knows
+A figure is described by data, ``drawing:`` in its paper's ``paper.yaml``; see ``drawing``. Knows
 nothing about where rows come from.
 """
 
@@ -52,11 +52,11 @@ def draw(
         paper: its name.
         figure: the figure's number.
         rows: measured cells; for RSD's Figure 1 the grid of ``spec_bench.audit.bernoulli``.
-        folder: where to write to; it is made if needed.
-        pair: draw this pair's rows only; None: the figure's own pairs, or if none of them is
+        folder: for the files; it is made if needed.
+        pair: draw this pair's rows only; None: the figure's pairs, or if none of them is
             measured, every pair that is.
         formats: endings of the files to write, of ``png`` and ``pdf``.
-        alone: where none of the figure's own pairs is measured, draw the paper's numbers by
+        alone: where none of the figure's pairs is measured, draw the paper's numbers by
             themselves; of other pairs only figures that are meant for them.
 
     Returns:
@@ -66,7 +66,7 @@ def draw(
         NothingMeasuredError: no row is one that it shows.
         ValueError: unknown figure, or rows that cannot be drawn.
     """
-    item, drawing = _found(paper, str(figure))
+    item, drawing = _drawable_figure(paper, str(figure))
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
@@ -78,9 +78,9 @@ def draw(
         drawer = form_of(load_paper(paper).folder, drawing.drawer, "drawer")
         written: list[Path] = drawer(item, rows, folder, formats)
         return written
-    found = _sheets(item, drawing, rows, alone and pair is None)
+    drawn = _sheets(item, drawing, rows, alone and pair is None)
     paths = []
-    for sheet, name in zip(found, names_of(item, found), strict=True):
+    for sheet, name in zip(drawn, names_of(item, drawn), strict=True):
         with settings():
             paths += save(draw_sheet(sheet), folder, name, formats)
     return paths
@@ -90,47 +90,47 @@ def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sh
     """A figure's data, a sheet per file.
 
     Raises:
-        NothingMeasuredError: as it says.
+        NothingMeasuredError: nothing is plotted.
     """
     source, folder = drawing.source, load_paper(item.paper).folder
-    found = (form_of(folder, source, "source") if source else cells)(item, drawing, rows)
-    printed = printed_cells(item.paper, found.pair) if "pair" in found else pd.DataFrame()
-    own = [
+    measured = (form_of(folder, source, "source") if source else cells)(item, drawing, rows)
+    printed = printed_cells(item.paper, measured.pair) if "pair" in measured else pd.DataFrame()
+    plotted = [
         replace(sheet, setting=setting)
-        for setting, part in parts_of(drawing, found)
+        for setting, part in parts_of(drawing, measured)
         for sheet in sheets(drawing, part, printed)
     ]
-    if not own:
+    if not plotted:
         raise nothing_measured(item)
-    return own
+    return plotted
 
 
 def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> list[Sheet]:
-    """A figure's data, or the paper's numbers alone where nothing is measured for it.
+    """A figure's data, or the paper's numbers alone if unmeasured.
 
     Raises:
         NothingMeasuredError: and the paper prints nothing of it.
     """
-    own = set(pairs_of(item))
-    measured = "pair" in rows and bool(own & set(rows.pair))
-    if alone and own and not measured and not shows_other_pairs(item):
+    pairs = set(pairs_of(item))
+    measured = "pair" in rows and bool(pairs & set(rows.pair))
+    if alone and pairs and not measured and not shows_other_pairs(item):
         rows = rows.iloc[:0]
     try:
         return figure_sheets(item, drawing, rows)
     except NothingMeasuredError:
-        found = published_sheets(item, drawing) if alone else []
-        if not found:
+        published = published_sheets(item, drawing) if alone else []
+        if not published:
             raise
-        return found
+        return published
 
 
-def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
+def names_of(item: Figure, all_sheets: Sequence[Sheet]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    names, parts = [], slugs(sheet.setting for sheet in found)
-    for sheet in found:
+    names, parts = [], slugs(sheet.setting for sheet in all_sheets)
+    for sheet in all_sheets:
         name = f"{item.paper}-fig{item.number}"
         pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
-        same = [e for e in found if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
+        same = [e for e in all_sheets if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
         if pair and "," not in pair:
             name += f"-{pair}"
         if len(same) > 1:
@@ -139,11 +139,11 @@ def names_of(item: Figure, found: Sequence[Sheet]) -> list[str]:
     return names
 
 
-def _found(paper: str, figure: str) -> tuple[Figure, Drawing]:
+def _drawable_figure(paper: str, figure: str) -> tuple[Figure, Drawing]:
     """A figure and how it is drawn.
 
     Raises:
-        ValueError: there is none, or its paper does not say how it is drawn.
+        ValueError: there is none, or its paper has no drawing of it.
     """
     if paper not in paper_names():
         raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")

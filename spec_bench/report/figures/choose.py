@@ -1,4 +1,4 @@
-"""Which measured rows a figure shows: its pairs, tasks and experiments, each cell once."""
+"""Selects the measured rows of a figure: its pairs, tasks and experiments, each cell once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import pandas as pd
 
 from spec_bench.report.data.apart import split
-from spec_bench.report.data.own_rows import of_recipes, once
+from spec_bench.report.data.recipe_rows import of_recipes, once
 from spec_bench.report.data.rows import tree_attention
 from spec_bench.report.figures.derived import GROUP, derive
 from spec_bench.report.figures.drawing import Drawing
@@ -23,15 +23,15 @@ class NothingMeasuredError(ValueError):
 
 
 def shown_cells(item: Figure, rows: pd.DataFrame, paths_as_rows: bool = False) -> pd.DataFrame:
-    """The cells of a figure: of its own pairs, or if none of them is measured, of all that are.
+    """The cells of a figure: of the paper's pairs, or if none of them is measured, of all that are.
 
-    Of its own pairs the tasks that it names are shown, of any other pair all tasks.
+    Of the paper's pairs the tasks that it names are shown, of any other pair all tasks.
     """
-    own = pairs_of(item)
-    found = own_pairs_first(usable(rows, item, paths_as_rows), own)
+    pairs = pairs_of(item)
+    shown = paper_pairs_first(usable(rows, item, paths_as_rows), pairs)
     if not item.tasks:
-        return found
-    return found[~found.pair.isin(own) | found.task.isin(item.tasks)]
+        return shown
+    return shown[~shown.pair.isin(pairs) | shown.task.isin(item.tasks)]
 
 
 def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
@@ -40,48 +40,48 @@ def cells(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
-    """Rows with numbers and tree attention, of the recipe's own experiments; each cell once.
+    """Rows with numbers and tree attention, of the recipe's experiments; each cell once.
     ``paths_as_rows`` keeps rows without tree attention too.
 
     Raises:
         NothingMeasuredError: nothing is left.
     """
-    found = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
-    if not found.empty:
-        found = found[found.status != "failed"]
-    if found.empty:
+    kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
+    if not kept.empty:
+        kept = kept[kept.status != "failed"]
+    if kept.empty:
         raise nothing_measured(item)
-    return once(of_recipes(found, item.experiments))
+    return once(of_recipes(kept, item.experiments))
 
 
 def parts_of(drawing: Drawing, rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows in parts that one file may show, and what tells them apart.
+    """The rows in parts that one file may show, and the settings of each.
 
-    What the figure itself tells apart, by an axis, a panel or a colour, may differ in a file.
+    Settings that the figure shows, by an axis, a panel or a colour, may differ in a file.
     """
-    told = {*drawing.files, *drawing.across, *filter(None, [drawing.down]), "pair", "task"}
+    shown = {*drawing.files, *drawing.across, *filter(None, [drawing.down]), "pair", "task"}
     for row, column in product(range(len(drawing.rows)), range(len(drawing.columns))):
         for layer in drawing.panel(row, column).drawn:
-            told |= {layer.x, layer.y, *layer.hue, *layer.keep, *filter(None, [layer.marker])}
-    groups = {each.name for each in apart_in(rows)} if GROUP in told else set()
-    return split(rows, told | groups)
+            shown |= {layer.x, layer.y, *layer.hue, *layer.keep, *filter(None, [layer.marker])}
+    groups = {each.name for each in apart_in(rows)} if GROUP in shown else set()
+    return split(rows, shown | groups)
 
 
-def own_pairs_first(rows: pd.DataFrame, own: Iterable[str]) -> pd.DataFrame:
-    """The rows of the figure's own pairs; where there are none, all rows."""
-    found = rows[rows.pair.isin(set(own))]
-    return rows if found.empty else found
+def paper_pairs_first(rows: pd.DataFrame, pairs: Iterable[str]) -> pd.DataFrame:
+    """The rows of the figure's pairs; where there are none, all rows."""
+    matching = rows[rows.pair.isin(set(pairs))]
+    return rows if matching.empty else matching
 
 
 def pairs_of(item: Figure) -> list[str]:
-    """Names of the pair configs that a figure shows in the paper: its own, or its tables'."""
+    """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
     printed = item.pairs
     if item.tables:
         rows = load_paper(item.paper).reference
-        own = rows[rows.table.isin([str(number) for number in item.tables])]
-        printed = own[["target", "draft"]].drop_duplicates().to_numpy()
-    found = (pair_of(str(target), str(draft)) for target, draft in printed)
-    return list(dict.fromkeys(name for name in found if name))
+        printed_rows = rows[rows.table.isin([str(number) for number in item.tables])]
+        printed = printed_rows[["target", "draft"]].drop_duplicates().to_numpy()
+    names = (pair_of(str(target), str(draft)) for target, draft in printed)
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def nothing_measured(item: Figure) -> NothingMeasuredError:

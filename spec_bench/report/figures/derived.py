@@ -1,4 +1,4 @@
-"""Columns that figures have beside those of ``results.csv``, each from a row's own.
+"""Columns that figures have beside those of ``results.csv``, each from a row's columns.
 
 Their names have a dot, which those of a results file have not: neither hides the other, and where
 one were there twice drawing stops (``with_columns``).
@@ -29,7 +29,7 @@ TREE_ATTENTION, BEAMS_AS_ROWS = "tree attention", "beams as rows"
 
 
 def derive(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with all columns that a row tells by itself."""
+    """The rows with all columns that follow from a row alone."""
     if rows.empty:
         return rows
     trees = {spec: _of_tree(str(spec)) for spec in rows.spec.unique()}
@@ -64,8 +64,8 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     for _, part in rows.groupby("task", sort=False) if "task" in rows else ():
         if (name := score_column(part)) is not None:
             ends = {f"{SCORE}{end}": part.get(f"{name}{end}", nan) for end in ("", *ENDS)}
-            said = {SCORE_NAME: name, "cell.score_title": titles[name]}
-            parts.append(pd.DataFrame({**ends, **said}, index=part.index))
+            titled = {SCORE_NAME: name, "cell.score_title": titles[name]}
+            parts.append(pd.DataFrame({**ends, **titled}, index=part.index))
     return rows if not parts else with_columns(rows, pd.concat(parts))
 
 
@@ -79,7 +79,7 @@ def grouped(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_tree(spec: str) -> dict[str, Any]:
-    """What a shorthand tells; a name tells nothing, nor does a printed line without one."""
+    """The columns of a shorthand; NaN for a name or for a printed line without one."""
     tree = parse(spec) if spec else None
     if tree is None or tree.form == "name":
         return {"form": "name", "width": nan, "depth": nan, "nodes": nan, "paths": nan}
@@ -96,7 +96,7 @@ def _of_tree(spec: str) -> dict[str, Any]:
 
 
 def _order(widths: tuple[int, ...]) -> str:
-    """How the widths of two levels go with depth."""
+    """The order of the widths of two levels."""
     if len(widths) != 2:
         return ""
     first, second = widths

@@ -1,8 +1,8 @@
-"""What a figure shows, as a paper's data file says it: ``drawing:`` of a figure in ``paper.yaml``.
+"""The description of a figure in a paper's data file: ``drawing:`` of a figure in ``paper.yaml``.
 
-A figure is a grid of panels, a panel has layers, a layer is one way of drawing some rows. What is
-said of the figure holds for its panels and what is said of a panel for its layers, unless they say
-otherwise; a layer's ``keep`` adds to that of its panel. So the smallest figure is
+A figure is a grid of panels, a panel has layers, a layer is one way of drawing some rows. Keys of
+the figure hold for its panels and keys of a panel for its layers, unless these override them; a
+layer's ``keep`` adds to that of its panel. So the smallest figure is
 ``{x: nodes_per_call, y: block_efficiency, across: task}``, one colour per decoder. Columns are
 those of ``results.csv`` and those of ``derived``, such as ``tree.depth`` and ``cell.score``. Texts
 may name columns in braces (``texts``). Knows nothing about measured numbers.
@@ -30,18 +30,18 @@ class _Described(BaseModel):
 
 
 class Axis(_Described):
-    """How a column is shown on an axis.
+    """The look of a column on an axis.
 
     Attributes:
         label: beside the axis; by default the column's title, with its unit if it is a rate.
         log: whether the scale is logarithmic (base 2), with a tick at each value.
-        ticks: where the ticks are; none: matplotlib's choice.
+        ticks: their places; none: matplotlib's choice.
         low: lower limit.
         room: the marks alone set the limits, with this much of their range on either side; bars
             may leave the panel.
-        better: the direction in which a Pareto front looks; by default the column's own.
+        better: the direction in which a Pareto front looks; by default the column's.
         turned: whether the ticks' texts are turned, so that long ones fit.
-        hint: what would measure the column; a panel without numbers says it.
+        hint: how to measure the column; shown in a panel without numbers.
     """
 
     label: str | None = None
@@ -67,8 +67,8 @@ class Layer(_Described):
         best: of a series' rows at one x only the one with the highest value of this column is
             drawn; ``y``: of the column on the axis.
         over: y is divided by that of this decoder, which is taken as known without error.
-        hue: the columns whose values are told apart by colour.
-        marker: the column whose values are told apart by marker; by default that of the colours.
+        hue: the columns whose values get a colour each.
+        marker: the column whose values get a marker each; by default that of the colours.
         mark: a line through the marks, marks alone, or the Pareto front of the rows as steps.
         order: the column along which a line goes, by default x.
         dodge: series stand this far apart, so that bars do not hide each other; a factor where the
@@ -86,7 +86,7 @@ class Layer(_Described):
         faint: opacity of the error bars.
         alpha: opacity of marks and lines.
         write: text at each mark; it is left out where its column has no value.
-        at: where that text stands: in the mark, below it, on the side with most room, or all of
+        at: place of that text: in the mark, below it, on the side with most room, or all of
             them together above the panel.
     """
 
@@ -128,12 +128,12 @@ class Panel(Layer):
 
     Attributes:
         title: above it; where the figure has a ``side``, above the top panels only.
-        legend: whether it has a legend of its own.
+        legend: whether the panel has a legend.
         guide: a grey line at this height; ``diagonal``: where both columns are equal.
         band: the column's interval of the decoder that ``over`` names, as a grey band.
-        empty: what to say where nothing is drawn; by default why it was not measured.
-        layers: what differs from layer to layer; none: the panel is one layer. Where the first one
-            has nothing in a row of panels, the row is left out.
+        empty: the text where nothing is drawn; by default why it was not measured.
+        layers: the keys of each layer that differ; none: the panel is one layer. A row of panels
+            without anything of the first one is left out.
     """
 
     title: str = ""
@@ -153,13 +153,13 @@ class Drawing(Panel):
     """A figure.
 
     Attributes:
-        source: which rows are drawn, a function of the paper's own code; "": measured cells.
-        drawer: what draws the figure in place of panels, likewise.
+        source: function of the paper's code that gives the rows; "": measured cells.
+        drawer: function of the paper's code that draws the figure in place of panels.
         files: columns; every combination of their values is a file.
         down: column whose values are rows of panels; ``cell.group``: cells that may be compared.
         across: columns whose combinations are columns of panels.
-        rows: what differs from one row of panels to the next.
-        columns: what differs from one column of panels to the next.
+        rows: the keys of each row of panels.
+        columns: the keys of each column of panels.
         wrap: this many panels stand side by side at most, the next ones below; for one row only.
         share: axes with common limits, which are labelled at the edge of the figure only.
         side: text left of each row of panels, in place of the vertical axis's label.
@@ -173,7 +173,7 @@ class Drawing(Panel):
         heading_size: in points.
         legend_columns: of the figure's legend; a list: by the number of columns of panels.
         legend_size: of the panels' legends, in points.
-        note: below the panels. ``{jobs}``: which decoders were measured in another job.
+        note: below the panels. ``{jobs}``: decoders measured in another job.
         note_printed: added where printed numbers are drawn.
     """
 
@@ -230,26 +230,26 @@ class Drawing(Panel):
         return self
 
     def panel(self, row: int, column: int) -> Panel:
-        """What is said of the panels in one of ``rows`` and one of ``columns``."""
+        """The panel in one of ``rows`` and one of ``columns``, with the figure's keys."""
         return _inherit(Panel, self, _over(self.rows[row], self.columns[column]))
 
     def axis(self, column: str, asked: str = "") -> Axis:
-        """How a column is shown, its label and direction filled in."""
-        own = self.axes.get(column) or self.axes.get(asked) or Axis()
+        """The axis of a column, with its label and direction filled in."""
+        given = self.axes.get(column) or self.axes.get(asked) or Axis()
         known = next((each for each in COLUMNS if each.name == column), None)
         title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
         if known and "/" in known.unit and known.unit not in title:
             title = f"{title} ({known.unit})"
-        label = title if own.label is None else own.label
-        filled = {"label": label, "better": own.better or better or "up"}
-        return own.model_copy(update=filled)
+        label = title if given.label is None else given.label
+        filled = {"label": label, "better": given.better or better or "up"}
+        return given.model_copy(update=filled)
 
 
 _Part = TypeVar("_Part", bound=Layer)
 
 
 def drawing_of(item: Figure) -> Drawing | None:
-    """How a figure is drawn; None where its paper's file does not say.
+    """A figure's drawing; None where its paper's file has none.
 
     Raises:
         ValueError: a key is unknown or a value wrong; the message names it.
@@ -263,16 +263,16 @@ def drawing_of(item: Figure) -> Drawing | None:
     return drawing
 
 
-def _inherit(kind: type[_Part], above: Layer, own: Mapping[str, Any]) -> _Part:
-    """A panel of a figure, or a layer of a panel: what was said above it, and its own."""
-    said = {key: getattr(above, key) for key in above.model_fields_set if key in kind.model_fields}
-    return check(kind, _over(said, own), "drawing")
+def _inherit(kind: type[_Part], above: Layer, changes: Mapping[str, Any]) -> _Part:
+    """A panel of a figure, or a layer of a panel: keys from above it, and its changes."""
+    base = {key: getattr(above, key) for key in above.model_fields_set if key in kind.model_fields}
+    return check(kind, _over(base, changes), "drawing")
 
 
-def _over(above: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _over(above: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """One mapping over another; both of their ``keep`` hold."""
-    keep = {**above.get("keep", {}), **own.get("keep", {})}
-    return {**above, **own, **({"keep": keep} if keep else {})}
+    keep = {**above.get("keep", {}), **changes.get("keep", {})}
+    return {**above, **changes, **({"keep": keep} if keep else {})}
 
 
 def by_columns(values: Sequence[float], columns: int) -> float:

@@ -21,13 +21,13 @@ from spec_bench.report.figures.writing import write_texts
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.vocabulary.palette import MARKERS
 
-_NARROW = 0.4  # width of a column of panels where nothing was measured
+_NARROW = 0.4  # width of an unmeasured column of panels
 
 
 def draw_sheet(sheet: Sheet) -> Any:
     """A file of a figure, as matplotlib's figure."""
     drawing, count = sheet.drawing, max(map(len, sheet.grid))
-    empty = [_says_why([line[i] for line in sheet.grid if i < len(line)]) for i in range(count)]
+    empty = [_unmeasured([line[i] for line in sheet.grid if i < len(line)]) for i in range(count)]
     width = TWO_COLUMNS_INCHES * by_columns(drawing.width, count) * (0.9 if any(empty) else 1)
     figure, axes = pyplot.subplots(
         len(sheet.grid),
@@ -51,8 +51,8 @@ def draw_sheet(sheet: Sheet) -> Any:
     return figure
 
 
-def _says_why(panels: Sequence[PanelData]) -> bool:
-    """Whether nothing was measured for a column of panels, so that it only says why."""
+def _unmeasured(panels: Sequence[PanelData]) -> bool:
+    """Whether a column of panels is unmeasured, so that it only has the reason."""
     return all(not data.series and not data.panel.empty for data in panels)
 
 
@@ -88,18 +88,18 @@ def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[s
     """A series' marks with their intervals, its lines, or its front."""
     layer, x, y = series.layer, series.x, series.y
     if layer.mark == "front":
-        # Between two points of the front the worse of both is what is had there.
+        # Between two points of the front one gets the worse of both.
         steps = "pre" if drawing.axis(layer.x).better == "up" else "post"
         points = series.rows[x], series.rows[y]
         plot.step(*points, where=steps, color=series.look.colour, linewidth=layer.line)
         return
     line = "" if layer.mark == "point" else "--" if series.look.dashed else "-"
-    for number, own in enumerate(series.lines() if line else [series]):
+    for number, line_part in enumerate(series.lines() if line else [series]):
         bars = plot.errorbar(
-            _moved(own, drawing.axis(layer.x), places),
-            own.rows[y],
-            xerr=error_bars(own.points(x)) if not places and own.has_ends(x) else None,
-            yerr=error_bars(own.points(y)) if own.has_ends(y) else None,
+            _moved(line_part, drawing.axis(layer.x), places),
+            line_part.rows[y],
+            xerr=error_bars(line_part.points(x)) if not places and line_part.has_ends(x) else None,
+            yerr=error_bars(line_part.points(y)) if line_part.has_ends(y) else None,
             fmt=f"{series.look.marker if layer.size else ''}{line}",
             color=series.look.colour,
             alpha=layer.alpha,
@@ -115,7 +115,7 @@ def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[s
 
 
 def _moved(series: Series, axis: Axis, places: Sequence[str]) -> Any:
-    """Where a series' marks stand along x, moved aside where the layer says so."""
+    """The places of a series' marks along x, moved aside by the layer's ``dodge``."""
     rows, x, apart = series.rows, series.x, series.layer.dodge
     values = rows[x].map(lambda value: places.index(str(value))) if places else rows[x]
     if apart is None:
@@ -148,7 +148,7 @@ def _cut(sheet: Sheet, plots: Any) -> None:
 
 
 def _explain(plot: Any, drawing: Drawing, data: PanelData) -> None:
-    """Says why a panel is empty."""
+    """Writes into an empty panel why it is empty."""
     panel = data.panel
     text = panel.empty
     if text:
@@ -205,7 +205,7 @@ def _surround(figure: Any, sheet: Sheet) -> None:
 
 
 def _stand_in(sheet: Sheet) -> str:
-    """What the pair's draft stands in for; "" where it is the paper's own."""
+    """The sentence on the draft that the pair's stands in for; "" where it is the paper's."""
     config = pair_configs().get(sheet.text("{pair}"))
     if config is None or not config.stand_in:
         return ""
@@ -213,14 +213,14 @@ def _stand_in(sheet: Sheet) -> str:
 
 
 def _entries(sheet: Sheet) -> list[Any]:
-    """What colours and markers mean; none where panels have their own legends."""
+    """The legend of colours and markers; none where panels have their own."""
     if any(data.panel.legend for data in sheet.panels):
         return []
     several = len(sheet.drawing.rows) > 1  # rows of panels with series of their own: one by one
     lines = [[each for data in line for each in data.series if each.label] for line in sheet.grid]
     series = [each for line in lines for each in line]
     parts = lines if several else [series]
-    found: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     for each in (one for part in parts for one in sorted(part, key=lambda one: one.look.index)):
         layer, look = each.layer, each.look
         same = [other.layer.mark for other in series if other.label == each.label]
@@ -230,11 +230,11 @@ def _entries(sheet: Sheet) -> list[Any]:
             style["marker"] = "o"
         elif layer.size:
             style |= {"marker": look.marker, "markersize": 4}
-        found.setdefault(each.label, pyplot.Line2D([], [], label=each.label, **style))
+        handles.setdefault(each.label, pyplot.Line2D([], [], label=each.label, **style))
     shapes = {each.shape: each.look.marker for each in series if each.shape}
     order = sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape]))
     grey = {"color": GREY, "linestyle": ""}
     return [
-        *found.values(),
+        *handles.values(),
         *(pyplot.Line2D([], [], marker=shapes[name], label=name, **grey) for name in order),
     ]

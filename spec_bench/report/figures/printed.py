@@ -19,22 +19,22 @@ _NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
 def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
     """Measured rows with a column for each axis that divides the paper's tables into blocks.
 
-    A tree stands where the paper's tables have it: budgets are nominal, so that counting nodes
-    would not tell. Experiments share some trees, which alone are no run of either: an axis is empty
+    A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
+    not place it. Experiments share some trees, which alone are no run of either: an axis is empty
     in all rows unless some tree is only in its list.
     """
     trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
     axes = load_paper(paper).axes
     for axis, places in axes.items():
-        others = {tree for name, own in axes.items() if name != axis for tree in own}
-        own = any(tree in places and tree not in others for tree in trees)
-        found = pd.Series([places.get(tree) if own else None for tree in trees], rows.index)
-        rows = with_columns(rows, found.astype(float).to_frame(f"paper.{axis}"))
+        others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
+        belongs = any(tree in places and tree not in others for tree in trees)
+        column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
+        rows = with_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
     return rows
 
 
 def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
-    """What the paper prints of some pairs, a row per cell, the columns those of measured cells.
+    """The paper's numbers of some pairs, a row per cell, the columns those of measured cells.
 
     Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
     the printed token rates of one table.

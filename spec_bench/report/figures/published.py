@@ -1,7 +1,7 @@
-"""A figure of the paper's printed numbers alone, where nothing of its own pairs is measured.
+"""A figure of the paper's printed numbers alone, if none of its pairs is measured.
 
 Drawn as measured cells would be, so that both can be laid side by side later; heading, note and
-file name say whose numbers they are. Figures whose numbers the paper prints nowhere have none.
+file name have the source of the numbers. Figures without printed numbers have none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spec_bench.report.figures.sheet import Sheet
 from spec_bench.report.papers.paper import Figure, load_paper
 
 SETTING = "paper's numbers alone"
-"""What tells these files from those of measured cells; in the heading, too."""
+"""The setting in the names and headings of these files."""
 
 
 def published_sheets(item: Figure, drawing: Drawing) -> list[Sheet]:
-    """The sheets, a file each; none where the paper prints no numbers of what is drawn."""
+    """The sheets, a file each; none where the paper prints no such numbers."""
     rows = printed_cells(item.paper, pairs_of(item))
     if rows.empty or drawing.source:
         return []
@@ -39,15 +39,15 @@ def published_sheets(item: Figure, drawing: Drawing) -> list[Sheet]:
             "needs": {},
         }
     )
-    found = list(sheets(alone, rows, pd.DataFrame()))
-    return [replace(each, setting=SETTING) for each in found]
+    plotted = list(sheets(alone, rows, pd.DataFrame()))
+    return [replace(each, setting=SETTING) for each in plotted]
 
 
 def shows_other_pairs(item: Figure) -> bool:
     """Whether a figure is drawn of pairs that it does not have in the paper.
 
-    It says so itself, or it is the first of those that its recipe measures: the others would be the
-    same picture again.
+    Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
+    the same picture again.
     """
     if item.any_pair or not item.recipes:
         return True

@@ -1,6 +1,6 @@
-"""From rows to a figure's data: what each panel of each file plots.
+"""From rows to a figure's data: the series of each panel of each file.
 
-Draws nothing: what comes out can be read, and tested, as numbers.
+Draws nothing: the result can be read, and tested, as numbers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Itera
     used = _used(drawing, rows)
     files = [name for name in drawing.files if name in rows]
     for values in _facets(kept(rows, drawing.keep), files):
-        own = grouped(rows[used & _matches(rows, values)])
-        counts = {name: own[name].nunique() if name in own else 0 for name in drawing.needs}
+        part = grouped(rows[used & _matches(rows, values)])
+        counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
         if any(counts[name] < count for name, count in drawing.needs.items()):
             continue
-        if sheet := _sheet(drawing, own, printed):
+        if sheet := _sheet(drawing, part, printed):
             yield sheet
 
 
@@ -49,7 +49,7 @@ def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _used(drawing: Drawing, rows: pd.DataFrame) -> pd.Series:
-    """Which rows some layer draws, or compares with: others say nothing about its panels."""
+    """Marks the rows that some layer draws, or compares with."""
     used = pd.Series(False, rows.index)
     for row, column in itertools.product(range(len(drawing.rows)), range(len(drawing.columns))):
         panel = drawing.panel(row, column)
@@ -72,28 +72,28 @@ def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet
         for across, column in views:
             part = rows[_matches(rows, {**down, **acrosses[across]})]
             line.append(_panel(drawing, drawing.panel(row, column), part, rows, printed))
-        if any(panel.tells for panel in line):
+        if any(panel.has_subject for panel in line):
             grid.append(line)
-    told = {views[i][0] for line in grid for i, panel in enumerate(line) if panel.tells}
-    grid = [[line[i] for i, (across, _) in enumerate(views) if across in told] for line in grid]
+    filled = {views[i][0] for line in grid for i, panel in enumerate(line) if panel.has_subject}
+    grid = [[line[i] for i, (across, _) in enumerate(views) if across in filled] for line in grid]
     if not grid:
         return None
     if drawing.wrap:
         (flat,), wide = grid, drawing.wrap
         grid = [flat[start : start + wide] for start in range(0, len(flat), wide)]
     plotted = [each for line in grid for panel in line for each in panel.series]
-    own = pd.concat([each.rows for each in plotted if not each.layer.printed])
-    return Sheet(drawing, grid, rows[rows.index.isin(own.index)])
+    measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
+    return Sheet(drawing, grid, rows[rows.index.isin(measured.index)])
 
 
 def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The combinations of values; of one column of numbers ascending, else as they come."""
     if not columns or rows.empty:
         return [] if rows.empty else [{}]
-    found = rows[list(columns)].drop_duplicates()
-    if len(columns) == 1 and pd.api.types.is_numeric_dtype(found[columns[0]]):
-        found = found.sort_values(columns[0])
-    return [{str(k): v for k, v in each.items()} for each in found.to_dict("records")]
+    values = rows[list(columns)].drop_duplicates()
+    if len(columns) == 1 and pd.api.types.is_numeric_dtype(values[columns[0]]):
+        values = values.sort_values(columns[0])
+    return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
 
 
 def _matches(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
@@ -110,13 +110,13 @@ def _panel(
     file_rows: pd.DataFrame,
     printed: pd.DataFrame,
 ) -> PanelData:
-    """One panel: the rows at its place, and of all rows of the file what series there are."""
+    """One panel: the rows at its place, with looks after all rows of the file."""
     series: list[Series] = []
     for layer in panel.drawn:
-        own = _beside(printed, rows, layer.x) if layer.printed else rows
-        if {layer.x, layer.y} <= set(own):
-            found = _series(layer, _plotted(layer, own), file_rows)
-            series += [_front(drawing, each) if layer.mark == "front" else each for each in found]
+        shown = _beside(printed, rows, layer.x) if layer.printed else rows
+        if {layer.x, layer.y} <= set(shown):
+            parts = _series(layer, _plotted(layer, shown), file_rows)
+            series += [_front(drawing, each) if layer.mark == "front" else each for each in parts]
     return PanelData(panel, rows, tuple(series))
 
 
@@ -150,16 +150,16 @@ def _series(layer: Layer, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[S
     looks, shapes = looks_of(layer, known, hue), shapes_of(layer, known)
     columns = [*hue, *([layer.marker] if layer.marker else [])]
     parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
-    found: list[Series] = []
+    curves: list[Series] = []
     for _, part in parts if len(rows) else ():
         look = looks[tuple(part[name].iloc[0] for name in hue)]
         if layer.marker:
             look = replace(look, marker=shapes[part[layer.marker].iloc[0]])
         label = _label(layer, part, file_rows) if len(hue) == len(layer.hue) else ""
         ordered = part.sort_values(layer.order or layer.x, kind="stable")
-        own = ordered if layer.mark == "line" else part
-        found.append(Series(layer, own, look, label, fill(layer.shape, part)))
-    return sorted(found, key=lambda series: series.look.index)
+        cells = ordered if layer.mark == "line" else part
+        curves.append(Series(layer, cells, look, label, fill(layer.shape, part)))
+    return sorted(curves, key=lambda series: series.look.index)
 
 
 def _label(layer: Layer, part: pd.DataFrame, file_rows: pd.DataFrame) -> str:
@@ -167,12 +167,12 @@ def _label(layer: Layer, part: pd.DataFrame, file_rows: pd.DataFrame) -> str:
     template = layer.label
     if template is None:
         template = " ".join(f"{{{name}}}" for name in layer.hue) + "{marks}"
-    own = kept(file_rows, layer.keep)
+    matching = kept(file_rows, layer.keep)
     for name in layer.hue:
-        own = own[own[name].isin(part[name].unique())]
+        matching = matching[matching[name].isin(part[name].unique())]
     r = correlation(part[layer.x], part[layer.y]) if "{correlation}" in template else None
     more = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
-    return fill(template, part if own.empty else own, layer.names, **more)
+    return fill(template, part if matching.empty else matching, layer.names, **more)
 
 
 def _front(drawing: Drawing, series: Series) -> Series:

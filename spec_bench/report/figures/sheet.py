@@ -1,4 +1,4 @@
-"""A figure's data: which cells its panels plot, as series with labels, colours and markers."""
+"""A figure's data: the cells that its panels plot, as series with labels, colours and markers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spec_bench.report.figures.style import Look
 from spec_bench.report.figures.texts import fill
 from spec_bench.vocabulary.columns import ENDS, apart_in
 
-_OF_A_LINE = ("draft",)  # and what tells runs apart: cells that differ are of two lines
+_OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
 
 
 @dataclass(frozen=True)
 class Series:
-    """What one layer plots in one colour.
+    """The cells that one layer plots in one colour.
 
     Attributes:
         layer: how it is drawn.
         rows: the cells, in the order of the line.
         look: colour and marker.
         label: in a legend; "": in none.
-        shape: what its marker says, in a legend.
+        shape: its marker's label, in a legend.
     """
 
     layer: Layer
@@ -70,7 +70,7 @@ class Series:
 
 @dataclass(frozen=True)
 class PanelData:
-    """What one panel plots.
+    """The data of one panel.
 
     Attributes:
         panel: how it is drawn.
@@ -88,12 +88,12 @@ class PanelData:
         return fill(self.panel.title, self.rows, self.panel.names)
 
     @property
-    def tells(self) -> bool:
-        """Whether it plots what the figure is about: its first layer."""
+    def has_subject(self) -> bool:
+        """Whether it plots its first layer, the figure's subject."""
         return any(series.layer == self.panel.drawn[0] for series in self.series)
 
     def shown(self, column: str) -> str:
-        """What a column of this panel is: ``cell.score`` is one of the quality scores."""
+        """The real column behind one of this panel's: ``cell.score`` is one of the scores."""
         names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
         return str(names[0]) if column == SCORE and len(names) == 1 else column
 
@@ -116,7 +116,7 @@ class Sheet:
         drawing: how it is drawn.
         grid: rows of panels, top to bottom.
         rows: all cells that are plotted.
-        setting: what tells its cells from those of the figure's other files; "" for no such files.
+        setting: settings that the figure's other files lack; "" without other files.
     """
 
     drawing: Drawing
@@ -136,15 +136,15 @@ class Sheet:
 
     def values(self, x: str) -> list[Any]:
         """All values that the panels with this x plot along it, ascending."""
-        own = [each.rows[x] for each in self._plotted(x) if x in each.rows]
-        return sorted(pd.concat(own).unique()) if own else []
+        columns = [each.rows[x] for each in self._plotted(x) if x in each.rows]
+        return sorted(pd.concat(columns).unique()) if columns else []
 
     def places(self, x: str) -> list[str]:
         """The places along an x that is text, the same in all panels; none for numbers."""
-        own = [each.rows[each.x] for each in self._plotted(x)]
-        if not own or pd.api.types.is_numeric_dtype(own[0]):
+        columns = [each.rows[each.x] for each in self._plotted(x)]
+        if not columns or pd.api.types.is_numeric_dtype(columns[0]):
             return []
-        return list(dict.fromkeys(str(value) for value in self.rows[own[0].name]))
+        return list(dict.fromkeys(str(value) for value in self.rows[columns[0].name]))
 
     def _plotted(self, column: str) -> list[Series]:
         series = [each for panel in self.panels for each in panel.series]
@@ -157,5 +157,5 @@ class Sheet:
 
 def first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
     """A decoder's first cell."""
-    found = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
-    return None if found.empty else found.iloc[0]
+    matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
+    return None if matching.empty else matching.iloc[0]

@@ -1,4 +1,4 @@
-"""How figures look: sizes, which colour and marker a series has, and how a figure becomes files."""
+"""The look of figures: sizes, the colour and marker of a series, and how a figure becomes files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a series is told apart.
+    """The distinctive look of a series.
 
     Attributes:
         index: its place among the series of its layer.
@@ -71,34 +71,34 @@ def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple
         if isinstance(layer.colours, dict):
             colour = _COLOURS.get(layer.colours.get(name, ""), layer.colours.get(name, colour))
         if layer.markers:
-            own = layer.markers
-            marker = own if isinstance(own, str) else own.get(name, marker)
+            markers = layer.markers
+            marker = markers if isinstance(markers, str) else markers.get(name, marker)
         dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
         looks[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
     return looks
 
 
 def shapes_of(layer: Layer, rows: pd.DataFrame) -> dict[Any, str]:
-    """The markers of the column that they tell apart, by its value."""
+    """The markers of the layer's ``marker`` column, by its value."""
     values = sorted(rows[layer.marker].dropna().unique()) if layer.marker else []
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(values)}
 
 
 def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple[Any, ...]]:
     """The values of hue as the description lists them, numbers ascending, else as they come."""
-    found = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
+    values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
     if len(hue) > 1:
-        return found
+        return values
     listed = layer.keep.get(hue[0])
     if not isinstance(listed, list):
         listed = list(layer.colours) if isinstance(layer.colours, dict) else []
     if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
-        return sorted(found)
-    return [*((each,) for each in listed), *(each for each in found if each[0] not in listed)]
+        return sorted(values)
+    return [*((each,) for each in listed), *(each for each in values if each[0] not in listed)]
 
 
 def _of_index(layer: Layer, index: int, count: int) -> tuple[Any, str]:
-    """Colour and marker of a series that has none of its own."""
+    """Colour and marker of a series that states none."""
     marker = MARKERS[index % len(MARKERS)]
     if isinstance(layer.colours, float) and count > 2:
         return pyplot.cm.viridis(layer.colours * index / (count - 1)), marker

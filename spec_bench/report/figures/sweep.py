@@ -1,4 +1,4 @@
-"""The figure of any sweep: what each decoder gains and whether its texts stay as good."""
+"""The figure of any sweep: the gain and the quality of each decoder."""
 
 from __future__ import annotations
 

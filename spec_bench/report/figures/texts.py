@@ -1,8 +1,8 @@
 """Texts of figures that name columns in braces: ``{task}, t = {tree.threshold:g}``.
 
 A column is written if all rows have one value of it, and is empty otherwise; its name with an s
-(``{tasks}``) lists all values. ``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` is what sets
-the rows apart from exact ones.
+(``{tasks}``) lists all values. ``{paths:path}`` counts: 1 path, 2 paths. ``{marks}`` are the
+marks of rows that are not exact.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from spec_bench.vocabulary.names import MARKS, title
 def fill(
     text: str, rows: pd.DataFrame, names: Mapping[str, str] | None = None, **more: object
 ) -> str:
-    """The text with what its braces name: columns of the rows, or of ``more``, which are none;
-    ``names`` tells how a value is written, where the usual name is not meant.
+    """The text with its braces filled: from columns of the rows, or from ``more``, which are none;
+    ``names`` has the text of a value, where the usual name is not meant.
     """
     filled = _Columns(rows, names or {}, more).format(text)
     return re.sub(" {2,}", " ", filled).strip(" ")
@@ -34,15 +34,15 @@ def known(text: str, row: Mapping[str, Any]) -> bool:
 
 
 def marks(rows: pd.DataFrame) -> str:
-    """What sets these rows apart from exact ones, for a title; "" where nothing does."""
+    """The marks of rows that are not exact, for a title; "" where all are."""
     if "lossless" not in rows:
         return ""
-    found = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
-    return f" ({', '.join(found)})" if found else ""
+    named = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def jobs(rows: pd.DataFrame) -> str:
-    """That some decoders' speeds were not measured side by side with the rest's; "" if all were."""
+    """The note on decoders that were not measured side by side with the rest; "" if all were."""
     if "baseline" not in rows or rows.baseline.nunique() < 2:
         return ""
     names = dict.fromkeys(rows.decoder[rows.baseline == "same job"])

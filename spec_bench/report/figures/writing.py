@@ -12,7 +12,7 @@ _MANY = 12  # more texts than this beside marks of one panel would hide each oth
 
 
 class _Mark(NamedTuple):
-    """A mark's row in the file, its place, and what is written there."""
+    """A mark's row in the file, its place, and its text."""
 
     row: int
     x: float
@@ -21,7 +21,7 @@ class _Mark(NamedTuple):
 
 
 def write_texts(plot: Any, series: Sequence[Series]) -> None:
-    """Writes what the layers of a panel want at their marks."""
+    """Writes the texts of a panel's layers at their marks."""
     for each in series:
         layer = each.layer
         if layer.write and layer.at == "above":
@@ -43,14 +43,14 @@ def write_texts(plot: Any, series: Sequence[Series]) -> None:
 
 
 def _marks(series: Series) -> list[_Mark]:
-    """Where a series' marks are and what is written there."""
-    found = []
+    """A series' marks with their places and texts."""
+    labels = []
     for index, (_, row) in enumerate(series.rows.iterrows()):
         if known(series.layer.write, row):
             text = fill(series.layer.write, series.rows.iloc[[index]])
             place = float(row[series.x]), float(row[series.y])
-            found.append(_Mark(int(series.rows.index[index]), *place, text))
-    return found
+            labels.append(_Mark(int(series.rows.index[index]), *place, text))
+    return labels
 
 
 def _write_beside(plot: Any, marks: Sequence[_Mark]) -> None:
@@ -89,7 +89,7 @@ def _room(
     taken: Sequence[tuple[float, float]],
     edges: Sequence[float],
 ) -> Callable[[tuple[int, int]], float]:
-    """How much room a side and lift leave to what is there, in sizes of the text.
+    """The room that a side and lift leave to taken places, in sizes of the text.
 
     Beyond the left and right edge of the panel there is none.
     """

@@ -1,4 +1,4 @@
-"""The page's HTML: what was gathered, in the words and order of the templates."""
+"""The page's HTML: the gathered data, in the words and order of the templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spec_bench.report.data.counts import Records
 from spec_bench.report.data.differences import differences
 from spec_bench.report.data.past import archived, of_past_engine
 from spec_bench.report.data.rows import Group, read_from, rows_of
-from spec_bench.report.data.seeds import said_seeds
+from spec_bench.report.data.seeds import seeds_text
 from spec_bench.report.data.sittings import meanings_of
 from spec_bench.report.page.answer import answer
 from spec_bench.report.page.category_table import category_tables
@@ -55,7 +55,7 @@ class Place:
 
 def build_page(data: PageData) -> str:
     """The whole page."""
-    cards = [(Place.of(group), found) for group in data.groups if (found := headline(group))]
+    cards = [(Place.of(group), card) for group in data.groups if (card := headline(group))]
     most = max(_FEWEST_LINES, _MOST_LINES // len(data.groups))
     records = Records(data.file)
     categories = [
@@ -90,7 +90,7 @@ def build_page(data: PageData) -> str:
 
 
 def measured_on(targets: Sequence[str], paper: bool) -> str:
-    """What numbers of the embedded models are not; "" where there are none of them.
+    """The caveat on numbers of the embedded models; "" without such numbers.
 
     Args:
         targets: the target of each row.
@@ -119,13 +119,13 @@ def _sections(data: PageData, categories: bool) -> dict[str, str]:
 
 
 def _files(data: PageData) -> str:
-    """Where all numbers stand."""
+    """The files with all numbers."""
     screened = "stage" in data.rows and (data.rows.stage == "screen").any()
     return f"{data.file.name}{' and screening.csv' if screened else ''} beside this page"
 
 
 def _tiles(data: PageData) -> list[tuple[str, str]]:
-    """Counts, with what they count."""
+    """Counts, with their nouns."""
     rows = data.rows
     failed = int((rows.status == "failed").sum())
     missing = len({cell for _, part in data.progress for cell in part.missing})
@@ -148,7 +148,7 @@ def _tiles(data: PageData) -> list[tuple[str, str]]:
 
 
 def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
-    """Each table's title and HTML, which its own renderer has escaped."""
+    """Each table's title and HTML, which ``html_fragment`` has escaped."""
     for shown in data.tables:
         ours = f" · ours: {shown.pair}" if shown.pair else ""
         title = f"{shown.grid.name}: {shown.grid.title}{ours}"
@@ -156,25 +156,25 @@ def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
 
 
 def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
-    """Checks under what the paper says."""
-    found: dict[tuple[str, str], list[Check]] = {}
+    """Checks under the paper's statements."""
+    by_statement: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
-        found.setdefault((check.section, check.said), []).append(check)
+        by_statement.setdefault((check.section, check.statement), []).append(check)
     return [
-        {"section": section, "text": said, "ours": paper, "checks": own}
-        for (section, said), own in found.items()
+        {"section": section, "text": statement, "ours": paper, "checks": group}
+        for (section, statement), group in by_statement.items()
     ]
 
 
 def _summary(data: PageData) -> dict[str, Any]:
-    """What the checks come to: a sentence, and a line of counts for all that the paper says."""
-    found = summary_of(data.checks, data.paper)
-    lines = [(line, line.cells(found.verdicts)) for line in found.lines]
-    return {"sentence": found.sentence, "verdicts": found.verdicts, "lines": lines}
+    """The summary of checks: a sentence, and a line of counts for each statement."""
+    summary = summary_of(data.checks, data.paper)
+    lines = [(line, line.cells(summary.verdicts)) for line in summary.lines]
+    return {"sentence": summary.sentence, "verdicts": summary.verdicts, "lines": lines}
 
 
 def _missing(data: PageData) -> Iterator[dict[str, object]]:
-    """What of the recipe is not there on these pairs."""
+    """The cells of the recipe that are missing on these pairs."""
     for item, part in data.progress:
         if not part.missing:
             continue
@@ -191,7 +191,7 @@ def _missing(data: PageData) -> Iterator[dict[str, object]]:
 
 def _sampling(data: PageData) -> str:
     """The settings that cells were sampled with."""
-    rows = data.rows.assign(seeds=[said_seeds(row) for row in rows_of(data.rows)])
+    rows = data.rows.assign(seeds=[seeds_text(row) for row in rows_of(data.rows)])
     settings = rows[["temperature", "top_k", "top_p", "seeds", "batch_size"]].drop_duplicates()
     return "; ".join(
         f"temperature {row.temperature:g}, top-k {row.top_k:g}, top-p {row.top_p:g}, "

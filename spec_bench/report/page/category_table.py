@@ -48,8 +48,8 @@ def _line(
     kinds: Sequence[Kind],
     last: Mapping[str, str],
 ) -> Line:
-    row, own = cell.row, cell.of(column)
-    numbers = [*(own.get(kind.name) for kind in kinds), *map(cell.overall, last.values())]
+    row, intervals = cell.row, cell.of(column)
+    numbers = [*(intervals.get(kind.name) for kind in kinds), *map(cell.overall, last.values())]
     return Line(
         code=str(row["decoder"]),
         decoder=names.decoder(str(row["decoder"])).title,
@@ -61,10 +61,10 @@ def _line(
     )
 
 
-def _cell(found: Interval | None) -> Cell | None:
-    if found is None:
+def _cell(estimate: Interval | None) -> Cell | None:
+    if estimate is None:
         return None
-    low, high = found.low, found.high
+    low, high = estimate.low, estimate.high
     known = low is not None and high is not None and low < high
     interval = f"{low:.2f}–{high:.2f}" if known else ""
-    return Cell(f"{found.value:.2f}", interval, f"{found.value:.6g}", None, best=False)
+    return Cell(f"{estimate.value:.2f}", interval, f"{estimate.value:.6g}", None, best=False)

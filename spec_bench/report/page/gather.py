@@ -1,4 +1,4 @@
-"""Everything a page shows, gathered from a results file and what lies beside it.
+"""Everything a page shows, gathered from a results file and the files beside it.
 
 Knows files and the papers' index; nothing about HTML.
 """
@@ -25,12 +25,12 @@ from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
 from spec_bench.system import files
 
-_ORIGINS = 400  # cells of one experiment share a few machines; reading all tells no more
+_ORIGINS = 400  # cells of one experiment share a few machines
 
 
 @dataclass(frozen=True)
 class PageData:
-    """What a page shows.
+    """The contents of a page.
 
     Attributes:
         name: the experiment's.
@@ -41,8 +41,8 @@ class PageData:
         pictures: its figures, some of them.
         more_figures: commands that draw the others.
         checks: claims with their verdicts.
-        progress: per table of the paper, what of each pair is measured.
-        commands: what would run the missing cells.
+        progress: per table of the paper, the measured share of each pair.
+        commands: those that would run the missing cells.
         tables: the paper's tables with ours beside.
         origins: machines, versions and revisions it was measured with, and on how many cells.
     """
@@ -73,15 +73,15 @@ def results_file(name: str, results: Path) -> Path:
     """
     if Path(name).is_file():
         return Path(name)
-    if (own := Path(name) / files.RESULTS).is_file():
-        return own
+    if (file := Path(name) / files.RESULTS).is_file():
+        return file
     tables = files.results_files(results)
-    found = [path for path in tables if path.parent.name == name]
-    direct = [path for path in found if path.parent.parent == results]
-    if direct or len(found) == 1:
-        return (direct or found)[0]
-    if found:
-        raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, found))}")
+    named = [path for path in tables if path.parent.name == name]
+    direct = [path for path in named if path.parent.parent == results]
+    if direct or len(named) == 1:
+        return (direct or named)[0]
+    if named:
+        raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
     known = sorted({path.parent.name for path in tables})
     raise ValueError(
         f"no experiment {name!r} below {str(results)!r}; there: {', '.join(known) or 'none'}"
@@ -140,8 +140,8 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
 def _progress(
     paper: Paper | None, items: Sequence[Item], measured: Measured
 ) -> list[tuple[Item, Progress]]:
-    """What of each table, or figure where none is a table's, is measured on the results' pairs."""
-    found: list[tuple[Item, Progress]] = []
+    """The measured shares of tables, or of figures without tables, on the results' pairs."""
+    shares: list[tuple[Item, Progress]] = []
     seen: set[tuple[Wanted, ...]] = set()
     pairs = measured.pairs()
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
@@ -155,8 +155,8 @@ def _progress(
             key = tuple(asked or wanted_of(paper, item, part.pair))
             if key not in seen:
                 seen.add(key)
-                found.append((item, part))
-    return found
+                shares.append((item, part))
+    return shares
 
 
 def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int]]:
@@ -164,15 +164,15 @@ def origins_of(file: Path, rows: pd.DataFrame) -> list[tuple[dict[str, str], int
     counts: dict[str, int] = {}
     runs = [run_id for cell in rows.run_id for run_id in str(cell).split(",")]
     for run_id in runs[:_ORIGINS]:
-        if found := origin_of(file, run_id):
-            key = json.dumps(_origin(found))
+        if origin := origin_of(file, run_id):
+            key = json.dumps(_origin(origin))
             counts[key] = counts.get(key, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return [(dict(json.loads(key)), count) for key, count in ordered]
 
 
 def _origin(start: dict[str, Any]) -> dict[str, str]:
-    """What of a provenance record is shown."""
+    """The shown part of a provenance record."""
     git, torch = start.get("git") or {}, start.get("torch") or {}
     revision = str(git.get("revision") or "unknown")[:12]
     versions = start.get("versions") or {}

@@ -1,7 +1,7 @@
-"""The answer first: which decoder to use on each pair and task, and how sure that is.
+"""The recommended decoder on each pair and task, with its interval.
 
-Of decoders that are not told apart from the fastest, and close to it, it is the simplest, the one
-with the fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's
+Of decoders that tie with the fastest, and are close to it, it is the simplest, the one with the
+fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's
 interval lies above its speed, the answer is to use it.
 """
 
@@ -32,7 +32,7 @@ _MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
 
 @dataclass(frozen=True)
 class Headline:
-    """What to use of a group: the fastest decoder, or the simplest of those that tie with it.
+    """The recommended decoder of a group: the fastest, or the simplest of those that tie with it.
 
     Attributes:
         pair: the group's.
@@ -44,8 +44,7 @@ class Headline:
         sure: how it stands to the runners-up.
         basis: of how many cells it is the best, and on how many prompts.
         timed: whether the number is one of speed; else it counts tokens per target call.
-        tied: of how many speculative cells how many are not told apart from the fastest, itself
-            included.
+        tied: number of speculative cells that tie with the fastest, itself among them; of all.
     """
 
     pair: str
@@ -66,7 +65,7 @@ class Headline:
 
     @property
     def why(self) -> str:
-        """What the answer rests on."""
+        """The reason for the answer."""
         return f"{self.sure}; {self.basis}"
 
     @property
@@ -78,7 +77,7 @@ class Headline:
 
 
 def headline(group: Group) -> Headline | None:
-    """What to use of the exact speculative decoders and AR; None where nothing has a number.
+    """The best of the exact speculative decoders and AR; None where nothing has a number.
 
     A search's screening has none: it picks whom to confirm, and the best of it is partly luck.
     """
@@ -119,7 +118,7 @@ def headline(group: Group) -> Headline | None:
 
 
 def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
-    """That AR is to be used, and how much of its speed the best other one reaches.
+    """The advice to use AR, with the share of its speed that the best other one reaches.
 
     "" where that one is faster by its interval, or where no speed can be compared.
     """
@@ -132,8 +131,8 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
         interval = ends_of(*ends, ".2f") if ends else f"({_no_interval(best)})"
         shown = "" if slower else "none is shown to be faster; "
         return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
-    own = group.row("ar")
-    rate = None if own is None else own.get(by)
+    baseline = group.row("ar")
+    rate = None if baseline is None else baseline.get(by)
     if by != "token_rate" or not _known(rate) or not rate or best[by] > rate:
         return ""
     return (
@@ -143,7 +142,7 @@ def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
 
 
 def _no_interval(row: pd.Series) -> str:
-    """That there is no interval, and why if that is for want of prompts."""
+    """The words for a missing interval, with the reason if prompts are too few."""
     prompts = number_in(row, "prompts")
     return "no interval" if prompts is None or prompts >= FEWEST else f"no interval: {TOO_FEW}"
 
@@ -168,7 +167,7 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
 
 
 def _basis(rows: pd.DataFrame, by: str) -> str:
-    """What the answer is the best of: cells, prompts, and what that does to its interval."""
+    """The choice behind the answer: cells, prompts, and the correction of the interval."""
     several, prompts = len(rows) > 1, prompts_of(rows)
     confirmed = "stage" in rows and bool((rows.stage == "confirm").all())
     kind = "confirmed" if confirmed else "speculative"
@@ -186,7 +185,7 @@ def title_of(group: Group) -> str:
 
 
 def _sure(rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, by: str) -> str:
-    """Which others the interval does not exclude."""
+    """The text on other cells that the interval does not exclude."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
@@ -205,10 +204,10 @@ def _sure(rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, by: str) -> s
 
 def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
     """The best row and those that its interval does not exclude."""
-    own = rows.index == best.name
+    is_best = rows.index == best.name
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
-        return rows[own]
-    return rows[own | (rows[f"{by}_high"] >= best[f"{by}_low"])]
+        return rows[is_best]
+    return rows[is_best | (rows[f"{by}_high"] >= best[f"{by}_low"])]
 
 
 def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:

@@ -22,7 +22,7 @@ from spec_bench.vocabulary import names
 _WIDTH = 480  # of a thumbnail, in pixels
 _SHOWN = 1  # thumbnails of an experiment; its other figures are links alone
 _OTHERS = "Other experiments"
-_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # what follows the paper: fig4-PAIR, 1-PAIR
+_NAME = re.compile(r"(fig)?(\d*)-?(.*)")  # behind the paper: fig4-PAIR, 1-PAIR
 _DAY = re.compile(r" · measured (?:[0-9-]+ to )?([0-9-]{10})</p>")
 
 
@@ -52,8 +52,8 @@ class Entry:
         pairs: names of the pairs.
         tasks: names of the tasks.
         cells: how many were measured.
-        answer: what they come to, in a sentence.
-        day: when it was last measured; "" where that is not known.
+        answer: the conclusion, in a sentence.
+        day: of the last measurement; "" where that is not known.
         links: its figures, then its tables.
         targets: the target of each cell.
     """
@@ -77,12 +77,12 @@ def build_index(results: Path) -> str:
     entries = [_entry(folder, results) for folder in sorted(folders)]
     papers = []
     for paper in [*paper_names(), ""]:
-        own = [entry for entry in entries if entry.paper == paper]
+        listed = [entry for entry in entries if entry.paper == paper]
         title = load_paper(paper).title if paper else _OTHERS
-        if own:
+        if listed:
             short = title.partition(":")[0]
             papers.append(
-                {"key": paper or "others", "title": title, "short": short, "experiments": own}
+                {"key": paper or "others", "title": title, "short": short, "experiments": listed}
             )
     return render(
         "index.html.j2",
@@ -94,7 +94,7 @@ def build_index(results: Path) -> str:
 
 
 def _entry(folder: Path, results: Path) -> Entry:
-    """What is known of one experiment's folder."""
+    """The entry of one experiment's folder."""
     file, page = folder / files.RESULTS, folder / "page.html"
     rows = read_rows([file]) if file.is_file() else pd.DataFrame(columns=["pair", "task"])
     measured = rows[rows.status != "failed"] if "status" in rows else rows
@@ -117,8 +117,8 @@ def _links(folder: Path, results: Path, paper: str) -> Iterator[Link]:
     """Its figures, of which the first ones are shown small, then its tables."""
     pictures = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
     for number, path in enumerate([*pictures, *sorted((folder / "tables").glob("*.md"))]):
-        found = _NAME.fullmatch(path.stem.removeprefix(f"{paper}-"))
-        kind, counted, pair = found.groups() if found else ("", "", "")
+        match = _NAME.fullmatch(path.stem.removeprefix(f"{paper}-"))
+        kind, counted, pair = match.groups() if match else ("", "", "")
         noun = "Figure" if kind else "Table"
         shown = path.suffix == ".png" and number < _SHOWN
         yield Link(
@@ -129,7 +129,7 @@ def _links(folder: Path, results: Path, paper: str) -> Iterator[Link]:
 
 
 def _day(file: Path, rows: pd.DataFrame, page: Path) -> str:
-    """When it was last measured; its page knows it where the raw runs are gone."""
+    """The day of its last measurement; from its page where the raw runs are gone."""
     days = [origin["day"] for origin, _ in origins_of(file, rows)] if len(rows) else []
     if not any(days) and page.is_file():
         days = _DAY.findall(page.read_text(encoding="utf-8"))[:1]
@@ -137,6 +137,6 @@ def _day(file: Path, rows: pd.DataFrame, page: Path) -> str:
 
 
 def _paper_of(name: str) -> str:
-    """Whose recipe writes to a folder of this name, else the paper that its name begins with."""
+    """The paper whose recipe writes to a folder of this name, else the one named at its start."""
     paper = recipes_by_name().get(name, name.partition("-")[0]).partition("=")[0]
     return paper if paper in paper_names() else ""

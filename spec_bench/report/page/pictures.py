@@ -1,4 +1,4 @@
-"""The figures of an experiment: which there are, and some of them as pictures in the page."""
+"""The figures of an experiment, and the first of them as pictures in the page."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class Drawing:
     Attributes:
         item: the figure.
         pairs: names of pairs.
-        own: whether the paper's figure has them.
+        in_paper: whether the paper's figure has them.
     """
 
     item: Figure
     pairs: tuple[str, ...]
-    own: bool
+    in_paper: bool
 
     @property
     def title(self) -> str:
-        """A caption: another pair than the paper's is not what its title says."""
+        """A caption, which names a pair that is not the paper's."""
         names = ", ".join(self.pairs)
-        if self.own:
+        if self.in_paper:
             return f"Figure {self.item.number}, {names}. {self.item.title}"
         return f"{names}, drawn as Figure {self.item.number} of the paper ({self.item.title})"
 
 
 def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Drawing]:
-    """Which figures there are, of which pairs: pairs that no figure has get
-    those that are for any pair, or else the first one.
+    """The figures with their pairs: pairs that no figure has get the
+    figures for any pair, or else the first one.
 
     Args:
         paper: whose figures.
@@ -65,28 +65,28 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     """
     figures = [item for item in items if isinstance(item, Figure) and item.drawing]
     pairs = measured.pairs()
-    found = [
+    paper_drawings = [
         Drawing(item, (pair,), True)
         for item in figures
         for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
         if pair in pairs
     ]
-    shown = {pair for drawing in found for pair in drawing.pairs}
+    shown = {pair for drawing in paper_drawings for pair in drawing.pairs}
     others = tuple(pair for pair in pairs if pair not in shown)
     if not figures or not others:
-        return found
+        return paper_drawings
     fitting = [item for item in figures if item.any_pair] or figures[:1]
     together = [item for item in fitting if _shows_pairs_together(item)]
     apart = [item for item in fitting if item not in together]
     return [
-        *found,
+        *paper_drawings,
         *(Drawing(item, others, False) for item in together),
         *(Drawing(item, (pair,), False) for pair in others for item in apart),
     ]
 
 
 def _shows_pairs_together(item: Figure) -> bool:
-    """Whether a figure has no file of its own for each pair."""
+    """Whether a figure has one file for all pairs."""
     from spec_bench.report.figures.drawing import drawing_of
 
     drawing = drawing_of(item)
@@ -94,14 +94,14 @@ def _shows_pairs_together(item: Figure) -> bool:
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:
-    """Writes a figure's files; none where no row is one that it shows."""
+    """Writes a figure's files; none if it shows none of the rows."""
     from spec_bench.report import figures
 
     item, rows = drawing.item, measured.rows
-    own = rows[rows.pair.isin(drawing.pairs)]
+    shown = rows[rows.pair.isin(drawing.pairs)]
     pair = drawing.pairs[0] if len(drawing.pairs) == 1 else None
     try:
-        return list(figures.draw(item.paper, str(item.number), own, folder, pair, formats))
+        return list(figures.draw(item.paper, str(item.number), shown, folder, pair, formats))
     except figures.NothingMeasuredError:
         return []
 
@@ -123,7 +123,7 @@ def pictures(
 def more_figures(
     paper: Paper | None, items: Sequence[Item], measured: Measured, results: Path | None
 ) -> list[str]:
-    """The commands that draw what the page leaves out."""
+    """The commands that draw the figures that the page leaves out."""
     if paper is None:
         return []
     where = f" --results {results}" if results is not None else ""
@@ -134,11 +134,11 @@ def more_figures(
     ]
 
 
-def _first(found: Sequence[Drawing], measured: Measured, folder: Path) -> Iterator[Picture]:
-    for number, drawing in enumerate(found):
+def _first(chosen: Sequence[Drawing], measured: Measured, folder: Path) -> Iterator[Picture]:
+    for number, drawing in enumerate(chosen):
         paths = draw(drawing, measured, folder / str(number), "png")
-        own = measured.rows[measured.rows.pair.isin(drawing.pairs)]
-        prompts = prompts_of(own)
+        rows = measured.rows[measured.rows.pair.isin(drawing.pairs)]
+        prompts = prompts_of(rows)
         for path in paths:
             yield _picture(f"{drawing.title}{f' ({prompts} a cell)' if prompts else ''}", path)
 

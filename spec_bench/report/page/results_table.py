@@ -39,9 +39,9 @@ class Cell:
     Attributes:
         text: as written.
         interval: its 95% interval; "" where there is none.
-        sorted_by: what a click on the heading sorts by.
+        sorted_by: the key of a click on the heading.
         drawn: the interval as a line; None where the column has none.
-        best: whether it is the best exact one, or not told apart from it.
+        best: whether it is the best exact one, or ties with it.
     """
 
     text: str
@@ -58,8 +58,8 @@ class Line:
     Attributes:
         code: the decoder's name in results.
         decoder: its name for people.
-        tree: its tree, and who drafted where that alone differs.
-        marks: what sets it apart, and whether that is a small thing.
+        tree: its tree, and the drafter where that alone differs.
+        marks: its remarks, and whether each is a minor one.
         kind: ``baseline``, ``failed`` or "".
         failure: why it failed; "" where it did not.
         cells: one per column, None where it has no number.
@@ -185,7 +185,7 @@ def _scale(rows: pd.DataFrame, name: str) -> Scale:
 
 
 def _ahead(rows: pd.DataFrame, name: str) -> Collection[object]:
-    """The indices of the best exact cell and of those whose intervals reach into its own."""
+    """The indices of the best exact cell and of those whose intervals overlap its interval."""
     low, high = f"{name}_low", f"{name}_high"
     if low not in rows or high not in rows:
         return ()

@@ -1,4 +1,4 @@
-"""Which of a paper's tables show something of the measured pairs."""
+"""Selects a paper's tables that show something of the measured pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShownTable:
 
     Attributes:
         grid: the table.
-        pair: whose cells they are where it is not the paper's own; "" where it is.
+        pair: of the cells, if it is not the paper's; else "".
     """
 
     grid: Grid
@@ -27,7 +27,7 @@ class ShownTable:
 
 
 def stems(tables: Sequence[ShownTable]) -> list[str]:
-    """The names of the tables' files: the table's, another pair's name, what tells it apart."""
+    """The names of the tables' files: the table's, another pair's name, distinctive settings."""
     parts = slugs(table.grid.setting for table in tables)
     names = [table.grid.name.replace("/", "-") for table in tables]
     return [
@@ -47,9 +47,9 @@ def shown_tables(
         results: the results folder for the commands; None where it is the default.
     """
     tables = [item for item in items if isinstance(item, Table)]
-    own = [grid for item in tables for grid in build_tables(item, measured, None, results)]
-    found = [ShownTable(grid, "") for grid in own if grid.measured]
-    covered = {wanted.pair for shown in found for wanted in shown.grid.wanted()}
+    grids = [grid for item in tables for grid in build_tables(item, measured, None, results)]
+    shown_grids = [ShownTable(grid, "") for grid in grids if grid.measured]
+    covered = {wanted.pair for shown in shown_grids for wanted in shown.grid.wanted()}
     for pair in measured.pairs():
         if pair in covered:
             continue
@@ -59,5 +59,5 @@ def shown_tables(
             key = tuple(grids[0].wanted())
             if key not in seen and any(grid.measured for grid in grids):
                 seen.add(key)
-                found += [ShownTable(grid, pair) for grid in grids if grid.measured]
-    return found
+                shown_grids += [ShownTable(grid, pair) for grid in grids if grid.measured]
+    return shown_grids

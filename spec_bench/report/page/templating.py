@@ -15,15 +15,15 @@ _DOT = re.compile(r'class="dot ([\w-]+)"')
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("spec_bench.report.page"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["decoders"] = _decoders
-    return found
+    environment.filters["decoders"] = _decoders
+    return environment
 
 
 def _decoders(content: str) -> dict[str, names.Decoder]:
@@ -36,7 +36,7 @@ def render(template: str, **values: Any) -> str:
 
     Args:
         template: the file's name.
-        values: what it names.
+        values: of its names.
     """
     return _environment().get_template(template).render(**values)
 

@@ -1,4 +1,4 @@
-"""A cell's tree for people: its shorthand, and who drafted where that alone tells cells apart."""
+"""A cell's tree for people: its shorthand, and the drafter where cells differ in it alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree_titles(rows: pd.DataFrame) -> list[str]:
     several = rows.groupby(["decoder", "spec"]).draft.transform("nunique") > 1
     named = zip(rows.to_dict("records"), several, strict=True)
     return [
-        f"{_spec(row)} {_short(str(row['draft']))}" if own else _spec(row) for row, own in named
+        f"{_spec(row)} {_short(str(row['draft']))}" if both else _spec(row) for row, both in named
     ]
 
 

@@ -1,4 +1,4 @@
-"""A claim as data: what ``claims:`` in a paper's ``paper.yaml`` may say.
+"""A claim as data: the schema of ``claims:`` in a paper's ``paper.yaml``.
 
 Knows how a claim is written; nothing about rows.
 
@@ -83,46 +83,46 @@ class Side(_Strict):
 
 
 class Claim(_Strict):
-    """One claim: which cells are compared, by what, and which difference the paper expects.
+    """One claim: the cells to compare, the metric, and the difference that the paper expects.
 
     Attributes:
-        claim: what is checked, with fields in braces: ``{left}``, ``{right}``, ``{metric}``, ...
-        sentence: the paper's own words; "" where they are not at hand, or the check is ours.
-        reported: in place of these, what the paper reports as a summary states it.
-        section: where the paper says it.
-        ours: that no sentence of the paper says it.
-        function: name of a check of its own form; then nothing below but ``experiments`` counts.
+        claim: its text, with fields in braces: ``{left}``, ``{right}``, ``{metric}``, ...
+        sentence: the paper's words; "" where they are not at hand, or the check is ours.
+        reported: in place of these, the paper's result as a summary states it.
+        section: of the paper.
+        ours: that it is in no sentence of the paper.
+        function: name of a claim function; then nothing below but ``experiments`` counts.
         experiments: results folders whose rows count; all rows where none of them is there.
         only: no rows of other experiments, even where none of these is there.
-        given: what the settings of the cells must be, e.g. ``temperature: {from: 0.7}``.
+        given: required settings of the cells, e.g. ``temperature: {from: 0.7}``.
         across: settings in which compared cells may differ, e.g. ``batch_size``.
-        join: a function of the paper's own code that adds columns to the cells.
+        join: a function of the paper's code that adds columns to the cells.
         sides: pairs of left and right; ``left`` and ``right`` is short for one.
         pairs: model pairs to compare, left: right; none: both sides have the same.
         compare: ``best``: the best cell of each side. ``first``: the first cell of each side.
             ``pairs``: every left cell with every right one. ``steps``: each left cell with the
             next smaller one along ``along``. ``ends``: the largest with the smallest. Any other
-            name: a function of the paper's own code.
-        same: what compared cells have in common: columns or parts of the shorthand.
-        along: what ``steps`` and ``ends`` are ordered by; a minus before it puts the smaller value
+            name: a function of the paper's code.
+        same: columns or parts of the shorthand in which compared cells agree.
+        along: the order of ``steps`` and ``ends``; a minus before it puts the smaller value
             on the left.
         axis: an axis of the paper's tables; cells that stand in no table are left out.
         each: one check per value of these, else one on the mean; ``left`` and ``right`` stand for
             decoder and tree.
-        every: each comparison must hold on its own, from this value of ``each`` on.
+        every: each comparison must hold by itself, from this value of ``each`` on.
         majority: more than half of the comparisons must hold, each a value of ``each``.
-        metric: a column each; ``score``: the task's own score.
+        metric: a column each; ``score``: the task's score.
         counted: the columns are counts without an interval.
         against: a part of the left cell's shorthand that stands in for the right side's count.
         recorded: only where the prompts' records are there.
-        rounds: the cells are of jobs of their own; their times are compared where every job was run
-            under two seeds or more, and what such rounds differ by is in the interval.
+        rounds: the cells are of different jobs; their times are compared where every job was run
+            under two seeds or more, and the interval covers the spread over such rounds.
         expect: ``ahead``: left is better, as the column's direction has it; ``more``, ``less``;
             ``rising``: more at the end of ``steps`` than at the start, and less at no step;
             ``open``: nothing is decided.
         within: the difference is at most this, e.g. 0.05 or ``10%`` of the left side.
         at_least: the difference is at least this.
-        pooled: also on the prompts of all tasks together; a text is what that place is called.
+        pooled: also on the prompts of all tasks together; a text names that place.
         where: the place as text with fields; "": the task and the settings that differ.
         evidence: parts of the evidence, with fields; a part whose field has no value is left out.
     """
@@ -176,10 +176,10 @@ class Claim(_Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Claim:
-        """What one field asks of another."""
+        """Checks the fields against each other."""
         if self.sentence and self.reported:
             raise ValueError("a claim has the paper's sentence or what it reported, not both")
-        if bool(self.said) == (self.ours or not self.section):
+        if bool(self.statement) == (self.ours or not self.section):
             what = "the paper's sentence, or what it reported, and its section"
             raise ValueError(f"a claim has {what}, or says ours: true")
         if not self.function and not (self.claim and self.sides and self.metric):
@@ -192,8 +192,8 @@ class Claim(_Strict):
         return self
 
     @property
-    def said(self) -> str:
-        """What the paper says: its words as a quotation, a summary as one; "" where we say it."""
+    def statement(self) -> str:
+        """The paper's words as a quotation, or their summary as one; "" where the claim is ours."""
         if self.reported:
             return f"reported, in a summary's words: {self.reported}"
         return f"“{self.sentence}”" if self.sentence else ""
@@ -208,7 +208,7 @@ def read_claim(entry: Mapping[str, Any]) -> Claim:
     """A claim from its entry in a data file.
 
     Raises:
-        ValueError: it is not written as one; names the claim, the key and what is wrong.
+        ValueError: it is not written as one; names the claim, the key and the error.
     """
     return check(Claim, entry, of=f"claim {entry.get('claim') or entry.get('function')!r}")
 

@@ -1,8 +1,8 @@
-"""What one paper alone needs beside its data: ``paper.py`` next to its ``paper.yaml``.
+"""The code of one paper: ``paper.py`` next to its ``paper.yaml``.
 
 Claim functions register themselves there; a drawing's ``source`` and ``drawer`` and a claim's
-``join`` and ``compare`` name functions of it. Knows how such a file is imported; nothing about what
-it does.
+``join`` and ``compare`` name functions of it. Knows how to import such a file; nothing about its
+functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CODE = "paper.py"
 
 @functools.cache
 def code_of(folder: Path) -> ModuleType | None:
-    """A paper's own code, imported once; None where it has none."""
+    """A paper's code, imported once; None where it has none."""
     path = folder / CODE
     if not path.is_file():
         return None
@@ -31,13 +31,13 @@ def code_of(folder: Path) -> ModuleType | None:
 
 
 def form_of(folder: Path | None, name: str, where: str) -> Any:
-    """A function of a paper's own code, which a key names.
+    """A function of a paper's code, which a key names.
 
     Raises:
         ValueError: there is none.
     """
-    found = getattr(code_of(folder), name, None) if folder is not None else None
-    if not callable(found):
+    function = getattr(code_of(folder), name, None) if folder is not None else None
+    if not callable(function):
         file = CODE if folder is None else folder / CODE
         raise ValueError(f"{where} must be a function in {file}, got {name!r}")
-    return found
+    return function

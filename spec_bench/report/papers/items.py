@@ -1,6 +1,6 @@
-"""What ``tables:`` and ``figures:`` in a paper's ``paper.yaml`` may say.
+"""The schema of ``tables:`` and ``figures:`` in a paper's ``paper.yaml``.
 
-Knows how a table's layout is written; nothing about files, printed numbers or rows.
+Knows the keys of a table's layout; nothing about files, printed numbers or rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""Which measured tree stands in a place, see ``tables.grid.Wanted``."""
+"""The choice of a measured tree for a place, see ``tables.grid.Wanted``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
@@ -29,7 +29,7 @@ class Item:
         paper: the paper's name.
         number: as the paper counts.
         title: a caption; a table's may have names of ``IN_TITLES`` in braces.
-        recipes: what measures it, the usual one first, e.g. ``rsd=exp1``; none: a command does.
+        recipes: those that measure it, the usual one first, e.g. ``rsd=exp1``; none: a command.
     """
 
     kind: ClassVar[Kind]
@@ -40,7 +40,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """What a user types, e.g. ``rsd/7``."""
+        """The name on the command line, e.g. ``rsd/7``."""
         return f"{self.paper}/{self.number}"
 
     @property
@@ -51,7 +51,7 @@ class Item:
 
 @settings
 class Column:
-    """A column of a table: the printed numbers of one metric, and what stands beside them.
+    """A column of a table: the printed numbers of one metric, and their measured counterparts.
 
     Attributes:
         metric: under which the reference has its numbers; of several the one printed for a task.
@@ -64,11 +64,11 @@ class Column:
         shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
             tree as MCSD writes it; ``size``, how many parameters drafted.
         measured: the results' column, where it is not called as the metric.
-        scale: what a measured value is multiplied by: 100 beside a percentage.
+        scale: factor of a measured value: 100 beside a percentage.
         spec: the tree whose number this is; "" for that of the line.
         minus: the tree whose number is subtracted from it.
         over: decoder and temperature of the cell whose number it is divided by.
-        empty: what is said of a measured cell that has no such number and does not say why.
+        empty: the text for a measured cell without such a number or a reason.
         tuned: how a number larger than that of the untuned draft is marked.
     """
 
@@ -89,7 +89,7 @@ class Column:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Its metrics, in the order in which a task's own is looked for."""
+        """Its metrics, of which the first that a task has counts."""
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
     @property
@@ -100,13 +100,13 @@ class Column:
 
 @settings
 class Lines:
-    """How the lines of one decoder are labelled and measured, or a line that the paper has not.
+    """The labels and cells of one decoder's lines, or of a line that the paper lacks.
 
     Attributes:
         decoder: whose; "" for any.
         method: the paper's name of the line, where two lines share a decoder.
         labels: by the source of the label, as in the table's ``heads``.
-        pick: which measured tree stands there; "" for the table's own choice.
+        pick: the choice of a measured tree; "" for the table's ``pick``.
         among: the decoders that a pick looks at.
         spec: its tree, where the paper prints none and the recipe names none.
         temperature: where the paper prints none.
@@ -127,7 +127,7 @@ class Lines:
 
 @settings
 class Unprinted:
-    """What a table shows that nobody has printed: its lines, and the cells measured there.
+    """A table that nobody has printed: its lines, and the cells measured there.
 
     Attributes:
         target: as papers print it.
@@ -145,9 +145,9 @@ class Unprinted:
 
     def rows(self, table: int) -> list[Row]:
         """The places as lines of a reference that have no number."""
-        own = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
+        key = {"table": str(table), "target": self.target, "draft": self.draft, "task": self.task}
         return [
-            {**dict.fromkeys(COLUMNS, ""), **own, "axis_value": block, "decoder": decoder,
+            {**dict.fromkeys(COLUMNS, ""), **key, "axis_value": block, "decoder": decoder,
              "spec": spec, "temperature": f"{temperature:g}"}
             for block, cells in self.cells.items()
             for decoder, _, spec in (cell.partition(":") for cell in cells)
@@ -165,18 +165,18 @@ class Table(Item):
         columns: the numbers of a line.
         across: a column of the reference whose values stand side by side, each with all columns.
         block: sources; lines with the same labels there compete for the best value.
-        lines: what is special about some decoders' lines.
+        lines: special settings of some decoders' lines.
         extra: lines that the paper does not have; shown where they were measured.
-        pick: which measured cell stands in a place, see ``grid.Wanted``.
+        pick: the choice of a measured cell for a place, see ``grid.Wanted``.
         temperature: of the measured cells, where the paper prints none.
         target: as the paper's text names it, where the table names none.
-        other_pair: where a pair goes that the table does not have: ``beside`` the printed numbers,
-            or on ``lines`` or in ``columns`` of its own.
+        other_pair: place of a pair that the table does not have: ``beside`` the printed numbers,
+            or on additional ``lines`` or ``columns``.
         tuned_from: fine-tuned draft -> the draft it was made from.
-        notes: what a reader must know.
-        searched: decoder -> a note that says of how many of its ``{trees}`` the fastest is shown.
-        unprinted: of a table that nobody has printed, what stands there; its blocks are labels of
-            the source ``axis_value``.
+        notes: for readers.
+        searched: decoder -> a note on the number of its ``{trees}``, of which the fastest is shown.
+        unprinted: the lines of a table that nobody has printed; its blocks are labels of the
+            source ``axis_value``.
     """
 
     kind: ClassVar[Kind] = "table"
@@ -196,10 +196,10 @@ class Table(Item):
     unprinted: Unprinted | None = None
 
     def __post_init__(self) -> None:
-        own = {source for lines in self.lines for source in lines.labels}
+        sources = {source for lines in self.lines for source in lines.labels}
         for source in (*self.heads.values(), *self.block):
-            if source not in {*KEYS, *own}:
-                choices = ", ".join((*KEYS, *sorted(own - {*KEYS})))
+            if source not in {*KEYS, *sources}:
+                choices = ", ".join((*KEYS, *sorted(sources - {*KEYS})))
                 raise ValueError(f"no labels come from {source!r}; they come from {choices}")
         for _, name, _, _ in Formatter().parse(self.title):
             if name is not None and name not in IN_TITLES:
@@ -208,21 +208,21 @@ class Table(Item):
 
 @settings
 class Figure(Item):
-    """A figure: which cells it shows. How it is drawn is read by ``figures.drawing``.
+    """A figure: its cells. ``figures.drawing`` reads its drawing.
 
     Attributes:
-        tables: the tables whose numbers it shows; then they say the rest.
+        tables: the tables whose numbers it shows; then the rest follows from them.
         pairs: (target, draft) as the paper prints them; a target with heads alone has no draft.
         tasks: names of tasks.
-        temperatures: where it shows several.
+        temperatures: of a figure with several.
         sampling: temperature, top_k, top_p, as far as they are one and not the defaults.
         cells: as ``decoder:tree``; none: those of the recipe.
         any_pair: drawn for pairs that the paper does not have, too, with all measured tasks.
-        rows: a file of rows of its own, where no results file has them.
-        command: what makes that file.
-        how: says of that command why it is no recipe.
+        rows: a file with its rows, where no results file has them.
+        command: the one that makes that file.
+        how: why that command is no recipe.
         before: commands that come before the recipe's.
-        words: what its recipe's command needs beside a pair and tasks.
+        words: arguments of its recipe's command beside a pair and tasks.
         drawing: how it is drawn.
     """
 

@@ -1,4 +1,4 @@
-"""The pairs of ``conf/pair``: which config a paper's pair is, which stand in, how large."""
+"""The pairs of ``conf/pair``: the config of a paper's pair, stand-ins, sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EMBEDDED = "embedded:"
 
 @dataclass(frozen=True)
 class PairConfig:
-    """What the report needs of a pair's config.
+    """The facts of a pair's config for the report.
 
     Attributes:
         name: the config's; results bear it as their label.
@@ -27,8 +27,8 @@ class PairConfig:
         drafts: the models that draft.
         printed: (target, draft) as papers print them; empty for a pair that no paper has. A
             target with heads alone has "" for its draft.
-        stand_in: what the paper used instead of the draft, where that was never published.
-        target_parameters: where the config states them.
+        stand_in: the paper's draft that the pair's replaces, where that was never published.
+        target_parameters: None where the config has none.
         draft_parameters: likewise.
         paper_draft_parameters: of the draft that another stands in for.
         chat_tuned: whether the target was tuned on conversations.
@@ -114,7 +114,7 @@ def _parameters(row: Mapping[str, Any]) -> int | None:
 
 
 def folder_of(draft: str) -> Path:
-    """Where a draft or heads would lie if its name is a folder's."""
+    """The folder of a draft or of heads, if its name is a folder's."""
     if draft.startswith(_EMBEDDED):
         return Path(__file__).parents[2] / "embedded" / draft.removeprefix(_EMBEDDED)
     return Path(draft)

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
-"""Of what divides tables into blocks, such as the draft length: (decoder, tree) -> value."""
+"""Axis that divides tables into blocks, such as the draft length -> (decoder, tree) -> value."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Paper:
         name: the folder below ``experiments``.
         title: short and full name.
         arxiv: identifier.
-        machine: what its speeds were measured on.
-        folder: where its files lie.
+        machine: on which its speeds were measured.
+        folder: of its files.
         tables: in the paper's order.
         figures: likewise.
         claims: likewise.
@@ -97,14 +97,14 @@ class Paper:
     def axes(self) -> Axes:
         """The axes of its tables.
 
-        They come from what is printed and not from the trees: RSD's budgets are nominal.
+        They come from the printed numbers and not from the trees: RSD's budgets are nominal.
         """
-        found: dict[str, dict[tuple[str, str], int]] = {}
+        axes: dict[str, dict[tuple[str, str], int]] = {}
         for number in self.numbers:
             if number["axis"] and number["decoder"] != "ar":
-                places = found.setdefault(number["axis"], {})
+                places = axes.setdefault(number["axis"], {})
                 places[number["decoder"], number["spec"]] = int(number["axis_value"])
-        return found
+        return axes
 
     def numbers_of(self, table: int) -> list[Row]:
         """A table's printed numbers; of one that nobody has printed its places."""
@@ -112,13 +112,13 @@ class Paper:
 
     @functools.cached_property
     def _by_table(self) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = {}
+        by_table: dict[str, list[Row]] = {}
         for number in self.numbers:
-            found.setdefault(number["table"], []).append(number)
+            by_table.setdefault(number["table"], []).append(number)
         for table in self.tables:
             if table.unprinted is not None:
-                found[str(table.number)] = table.unprinted.rows(table.number)
-        return found
+                by_table[str(table.number)] = table.unprinted.rows(table.number)
+        return by_table
 
     @functools.cached_property
     def reference(self) -> pd.DataFrame:
@@ -136,8 +136,8 @@ def load_paper(name: str) -> Paper:
     """Reads a paper's data file.
 
     Raises:
-        ValueError: no such paper, with those there are; or the file says something that cannot be
-            right, with its path and the key.
+        ValueError: no such paper, with the known ones; or an invalid entry of the file, with its
+            path and the key.
     """
     if name not in paper_folders():
         raise ValueError(f"unknown paper {name!r}; known: {', '.join(paper_names())}")
@@ -166,16 +166,16 @@ def find_item(kind: Kind, name: str) -> Item:
 
 def find_table(name: str) -> Table:
     """A table by its name, such as ``rsd/7``."""
-    found = find_item("table", name)
-    assert isinstance(found, Table)
-    return found
+    table = find_item("table", name)
+    assert isinstance(table, Table)
+    return table
 
 
 def find_figure(name: str) -> Figure:
     """A figure by its name, such as ``rsd/4``."""
-    found = find_item("figure", name)
-    assert isinstance(found, Figure)
-    return found
+    figure = find_item("figure", name)
+    assert isinstance(figure, Figure)
+    return figure
 
 
 def recipes_by_name() -> dict[str, str]:
@@ -221,24 +221,24 @@ def _entries(data: dict[str, Any], section: str) -> list[dict[str, Any]]:
 
 
 def _table(paper: str, number: int, entry: Mapping[str, Any]) -> Table:
-    own = {key: value for key, value in entry.items() if key != "numbers"}
-    recipes = _recipes(own)
-    own = {"paper": paper, "number": number, "recipes": recipes, **own}
-    return check(Table, own, of=f"table {number}")
+    data = {key: value for key, value in entry.items() if key != "numbers"}
+    recipes = _recipes(data)
+    data = {"paper": paper, "number": number, "recipes": recipes, **data}
+    return check(Table, data, of=f"table {number}")
 
 
 def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) -> Figure:
     """A figure; one that shows tables' numbers is measured by the tables' recipe."""
     shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
-    own = {**({"recipe": shown[0]} if shown else {}), **entry}
-    recipes = _recipes(own)
-    return check(Figure, {"paper": paper, "recipes": recipes, **own}, of=f"figure {own['number']}")
+    raw = {**({"recipe": shown[0]} if shown else {}), **entry}
+    recipes = _recipes(raw)
+    return check(Figure, {"paper": paper, "recipes": recipes, **raw}, of=f"figure {raw['number']}")
 
 
 def _recipes(entry: dict[str, Any]) -> tuple[str, ...]:
     """Takes the recipes out of an entry, the usual one first."""
-    own = entry.pop("recipe", None)
-    return ((str(own),) if own else ()) + tuple(map(str, entry.pop("other_recipes", ())))
+    first = entry.pop("recipe", None)
+    return ((str(first),) if first else ()) + tuple(map(str, entry.pop("other_recipes", ())))
 
 
 def _numbers(written: str | Sequence[int]) -> list[int]:

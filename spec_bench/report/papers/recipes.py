@@ -1,6 +1,6 @@
-"""Where papers lie, and the recipes beside them: ``experiments/PAPER``, ours or another package's.
+"""The folders of papers, with their recipes: ``experiments/PAPER``, ours or another package's.
 
-Knows the files; nothing about what a paper says.
+Knows the files; nothing about their contents.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ PAPER = "paper.yaml"
 
 
 def paper_folders() -> dict[str, Path]:
-    """Paper -> folder; other packages' are found through the entry points ``spec_bench.configs``.
+    """Paper -> folder; other packages' come from the entry points ``spec_bench.configs``.
 
     Raises:
         ValueError: two folders have one paper's name.
     """
-    found: dict[str, Path] = {}
+    known: dict[str, Path] = {}
     for path in (path for top in experiments_dirs() for path in sorted(top.glob(f"*/{PAPER}"))):
         folder = path.parent
-        if folder.name in found:
-            raise ValueError(f"two papers are called {folder.name}: {found[folder.name]}, {folder}")
-        found[folder.name] = folder
-    return found
+        if folder.name in known:
+            raise ValueError(f"two papers are called {folder.name}: {known[folder.name]}, {folder}")
+        known[folder.name] = folder
+    return known
 
 
 @functools.cache
 def read_recipe(name: str) -> Mapping[str, Any]:
-    """What a recipe such as ``rsd=exp1`` says, as its file has it; not to be written to.
+    """The contents of a recipe such as ``rsd=exp1``, as in its file; not to be written to.
 
     Raises:
         ValueError: the recipe's file is not there.
@@ -60,7 +60,7 @@ def recipe_cells(name: str) -> tuple[str, ...]:
 
 
 def _cell(entry: str | Mapping[str, Any]) -> str:
-    """A cell of a recipe as ``decoder:tree``, what else it sets left out; "" for a grid."""
+    """A cell of a recipe as ``decoder:tree``, without its other settings; "" for a grid."""
     if isinstance(entry, str):
         return entry
     if "decoder" not in entry:

@@ -1,1 +1,1 @@
-"""One page for any results folder: the answer first, then what it rests on, to look at."""
+"""One page for any results folder: the answer first, then the figures behind it."""

@@ -1,7 +1,7 @@
 """The sweep's page: one HTML file that works offline, plotly.js compressed inside it.
 
-The same results give the same bytes: no time, no random names, and what is embedded is sorted as
-the results are.
+The same results give the same bytes: no time, no random names, and the embedded data are sorted
+as the results are.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spec_bench.report.sweep.traces import Figure
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a page, or another place that shows the same, is made of.
+    """The data of a page, or of a report with the same contents.
 
     Attributes:
         rows: the cells, seeds pooled.
-        parts: groups of comparable cells, with what to use in each.
+        parts: groups of comparable cells, with recommendations.
         figures: of each part, by key of ``FIGURES``.
         missing: of each part, why the others are not drawn.
     """
@@ -45,7 +45,7 @@ class Sweep:
 
 
 def read_sweep(table: Path) -> Sweep:
-    """Reads one results file and what it has records of.
+    """Reads one results file and its records.
 
     Raises:
         ValueError: there is no such file, or it has no rows.
@@ -58,8 +58,8 @@ def read_sweep(table: Path) -> Sweep:
     records = Records(table)
     rows = pooled(rows, records)
     parts = parts_of(rows, records)
-    found = [drawn(part, records) for part in parts]
-    return Sweep(rows, parts, [made for made, _ in found], [missing for _, missing in found])
+    results = [drawn(part, records) for part in parts]
+    return Sweep(rows, parts, [made for made, _ in results], [missing for _, missing in results])
 
 
 def build_page(table: Path) -> str:

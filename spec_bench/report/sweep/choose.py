@@ -1,4 +1,4 @@
-"""Which cells of a results file a page draws, and what to use on each task and category.
+"""Chooses the cells of a results file that a page draws, and the best ones by task and category.
 
 Knows rows and records; nothing about drawing.
 """
@@ -25,14 +25,14 @@ _BY = ("speedup", "block_efficiency")
 
 @dataclass(frozen=True)
 class Answer:
-    """What to use on one kind of prompts.
+    """The recommended decoder on one kind of prompts.
 
     Attributes:
         kind: the category; "" for all prompts of the task.
         decoder: for people; plain decoding where nothing is surely faster.
         code: the decoder's name in the results.
         value: the number with its interval, or "".
-        why: what it rests on.
+        why: the reason.
         prompts: on how many, in words.
     """
 
@@ -46,16 +46,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Part:
-    """A group with the cells that are looked at closely.
+    """A group with its cells in the details.
 
     Attributes:
         title: for people.
         pair: name of the pair.
         group: all of its cells.
-        shown: plain decoding and the fastest cells, whose records are looked at.
-        answers: what to use, all prompts first.
+        shown: plain decoding and the fastest cells, whose records are read.
+        answers: recommendations, all prompts first.
         categories: the numbers by category that the answers follow from.
-        detailed: whether the shown cells' records were looked at; of very many groups the first.
+        detailed: whether the shown cells' records were read; of very many groups the first.
     """
 
     title: str
@@ -72,9 +72,9 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
 
     Args:
         rows: a results file's, without seeds apart.
-        records: what its cells measured prompt by prompt.
+        records: the counts of its cells by prompt.
     """
-    found, left = [], DETAILED
+    parts, left = [], DETAILED
     for group in groups_of(rows):
         shown = _shown(group)
         detailed = len(shown) <= left
@@ -84,7 +84,7 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
         cells = by_category(part, kinds, records) if kinds else []
         counts = {kind.name: len(kind.prompts) for kind in kinds}
         answers = [_overall(group), *(_of_category(n, count, cells) for n, count in counts.items())]
-        found.append(
+        parts.append(
             Part(
                 title=title_of(group),
                 pair=str(group.rows.iloc[0].pair),
@@ -95,7 +95,7 @@ def parts_of(rows: pd.DataFrame, records: Records) -> list[Part]:
                 detailed=detailed,
             )
         )
-    return found
+    return parts
 
 
 def _shown(group: Group) -> list[tuple[object, Row]]:
@@ -111,11 +111,11 @@ def _shown(group: Group) -> list[tuple[object, Row]]:
 
 
 def _overall(group: Group) -> Answer | None:
-    found = headline(group)
-    if found is None:
+    best = headline(group)
+    if best is None:
         return None
     counted = prompts_of(group.rows)
-    return Answer("", found.decoder, found.code, found.speed, found.why, counted)
+    return Answer("", best.decoder, best.code, best.speed, best.why, counted)
 
 
 def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answer | None:
@@ -129,12 +129,12 @@ def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answ
     surely = at_once(ends, count, len(speeds))
     if surely and surely[0] > 1:
         why = f"the fastest of {len(speeds)} cells that are looked at, surely faster (Bonferroni)"
-        return Answer(name, title, str(best.row["decoder"]), said(speed), why, prompts)
-    why = f"nothing is shown to be faster: {title} reaches {said(speed)}"
+        return Answer(name, title, str(best.row["decoder"]), speed_text(speed), why, prompts)
+    why = f"nothing is shown to be faster: {title} reaches {speed_text(speed)}"
     return Answer(name, names.decoder("ar").title, "ar", "1.00×", why, prompts)
 
 
-def said(speed: Interval) -> str:
+def speed_text(speed: Interval) -> str:
     """A speed-up with its interval."""
     ends = ends_of(speed.low, speed.high, ".2f", "[{} to {}]") or "(no interval)"
     return f"{speed.value:.2f}× {ends}"

@@ -1,4 +1,4 @@
-"""Which figures a sweep's page has, and why one is not drawn."""
+"""The figures of a sweep's page, and the reasons for those not drawn."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Drawing:
 
     Attributes:
         title: above it.
-        draw: makes it; None where its numbers were not measured.
-        missing: why it did not, in words.
+        draw: makes it; None if unmeasured.
+        missing: the reason for None, in words.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Drawing:
     missing: Callable[[Part], str]
 
 
-def _says(text: str) -> Callable[[Part], str]:
+def _reason(text: str) -> Callable[[Part], str]:
     return lambda part: text if part.detailed else f"{text}, or these were not read"
 
 
@@ -35,28 +35,28 @@ FIGURES = {
     "nodes": Drawing(
         "Speed-up against tree nodes",
         traces.speed_by_nodes,
-        _says("no cell has both a speed-up and tree nodes"),
+        _reason("no cell has both a speed-up and tree nodes"),
     ),
     "acceptance": Drawing(
         "Acceptance by position",
         traces.acceptance,
-        _says("no cell has acceptance by depth"),
+        _reason("no cell has acceptance by depth"),
     ),
     "lengths": Drawing(
         "Accepted tokens per target call",
         traces.accepted_lengths,
-        _says("no cell has records of its calls here"),
+        _reason("no cell has records of its calls here"),
     ),
     "time": Drawing(
         "Where the time of a token goes",
         traces.time_stack,
-        _says("no cell has seconds of prefill, decoding, draft and target; of a server's "
+        _reason("no cell has seconds of prefill, decoding, draft and target; of a server's "
               "the last two are not seen"),
     ),
     "prompts": Drawing(
         "Prompt by prompt",
         traces.by_prompt,
-        _says("no records of a cell and of plain decoding timed in turn with it are here"),
+        _reason("no records of a cell and of plain decoding timed in turn with it are here"),
     ),
     "roofline": Drawing(
         "Roofline: a call's time, and its bytes over the bandwidth measured here",
@@ -66,16 +66,16 @@ FIGURES = {
     "mbsu": Drawing(
         "Speed-up against the memory-bound speed-up (MBSU)",
         traces.against_mbsu,
-        _says("no cell has both a speed-up and MBSU"),
+        _reason("no cell has both a speed-up and MBSU"),
     ),
     "quality": Drawing(
-        "Quality", traces.quality, _says("the task scores nothing, and no perplexity is known")
+        "Quality", traces.quality, _reason("the task scores nothing, and no perplexity is known")
     ),
 }  # fmt: skip
 
 
 def drawn(part: Part, records: Records) -> tuple[dict[str, Figure], dict[str, str]]:
-    """What of a part can be drawn, and why the rest is not, both by the figure's key."""
+    """A part's figures, and the reasons for those missing, both by the figure's key."""
     made = {key: each.draw(part, records) for key, each in FIGURES.items()}
-    found = {key: figure for key, figure in made.items() if figure is not None}
-    return found, {key: FIGURES[key].missing(part) for key in FIGURES if key not in found}
+    measured = {key: figure for key, figure in made.items() if figure is not None}
+    return measured, {key: FIGURES[key].missing(part) for key in FIGURES if key not in measured}

@@ -1,4 +1,4 @@
-"""The roofline: what a call took against the time that its bytes alone take.
+"""The roofline: the time of a call against the time that its bytes alone take.
 
 Bytes are counted from the models and the trees that were verified; the bandwidth is what the job
 measured on its machine (``columns.csv``). No call can be faster than its bytes over the bandwidth
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import SERVER, Row, number_in, rows_of
 from spec_bench.report.sweep.choose import Part
-from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short, told_apart
+from spec_bench.report.sweep.traces import Figure, bound_line, figure, points, short, with_looks
 from spec_bench.vocabulary import names
 
 
@@ -23,23 +23,23 @@ def roofline(part: Part, records: Records) -> Figure | None:
         return None
     traces: dict[str, Figure] = {}
     for row, (bound_ms, call_ms) in timed:
-        own = points(row, [float(row["moved_bytes"]) / 1e6], [call_ms])
+        point = points(row, [float(row["moved_bytes"]) / 1e6], [call_ms])
         trace = traces.setdefault(str(row["decoder"]), _trace(row))
-        trace["x"] += own["x"]
-        trace["y"] += own["y"]
+        trace["x"] += point["x"]
+        trace["y"] += point["y"]
         trace["text"].append(str(row["spec"]))
         trace["customdata"].append(round(bound_ms / call_ms, 3))
     x = "MB that a target call and its drafting must move"
-    found = figure(told_apart(traces), x, "ms a call") or {}
-    found["layout"]["yaxis"]["type"] = "log"  # bound and measured may lie far apart
-    found["layout"]["yaxis"]["minorloglabels"] = "complete"  # 20, not the last digit alone
+    chart = figure(with_looks(traces), x, "ms a call") or {}
+    chart["layout"]["yaxis"]["type"] = "log"  # bound and measured may lie far apart
+    chart["layout"]["yaxis"]["minorloglabels"] = "complete"  # 20, not the last digit alone
     rows = [row for row, _ in timed]
-    found["data"] += [_bound(rate, rows) for rate in _bandwidths(rows)]
-    return found
+    chart["data"] += [_bound(rate, rows) for rate in _bandwidths(rows)]
+    return chart
 
 
 def no_roofline(part: Part) -> str:
-    """Why there is none."""
+    """The reason for a missing roofline."""
     rows = part.group.rows
     if "device" in rows and (rows.device == SERVER).all():
         return "a server decoded, and what its calls read is not seen from outside"
@@ -49,7 +49,7 @@ def no_roofline(part: Part) -> str:
 
 
 def _milliseconds(row: Row) -> tuple[float, float] | None:
-    """Of a call: the bound, and what it took; None where one of both is not known."""
+    """Of a call: the bound, and the measured time; None where one of both is not known."""
     moved, rate = number_in(row, "moved_bytes"), number_in(row, "bandwidth_bytes_per_s")
     seconds, calls = number_in(row, "decode_s"), number_in(row, "target_calls")
     if not (moved and rate and seconds and calls):
@@ -58,15 +58,15 @@ def _milliseconds(row: Row) -> tuple[float, float] | None:
 
 
 def _trace(row: Row) -> Figure:
-    said = "%{text}: %{y:.3g} ms for %{x:.3g} MB, %{customdata:.0%} of the bound attained"
-    own = {"text": [], "customdata": [], "hovertemplate": said}
-    return points(row, [], []) | own | {"name": names.decoder(str(row["decoder"])).title}
+    hover = "%{text}: %{y:.3g} ms for %{x:.3g} MB, %{customdata:.0%} of the bound attained"
+    extra = {"text": [], "customdata": [], "hovertemplate": hover}
+    return points(row, [], []) | extra | {"name": names.decoder(str(row["decoder"])).title}
 
 
 def _bandwidths(rows: Sequence[Row]) -> list[float]:
     """Bytes per second that jobs measured: one, or the least and the most of several."""
-    found = [float(row["bandwidth_bytes_per_s"]) for row in rows]
-    return list(dict.fromkeys((min(found), max(found))))
+    rates = [float(row["bandwidth_bytes_per_s"]) for row in rows]
+    return list(dict.fromkeys((min(rates), max(rates))))
 
 
 def _bound(rate: float, rows: Sequence[Row]) -> Figure:

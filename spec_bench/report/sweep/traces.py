@@ -1,7 +1,6 @@
 """The figures of a sweep's page as plotly.js takes them: plain dictionaries, nothing drawn here.
 
-Each function makes one figure of a part, or None where its numbers were not measured; which there
-are is ``figures``'s. Traces hold
+Each function makes one figure of a part, or None if unmeasured; ``figures`` lists them. Traces hold
 five significant digits, so that a page of thousands of cells stays small.
 """
 
@@ -37,28 +36,28 @@ def speed_by_nodes(part: Part, records: Records) -> Figure | None:
 
 
 def against_mbsu(part: Part, records: Records) -> Figure | None:
-    """Measured speed-up against what memory traffic alone would allow."""
-    found = _by_decoder(part, "mbsu", "speedup", one=True)
-    if found is None:
+    """Measured speed-up against the bound by memory traffic alone."""
+    chart = _by_decoder(part, "mbsu", "speedup", one=True)
+    if chart is None:
         return None
-    ends = [value for trace in found["data"] for axis in "xy" for value in trace[axis]]
+    ends = [value for trace in chart["data"] for axis in "xy" for value in trace[axis]]
     line = [min(ends, default=0.0), max(ends, default=1.0)]
-    found["data"].append(bound_line(line, line))
-    return found
+    chart["data"].append(bound_line(line, line))
+    return chart
 
 
 def bound_line(x: Sequence[float], y: Sequence[float]) -> Figure:
-    """What no cell can be above, or below."""
+    """The line that no cell can be above, or below."""
     dotted = {"dash": "dot", "color": "#888"}
     return {"x": x, "y": y, "mode": "lines", "name": "bound", "hoverinfo": "skip", "line": dotted}
 
 
 def acceptance(part: Part, records: Records) -> Figure | None:
-    """Acceptance rate at every depth of the tree, of the cells that are looked at."""
+    """Acceptance rate at every depth of the tree, of the shown cells."""
     traces = []
     for place, row in enumerate(part.shown):
-        told = row.get("acceptance_rate_by_depth")
-        rates = enumerate(json.loads(told) if isinstance(told, str) and told else [], 1)
+        text = row.get("acceptance_rate_by_depth")
+        rates = enumerate(json.loads(text) if isinstance(text, str) and text else [], 1)
         known = [(depth, rate) for depth, rate in rates if rate is not None]
         if known:
             traces.append(_line(row, place, *zip(*known, strict=True)))
@@ -66,12 +65,12 @@ def acceptance(part: Part, records: Records) -> Figure | None:
 
 
 def accepted_lengths(part: Part, records: Records) -> Figure | None:
-    """How many tokens a target call accepted: shares of all calls."""
+    """Shares of target calls by the number of accepted tokens."""
     traces = []
     for place, row in enumerate(part.shown):
-        if row["decoder"] == "ar" or not (found := _first_repeat(part, row)):
+        if row["decoder"] == "ar" or not (generations := _first_repeat(part, row)):
             continue
-        counts = Counter(step.accepted for each in found for step in each.steps)
+        counts = Counter(step.accepted for each in generations for step in each.steps)
         total, most = sum(counts.values()), max(counts, default=0)
         shares = [counts[length] / total for length in range(most + 1)] if total else []
         traces.append(_line(row, place, list(range(most + 1)), shares))
@@ -80,7 +79,7 @@ def accepted_lengths(part: Part, records: Records) -> Figure | None:
 
 
 def time_stack(part: Part, records: Records) -> Figure | None:
-    """Where the milliseconds of a delivered token go, of the cells that are looked at."""
+    """Milliseconds of a delivered token by stage, of the shown cells."""
     cells = [row for row in part.shown if None not in _times(row)]
     if not cells:
         return None
@@ -88,8 +87,8 @@ def time_stack(part: Part, records: Records) -> Figure | None:
     for row in cells:
         prefill, whole, draft, target, tokens = (each or 0.0 for each in _times(row))
         spent = (prefill, draft, target, max(0.0, whole - draft - target))
-        for own, seconds in zip(shares.values(), spent, strict=True):
-            own.append(1000 * seconds / tokens if tokens else 0.0)
+        for share, seconds in zip(shares.values(), spent, strict=True):
+            share.append(1000 * seconds / tokens if tokens else 0.0)
     sky, blue, orange = COLOURS["sky"], COLOURS["blue"], COLOURS["orange"]
     colours = ("#bbbbbb", sky.light, blue.light, orange.light)
     traces = [
@@ -99,11 +98,11 @@ def time_stack(part: Part, records: Records) -> Figure | None:
         }
         for (name, values), colour in zip(shares.items(), colours, strict=True)
     ]
-    found = figure(traces, "ms per delivered token", "")
-    assert found is not None
-    found["layout"] |= {"barmode": "stack"}
-    found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
-    return found
+    bars = figure(traces, "ms per delivered token", "")
+    assert bars is not None
+    bars["layout"] |= {"barmode": "stack"}
+    bars["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
+    return bars
 
 
 def by_prompt(part: Part, records: Records) -> Figure | None:
@@ -111,10 +110,10 @@ def by_prompt(part: Part, records: Records) -> Figure | None:
     bases = [row for row in part.shown if row["decoder"] == "ar"]
     traces = []
     for row in part.shown if bases and part.detailed else ():
-        found = None if row["decoder"] == "ar" else records.in_turn([row, bases[0]], "token_rate")
+        timed = None if row["decoder"] == "ar" else records.in_turn([row, bases[0]], "token_rate")
         x, y, ids = [], [], []
-        for own, plain in zip(*(side.values() for side in found), strict=True) if found else ():
-            for prompt, (tokens, seconds) in list(own.items())[:_MOST_SCATTER]:
+        for ours, plain in zip(*(side.values() for side in timed), strict=True) if timed else ():
+            for prompt, (tokens, seconds) in list(ours.items())[:_MOST_SCATTER]:
                 base_tokens, base_s = plain[prompt]
                 if seconds and base_s and tokens and base_tokens:
                     x.append(base_tokens / base_s)
@@ -132,21 +131,21 @@ def quality(part: Part, records: Records) -> Figure | None:
     traces: list[Figure] = []
     for name in (*measured, *likely):
         cells = [(row, numbers_in(row, name)) for row in part.shown if row.get(name) is not None]
-        known = [(row, found) for row, found in cells if found[0] is not None]
+        known = [(row, numbers) for row, numbers in cells if numbers[0] is not None]
         if not known or (traces and name in likely):
             continue
         traces.append(
             {
-                **{"x": short(found[0] for _, found in known), "mode": "markers"},
+                **{"x": short(numbers[0] for _, numbers in known), "mode": "markers"},
                 **{"y": [decoder_of(row) for row, _ in known], "name": column_title(name)},
-                "error_x": _bars([found for _, found in known]),
+                "error_x": _bars([numbers for _, numbers in known]),
             }
         )
     scored = any(trace["name"] != column_title(name) for trace in traces for name in likely)
-    found = figure(traces, "score" if scored else "perplexity", "")
-    if found is not None:
-        found["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
-    return found
+    chart = figure(traces, "score" if scored else "perplexity", "")
+    if chart is not None:
+        chart["layout"]["yaxis"] = {"autorange": "reversed", "automargin": True}
+    return chart
 
 
 def column_title(name: str) -> str:
@@ -173,19 +172,19 @@ def _by_decoder(part: Part, x: str, y: str, one: bool) -> Figure | None:
         trace["ends"].append(list(numbers_in(row, y)))
     for trace in traces.values():
         trace["error_y"] = _bars(trace.pop("ends"))
-    found = figure(told_apart(traces), column(x).title, column(y).title)
-    if found is not None and one:
-        found["layout"]["shapes"] = [
+    chart = figure(with_looks(traces), column(x).title, column(y).title)
+    if chart is not None and one:
+        chart["layout"]["shapes"] = [
             {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
             | {"line": {"color": "#888", "width": 1}}
         ]
-    return found
+    return chart
 
 
 def _times(row: Row) -> list[float | None]:
     """Seconds of prefill, decoding, draft and target, and the tokens they delivered."""
-    told = [number_in(row, each.name) for each in of_kind("time") if each.name in _SPENT]
-    return [*told, number_in(row, "delivered_tokens")]
+    seconds = [number_in(row, each.name) for each in of_kind("time") if each.name in _SPENT]
+    return [*seconds, number_in(row, "delivered_tokens")]
 
 
 _SPENT = frozenset(f"{name}_s" for name in ("prefill", "decode", "draft", "target"))
@@ -203,11 +202,11 @@ def _first_repeat(part: Part, row: Row) -> list[Any]:
 def points(row: Row, x: Sequence[float], y: Sequence[float]) -> Figure:
     """A trace of a cell's decoder: its colour and marker."""
     known = names.decoder(str(row["decoder"]))
-    own = {"x": short(x), "y": short(y), "mode": "markers", "name": decoder_of(row)}
-    return {**own, "marker": _marker(known)}
+    base = {"x": short(x), "y": short(y), "mode": "markers", "name": decoder_of(row)}
+    return {**base, "marker": _marker(known)}
 
 
-def told_apart(traces: Mapping[str, Figure]) -> list[Figure]:
+def with_looks(traces: Mapping[str, Figure]) -> list[Figure]:
     """Traces of a decoder each, by its name: no two have one colour and marker."""
     looks = names.apart(traces.keys())
     return [{**trace, "marker": _marker(looks[name])} for name, trace in traces.items()]
@@ -232,20 +231,20 @@ def figure(traces: Sequence[Figure], x: str, y: str, zero: bool = False) -> Figu
     return {"data": list(traces), "layout": layout}
 
 
-def _in_whole_steps(found: Figure | None) -> Figure | None:
+def _in_whole_steps(chart: Figure | None) -> Figure | None:
     """A figure over counts: no ticks between them, and not too many."""
-    most = max((x for trace in found["data"] for x in trace["x"]), default=0) if found else 0
-    if found is not None:
-        found["layout"]["xaxis"] |= {"tick0": 0, "dtick": max(1, round(most / 10))}
-    return found
+    most = max((x for trace in chart["data"] for x in trace["x"]), default=0) if chart else 0
+    if chart is not None:
+        chart["layout"]["xaxis"] |= {"tick0": 0, "dtick": max(1, round(most / 10))}
+    return chart
 
 
-def _bars(found: Sequence[Sequence[float | None]]) -> Figure:
+def _bars(numbers: Sequence[Sequence[float | None]]) -> Figure:
     """Error bars from (value, low, high)."""
-    above = [0.0 if v is None or h is None else h - v for v, _, h in found]
-    below = [0.0 if v is None or w is None else v - w for v, w, _ in found]
-    own = {"array": short(above), "arrayminus": short(below)}
-    return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **own}
+    above = [0.0 if v is None or h is None else h - v for v, _, h in numbers]
+    below = [0.0 if v is None or w is None else v - w for v, w, _ in numbers]
+    lengths = {"array": short(above), "arrayminus": short(below)}
+    return {"type": "data", "symmetric": False, "thickness": 1, "width": 2, **lengths}
 
 
 def short(values: Iterable[float | None]) -> list[float]:

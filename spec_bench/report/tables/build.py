@@ -19,7 +19,7 @@ from spec_bench.report.tables.notes import notes_for
 def build_table(
     item: Table, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> Grid:
-    """A table with everything that is known about it, of a pair or of the paper's own.
+    """A table with its measured cells, notes and commands, of a pair or of the paper's pairs.
 
     Raises:
         ValueError: no such pair.
@@ -29,9 +29,9 @@ def build_table(
     if pair is not None:
         check_pair(item, pair, measured)
     grid = fill(printed_grid(item.name, pair), measured)
-    own = sorted({wanted.pair for wanted in printed_grid(item.name).wanted()})
+    pairs = sorted({wanted.pair for wanted in printed_grid(item.name).wanted()})
     lost = lost_notes(paper.numbers_of(item.number))
-    notes = (*grid.notes, *lost, *notes_for(paper, item, grid, measured, pair, own))
+    notes = (*grid.notes, *lost, *notes_for(paper, item, grid, measured, pair, pairs))
     commands: list[str] = []
     if item.recipes:
         missing = missing_of(grid.wanted(), measured)
@@ -44,7 +44,7 @@ def build_tables(
 ) -> list[Grid]:
     """A table, once for each way in which its cells were run: rows that differ are not mixed.
 
-    The headings say what differs. Commands for what is missing stand below the first.
+    The headings name the differences. Commands for missing cells stand below the first.
 
     Raises:
         ValueError: no such pair.

@@ -1,4 +1,4 @@
-"""The commands that would measure what is missing."""
+"""The commands that would measure missing cells."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def commands_for(
     """One command of a recipe (``rsd=exp1``) for all pairs that miss the same tasks and
     temperatures.
 
-    Before it those that train what the pairs' heads are and nobody published.
+    Before it those that train the pairs' heads, which nobody published.
     """
     sweeps = _TEMPERATURE in _swept(recipe)  # else the task brings its temperature
     temperatures: dict[tuple[str, str], list[float]] = {}
     for wanted in missing:
-        own = temperatures.setdefault((wanted.pair, wanted.task), [])
-        if sweeps and wanted.temperature is not None and wanted.temperature not in own:
-            own.append(wanted.temperature)
+        needed = temperatures.setdefault((wanted.pair, wanted.task), [])
+        if sweeps and wanted.temperature is not None and wanted.temperature not in needed:
+            needed.append(wanted.temperature)
     tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
     for (pair, task), values in temperatures.items():
         tasks.setdefault((pair, tuple(sorted(values))), []).append(task)
@@ -53,20 +53,20 @@ def commands_for(
 
 
 def _trainings(recipe: str, pairs: Iterable[str]) -> list[str]:
-    """What trains the heads with which a recipe's cells draft; done twice it ends at once."""
+    """Commands that train the heads of a recipe's cells; run twice they end at once."""
     kinds = {_drafter(cell.partition(":")[0]) for cell in recipe_cells(recipe)}
-    found: dict[str, None] = {}
+    commands: dict[str, None] = {}
     for pair in pairs:
         config = pair_configs().get(pair)
         for kind, heads in config.heads.items() if config else ():
             if config and kind in kinds and (name := training_of(Path(heads))):
-                found[training_command(kind, pair, name, not is_embedded(config))] = None
-    return list(found)
+                commands[training_command(kind, pair, name, not is_embedded(config))] = None
+    return list(commands)
 
 
 @functools.cache
 def _drafter(decoder: str) -> str:
-    """Who drafts for a decoder of ours, as its config has it; "" for one of another package."""
+    """The kind of drafter in the config of a decoder; "" for one of another package."""
     path = package_folder("conf") / "decoder" / f"{decoder}.yaml"
     data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return str((data.get("drafter") or {}).get("kind", ""))
@@ -86,10 +86,10 @@ def _groups(labels: Sequence[str], measured: Measured) -> list[tuple[str, ...]]:
 
 
 def _engine(label: str, measured: Measured) -> tuple[str, ...]:
-    """What puts a pair's cells on a GPU, where its passes run as those of its rows there do.
+    """The settings that put a pair's cells on a GPU, with passes run as in its rows there.
 
-    The embedded pairs are at home on the CPU; a pair without a config goes where its rows were. No
-    table mixes rows whose passes ran in different ways.
+    The embedded pairs run on the CPU; a pair without a config runs where its rows did. No table
+    mixes rows whose passes ran in different ways.
     """
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
@@ -102,12 +102,12 @@ def _engine(label: str, measured: Measured) -> tuple[str, ...]:
 
 
 def _ways_on_gpu(label: str, measured: Measured) -> list[str]:
-    """How the passes of a pair's rows ran on GPUs."""
+    """The values of ``compile`` in a pair's rows of GPUs."""
     rows = measured.rows
     if not {"pair", "device", "compile"} <= {*rows.columns}:
         return []
-    own = rows[(rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)]
-    return [str(way) for way in own["compile"].dropna().unique()]
+    matching = rows[(rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)]
+    return [str(way) for way in matching["compile"].dropna().unique()]
 
 
 def _command(
@@ -129,16 +129,16 @@ def _command(
 
 
 def _swept(name: str) -> tuple[str, ...]:
-    """What a recipe sweeps over unless told."""
+    """The settings that a recipe sweeps over by default."""
     return tuple(read_recipe(name).get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
 def _models(label: str, measured: Measured) -> tuple[str, ...]:
     """The settings of a pair without a config: its models, as the results name them."""
     rows = measured.rows
-    own = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
-    if own.empty:
+    matching = rows if rows.empty else rows[(rows.pair == label) & rows.draft.notna()]
+    if matching.empty:
         return (f"pair={label}",)
-    first = own.iloc[0]
+    first = matching.iloc[0]
     draft = f"[{first.draft}]" if "," in first.draft else first.draft
     return f"pair.target={first.target}", f"pair.draft={draft}", f"pair.name={label}"

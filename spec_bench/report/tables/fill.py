@@ -1,4 +1,4 @@
-"""Measured values beside printed ones, and which of them stands out.
+"""Measured values beside printed ones, the best of them marked.
 
 Our best of a block and column stands out only where its 95% interval lies above those of all other
 cells of that block and column; only exact rows ever do.
@@ -22,18 +22,18 @@ NO_VALUE = "no value"
 
 
 def fill(grid: Grid, measured: Measured) -> Grid:
-    """The grid with what was measured."""
-    found = {wanted: measured.find(wanted) for wanted in _all_wanted(grid)}
+    """The grid with its measured values."""
+    rows = {wanted: measured.find(wanted) for wanted in _all_wanted(grid)}
     lines = [
-        replace(line, cells=tuple(_filled(cell, found, measured.records) for cell in line.cells))
+        replace(line, cells=tuple(_filled(cell, rows, measured.records) for cell in line.cells))
         for line in grid.lines
     ]
-    shown = {id(row) for line in lines if not line.extra for row in _rows(line, found)}
+    shown = {id(row) for line in lines if not line.extra for row in _rows(line, rows)}
     kept = [
         line
         for line in lines
         if not line.extra
-        or (any(cell.ours for cell in line.cells) and not shown & {*map(id, _rows(line, found))})
+        or (any(cell.ours for cell in line.cells) and not shown & {*map(id, _rows(line, rows))})
     ]
     return replace(
         grid,
@@ -58,18 +58,18 @@ def _all_wanted(grid: Grid) -> set[Wanted]:
     return {each for each in asked if each is not None}
 
 
-def _rows(line: Line, found: dict[Wanted, Row | None]) -> list[Row]:
+def _rows(line: Line, by_wanted: dict[Wanted, Row | None]) -> list[Row]:
     """The measured rows that a line is about."""
-    rows = [found[cell.wanted] for cell in line.cells if cell.wanted is not None]
+    rows = [by_wanted[cell.wanted] for cell in line.cells if cell.wanted is not None]
     return [row for row in rows if row is not None]
 
 
-def _filled(cell: Cell, found: dict[Wanted, Row | None], records: Records) -> Cell:
+def _filled(cell: Cell, by_wanted: dict[Wanted, Row | None], records: Records) -> Cell:
     """The cell with its measured value, or with the reason why it has none."""
     if cell.wanted is None:
         return cell
     asked = (cell.wanted, cell.minus, cell.over)
-    rows = [found[each] for each in asked if each is not None]
+    rows = [by_wanted[each] for each in asked if each is not None]
     for row in rows:
         if row is None:
             return replace(cell, state=NOT_RUN)
@@ -99,11 +99,11 @@ def _estimate(row: Row, column: str, scale: float) -> Estimate | None:
     if column == "size":
         text = drafter_size(row)
         return None if text is None else Estimate(None, text=text, mark=mark)
-    found = interval_in(row, column)
-    if found is None:
+    interval = interval_in(row, column)
+    if interval is None:
         return None
-    found = found.scaled(scale)
-    return Estimate(found.value, found.low, found.high, mark=mark)
+    interval = interval.scaled(scale)
+    return Estimate(interval.value, interval.low, interval.high, mark=mark)
 
 
 def _between(

@@ -21,7 +21,7 @@ from spec_bench.vocabulary.spec import parse
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which measured cell stands beside a printed number.
+    """The measured cell that belongs beside a printed number.
 
     Attributes:
         pair: name of the pair.
@@ -56,7 +56,7 @@ class Estimate:
     """A measured value.
 
     Attributes:
-        value: the number; None where the text says it all.
+        value: the number; None for a text alone.
         low: lower end of its 95% interval; None where it has none.
         high: upper end.
         text: a tree, for columns that hold no number.
@@ -77,20 +77,20 @@ class Cell:
 
     Attributes:
         printed: the paper's number as printed; "" where it prints none.
-        plus_minus: the paper's own, as printed; "" for none.
+        plus_minus: the paper's spread, as printed; "" for none.
         lost: it prints one that could not be read.
         best: the paper's best of its block.
         underlined: the paper underlines it.
-        wanted: which measured cell belongs here; None: none does.
+        wanted: the measured cell that belongs here; None: none does.
         column: the measured column; or ``tree``, as MCSD writes it, ``setting``, as we do, or
             ``size``, how many parameters drafted.
-        scale: what the measured value is multiplied by: 100 beside a percentage.
-        minus: where the measured value is a difference, what is subtracted.
-        over: where it is a ratio, what it is divided by.
+        scale: factor of the measured value: 100 beside a percentage.
+        minus: the cell to subtract, if the value is a difference.
+        over: the cell to divide by, if it is a ratio.
         ours: the measured value.
-        ours_best: best of its block, and its interval says so.
-        state: why ``ours`` is empty, e.g. ``not run``; in a layout, what to say where a measured
-            cell has no such number and does not say why.
+        ours_best: best of its block, by its interval.
+        state: why ``ours`` is empty, e.g. ``not run``; in a layout, the text for a measured cell
+            without such a number or a reason.
     """
 
     printed: str = ""
@@ -125,7 +125,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Text:
-    """What is written in a place.
+    """The text in a place.
 
     Attributes:
         text: the number or the reason why there is none.
@@ -150,8 +150,8 @@ class Line:
         labels: as many as the grid has heads.
         cells: as many as it has columns.
         block: lines with the same one compete for the best value; "" competes with none.
-        extra: the paper has no such line; it is dropped if nothing was measured for it.
-        texts: what is written of the cells, as many as the grid has columns ``shown``.
+        extra: the paper has no such line; dropped if unmeasured.
+        texts: of the cells, as many as the grid has columns ``shown``.
     """
 
     labels: tuple[str, ...]
@@ -177,11 +177,11 @@ class Grid:
         heads: titles of the labels.
         columns: the numbers' columns.
         lines: in the paper's order.
-        notes: what a reader must know, a sentence or two each.
-        commands: what would measure the missing cells.
+        notes: for readers, a sentence or two each.
+        commands: those that would measure the missing cells.
         measured: whether any cell has a measured value.
-        setting: what tells its measured cells from those of the table's other parts; "" where the
-            table is one.
+        setting: settings of its measured cells that the table's other parts lack; "" without
+            other parts.
         shown: the columns that are written, each with ``paper``, ``ours`` or ``difference``; with
             "" where only the paper's numbers are.
     """
@@ -203,7 +203,7 @@ class Grid:
 
     def wanted(self) -> list[Wanted]:
         """Every measured cell that the table asks for, each once, in order."""
-        found = [
+        cells = [
             each
             for line in self.lines
             if not line.extra
@@ -211,7 +211,7 @@ class Grid:
             for each in (cell.wanted, cell.minus, cell.over)
             if each is not None
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(cells))
 
 
 def tree_text(decoder: str, spec: str) -> str:

@@ -1,7 +1,7 @@
-"""A paper's table laid out: its printed numbers, and which measured cell belongs beside each.
+"""A paper's table laid out: its printed numbers, and the measured cell that belongs beside each.
 
-What differs between tables is data (``Table``): the sources of the labels, the columns, what stands
-side by side, which tree is picked. A line is known by the columns of the reference that its labels
+Tables are described by data (``Table``): the sources of the labels, the columns, the key of columns
+side by side, the pick of trees. A line is known by the columns of the reference that its labels
 come from; a place is a line, a value across and a column.
 """
 
@@ -32,7 +32,7 @@ UNNAMED = "paper's"  # a target that the table does not name
 @functools.cache
 def printed_grid(name: str, pair: str | None = None) -> Grid:
     """A table of printed numbers (``rsd/7``), each with the measured cell that is wanted beside it;
-    of one pair, or of the table's own.
+    of one pair, or of the table's.
 
     Raises:
         ValueError: the paper has no printed numbers of a column.
@@ -50,7 +50,7 @@ def printed_grid(name: str, pair: str | None = None) -> Grid:
 
 
 class _Layout:
-    """One table, for one pair or for its own."""
+    """One table, for one pair or for those of the paper."""
 
     def __init__(
         self, table: Table, numbers: Sequence[Row], asked: str | None, others: Sequence[Row]
@@ -66,7 +66,7 @@ class _Layout:
             self.printed.setdefault((*at, row["spec"]), row)
             self.printed.setdefault((*at, ""), row)
         self.metrics = {(row["task"], row["metric"]) for row in numbers}
-        self.shown = [own for column in table.columns if (own := self._shown(column))]
+        self.shown = [shown for column in table.columns if (shown := self._shown(column))]
         paired = {self._pair(row) for row in numbers}
         self.is_other = asked is not None and asked not in paired and table.other_pair != "beside"
 
@@ -118,12 +118,12 @@ class _Layout:
         pair = self._pair(row)
         if pair is None or self.asked not in (None, pair):
             return None
-        own, table = line.own, self.table
-        pick = own.pick or ("spec" if line.extra and table.pick == "preferred" else table.pick)
+        entry, table = line.entry, self.table
+        pick = entry.pick or ("spec" if line.extra and table.pick == "preferred" else table.pick)
         if pick in ("spec", "preferred") and not spec:
-            spec = row["spec"] or own.spec or self._usual(row["decoder"])
-        temperature = float(row["temperature"]) if row["temperature"] else own.temperature
-        among = own.among or (self._decoders() if pick == "common" else ())
+            spec = row["spec"] or entry.spec or self._usual(row["decoder"])
+        temperature = float(row["temperature"]) if row["temperature"] else entry.temperature
+        among = entry.among or (self._decoders() if pick == "common" else ())
         if pick == "common":
             pairs, warm = {(row["target"], row["draft"])}, temperature or 0.0
             spec = printed_tree(self.others, pairs, row["task"], warm, among[0]) or ""
@@ -150,7 +150,7 @@ class _Layout:
         return pair_of(row["target"] or self.table.target, draft)
 
     def _across(self) -> list[str]:
-        """What stands side by side; one nameless value where nothing does."""
+        """The values side by side; one nameless value if there are none."""
         if not self.table.across:
             return [""]
         values = list(dict.fromkeys(row[self.table.across] for row in self.numbers))
@@ -180,14 +180,14 @@ class _Layout:
 
     def _metric(self, column: Column, task: str) -> str:
         """A column's metric on a task."""
-        own = (metric for metric in column.metrics if (task, metric) in self.metrics)
-        return next(own, column.metrics[0])
+        printed = (metric for metric in column.metrics if (task, metric) in self.metrics)
+        return next(printed, column.metrics[0])
 
     def _label(self, line: TableLine, source: str) -> str:
-        """What a line has under a heading."""
+        """A line's label under a heading."""
         text = line.row.get(source, "")
-        if source in line.own.labels:
-            return line.own.labels[source]
+        if source in line.entry.labels:
+            return line.entry.labels[source]
         if source == "task":
             return names.task(text)
         if source == "decoder":
@@ -220,7 +220,7 @@ class _Layout:
 
 
 def _printed(number: Row | None, column: Column) -> str:
-    """What the paper has in a place."""
+    """The paper's text in a place."""
     if number is None or column.shows == "setting":
         return ""
     if column.shows == "tree":

@@ -1,4 +1,4 @@
-"""The list of tables and figures as text: what each needs, what is measured, what would run it."""
+"""The list of tables and figures as text: cells needed, cells measured, commands for the rest."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from spec_bench.report.tables.progress import Progress, progress_of
 def list_paper(
     paper: Paper, measured: Measured, pair: str | None = None, results: Path | None = None
 ) -> str:
-    """A paper's items, one line each, then the commands for what is missing."""
+    """A paper's items, one line each, then the commands for missing cells."""
     lines = [f"{paper.title} (arXiv:{paper.arxiv})"]
     missing: dict[str, list[Wanted]] = {}
     before: dict[str, list[str]] = {}
     words: dict[str, tuple[str, ...]] = {}
     for item in paper.items:
-        found = progress_of(paper, item, measured, pair) if item.recipes else []
+        shares = progress_of(paper, item, measured, pair) if item.recipes else []
         lines.append(f"  {f'{item.kind} {item.name}':<20}{_title(paper, item)}")
-        lines.append(f"  {'':<20}  {_state(paper, item, found)}")
+        lines.append(f"  {'':<20}  {_state(paper, item, shares)}")
         if item.recipes:
-            asked = [p for p in found if p.own or pair is not None]
-            own = missing.setdefault(item.recipes[0], [])
-            own += [each for progress in asked for each in progress.missing]
+            asked = [p for p in shares if p.in_paper or pair is not None]
+            cells = missing.setdefault(item.recipes[0], [])
+            cells += [each for progress in asked for each in progress.missing]
             if isinstance(item, Figure) and any(progress.missing for progress in asked):
                 before.setdefault(item.recipes[0], []).extend(item.before)
                 words[item.recipes[0]] = words.get(item.recipes[0]) or item.words
@@ -51,12 +51,12 @@ def _title(paper: Paper, item: Item) -> str:
     return printed_grid(item.name).title if item.kind == "table" else item.title
 
 
-def _state(paper: Paper, item: Item, found: Sequence[Progress]) -> str:
+def _state(paper: Paper, item: Item, shares: Sequence[Progress]) -> str:
     """Cells measured of cells needed, pairs with equal counts together."""
     if isinstance(item, Figure) and item.command:
         return f"{item.how}: {item.command}"
     counts: dict[str, list[str]] = {}
-    for progress in found:
-        name = progress.pair if progress.own else f"{progress.pair} (not the paper's)"
+    for progress in shares:
+        name = progress.pair if progress.in_paper else f"{progress.pair} (not the paper's)"
         counts.setdefault(f"{progress.measured}/{progress.needed}", []).append(name)
     return "; ".join(f"{count} cells: {', '.join(names)}" for count, names in counts.items())

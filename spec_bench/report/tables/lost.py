@@ -1,4 +1,4 @@
-"""What a reader must know of printed numbers that the copy of a paper has lost."""
+"""Notes on printed numbers that the copy of a paper has lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spec_bench.vocabulary.published import Row as Number
 
 
 def lost_notes(numbers: Iterable[Number]) -> list[str]:
-    """Why numbers are lost and what they may have been."""
+    """Notes on lost numbers, with the reasons and the candidates."""
     lost: dict[str, list[str]] = {}
     uncertain: dict[str, list[str]] = {}
     for row in (number for number in numbers if number["reason"]):

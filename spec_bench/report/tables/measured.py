@@ -1,7 +1,7 @@
-"""Measured rows, found by what a table asks for.
+"""Measured rows, looked up by the cells that a table wants.
 
-Where several rows fit, what a search confirmed is preferred, then the smallest batch and the most
-prompts. Cells that differ in the seed alone are one row.
+Of several rows that fit, those that a search confirmed are preferred, then the smallest batch and
+the most prompts. Cells that differ in the seed alone are one row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 from spec_bench.report.data.apart import split
 from spec_bench.report.data.counts import Records
-from spec_bench.report.data.own_rows import of_recipes
+from spec_bench.report.data.recipe_rows import of_recipes
 from spec_bench.report.data.rows import Row, load_rows, rows_of
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.pairs import pair_configs
@@ -23,7 +23,7 @@ from spec_bench.report.tables.grid import Wanted
 from spec_bench.system import files
 from spec_bench.vocabulary.spec import parse
 
-_TOLD = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
+_ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
 
 
 class Measured:
@@ -31,7 +31,7 @@ class Measured:
 
     Attributes:
         rows: as read, seeds pooled.
-        records: what the cells left by prompt, where that is there.
+        records: the cells' records by prompt, if any.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
@@ -56,12 +56,12 @@ class Measured:
         return sorted({pair for pair, task, _ in self._buckets if not wanted or task in wanted})
 
     def of(self, experiments: tuple[str, ...]) -> Measured:
-        """What a table or figure of these experiments may take of each pair (``of_recipes``)."""
+        """The rows of each pair for a table or figure of these experiments (``of_recipes``)."""
         if experiments not in self._of:
             pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self._rows else []
             kept = [of_recipes(rows, experiments) for _, rows in pairs]
-            own = pd.concat(kept).sort_index() if kept else self.rows
-            self._of[experiments] = self if len(own) == len(self.rows) else Measured(own)
+            taken = pd.concat(kept).sort_index() if kept else self.rows
+            self._of[experiments] = self if len(taken) == len(self.rows) else Measured(taken)
         return self._of[experiments]
 
     def find(self, wanted: Wanted) -> Row | None:
@@ -69,8 +69,8 @@ class Measured:
         if wanted.pick == "spec":
             return self._first(wanted, wanted.spec)
         if wanted.pick == "preferred":
-            own = self._first(wanted, wanted.spec)
-            return own or next(iter(self._fitting(wanted)), None)
+            row = self._first(wanted, wanted.spec)
+            return row or next(iter(self._fitting(wanted)), None)
         if wanted.pick == "fastest":
             return self._fastest(wanted)
         if wanted.pick == "common":
@@ -82,11 +82,11 @@ class Measured:
         return self._first(wanted, str(len(parse(best["spec"]).numbers)))
 
     def apart(self, wanted: Iterable[Wanted]) -> list[tuple[str, Measured]]:
-        """Parts whose rows agree in what tells runs apart, as far as these cells are concerned.
+        """Parts whose rows agree in the settings of runs, as far as these cells are concerned.
 
         Returns:
-            What tells each part from the others, and the part, what a search confirmed first; this
-            alone where nothing differs.
+            The distinctive settings of each part, and the part, one that a search confirmed first;
+            this alone where nothing differs.
         """
         asked = list(wanted)
         keys = {(each.pair, each.task, each.decoder) for each in asked}
@@ -96,7 +96,7 @@ class Measured:
             if (key := self._key(row)) in keys
             and any(key == (w.pair, w.task, w.decoder) and _fits(row, w) for w in asked)
         ]
-        parts = split(self.rows.iloc[fitting], _TOLD) if fitting else []
+        parts = split(self.rows.iloc[fitting], _ASKED) if fitting else []
         if len(parts) < 2:
             return [("", self)]
         screened = [not any(map(confirmed, rows_of(rows))) for _, rows in parts]
@@ -109,11 +109,11 @@ class Measured:
 
     def trees(self, wanted: Wanted) -> dict[str, Row]:
         """One row for each tree of a decoder that has numbers."""
-        found: dict[str, Row] = {}
+        by_spec: dict[str, Row] = {}
         for row in self._fitting(wanted):
             if row["status"] != "failed":
-                found.setdefault(str(row["spec"]), row)
-        return found
+                by_spec.setdefault(str(row["spec"]), row)
+        return by_spec
 
     def common_spec(self, wanted: Wanted) -> str | None:
         """An ablation's tree: the asked one if it was measured, else most of its decoders'."""
@@ -133,7 +133,7 @@ class Measured:
         return next((row for row in rows if str(row["spec"]) == spec), None)
 
     def is_confirmed(self, wanted: Wanted) -> bool:
-        """Whether the row that is found is of a search's second stage."""
+        """Whether the wanted row is of a search's second stage."""
         row = self.find(wanted)
         return row is not None and confirmed(row)
 
@@ -165,7 +165,7 @@ def _fits(row: Row, wanted: Wanted) -> bool:
 
 
 def _preference(row: Row) -> tuple[float, ...]:
-    """Smaller is shown rather."""
+    """The sort key of rows, the preferred one the smallest."""
     return (
         row["status"] == "failed",
         not confirmed(row),

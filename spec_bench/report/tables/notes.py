@@ -1,4 +1,4 @@
-"""What a reader of a filled table must know: whose numbers, which rows, what stands out."""
+"""Notes for readers of a filled table: whose numbers, which rows, which marks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def notes_for(
     grid: Grid,
     measured: Measured,
     asked: str | None,
-    own_pairs: Sequence[str],
+    paper_pairs: Sequence[str],
 ) -> list[str]:
     """The notes below a table, beside those of its layout."""
     if not grid.measured:
@@ -55,13 +55,13 @@ def notes_for(
         notes.append(BEST if item.unprinted is None else OURS_BEST)
     pairs = sorted({wanted.pair for wanted in grid.wanted()})
     notes += _stand_ins(pairs)
-    if asked is not None and asked not in own_pairs:
+    if asked is not None and asked not in paper_pairs:
         config = pair_configs().get(asked)
         small = config is not None and config.target.startswith("embedded:")
         what = ", small models on invented text" if small else ""
         printed = "not the paper's: a difference is one between models, too."
         if item.unprinted is not None:
-            printed = f"where {_some(own_pairs)} is meant."
+            printed = f"where {_some(paper_pairs)} is meant."
         notes.append(f"Ours is pair {asked}{what}, {printed}")
     notes += _others(item, rows)
     notes += _stops(rows)
@@ -75,10 +75,10 @@ def notes_for(
 
 
 def _compared(grid: Grid) -> list[str]:
-    """How values that compare two cells got their intervals, or why they have none."""
+    """Notes on the intervals of values that compare two cells, or on their absence."""
     cells = [cell for line in grid.lines for cell in line.cells if cell.over or cell.minus]
     ours = [cell.ours for cell in cells if cell.ours is not None]
-    ends = [own.low for own in ours if own.low is None or own.low != own.high]  # 1 is no estimate
+    ends = [our.low for our in ours if our.low is None or our.low != our.high]  # 1 is no estimate
     if not ends:
         return []
     what = "ratio" if any(cell.over for cell in cells) else "difference"
@@ -92,7 +92,7 @@ def _compared(grid: Grid) -> list[str]:
 
 
 def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
-    """That nothing was measured, and for which pairs something was."""
+    """The notes of an unmeasured table, with the pairs that have measured cells."""
     wanted = grid.wanted()
     bold = item.unprinted is None and any(column.best for column in grid.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
@@ -113,17 +113,17 @@ def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None
 def measurable_pairs(item: Table, grid: Grid, measured: Measured) -> list[str]:
     """Pairs that have at least one row that this table could show."""
     wanted = grid.wanted()
-    found: list[str] = []
+    pairs: list[str] = []
     for pair in measured.pairs({each.task for each in wanted}):
         moved = {replace(each, pair=pair) for each in wanted}
         if any(measured.find(each) is not None for each in moved):
-            found.append(pair)
-    return found
+            pairs.append(pair)
+    return pairs
 
 
 def _rows(item: Table, grid: Grid, measured: Measured) -> list[Row]:
-    found = [measured.find(wanted) for wanted in grid.wanted()]
-    return [row for row in found if row is not None and row["status"] != "failed"]
+    rows = [measured.find(wanted) for wanted in grid.wanted()]
+    return [row for row in rows if row is not None and row["status"] != "failed"]
 
 
 def _origin(rows: Sequence[Row]) -> str:
@@ -140,7 +140,7 @@ def _origin(rows: Sequence[Row]) -> str:
 
 
 def _stand_ins(pairs: Sequence[str]) -> list[str]:
-    """Which drafts stand in for drafts that were never published."""
+    """Notes on drafts that stand in for drafts that were never published."""
     notes = []
     for pair in pairs:
         config = pair_configs().get(pair)
@@ -165,16 +165,16 @@ def _others(item: Table, rows: Sequence[Row]) -> list[str]:
 
 
 def _stops(rows: Sequence[Row]) -> list[str]:
-    """What ends answers beside the end of sequence, by task: papers let some of them run on."""
+    """Stops of answers beside the end of sequence, by task: papers let some of them run on."""
     rules: dict[str, list[str]] = {}
     for row in rows:
         rule = row.get("stop_rule")
         if isinstance(rule, str) and rule not in ("", "eos", *rules.get(row["task"], ())):
             rules.setdefault(row["task"], []).append(rule)
     return [
-        f"Ours, {names.task(task)}: an answer ends at {' or '.join(own).replace('+', ' or ')}, if "
+        f"Ours, {names.task(task)}: an answer ends at {' or '.join(ends).replace('+', ' or ')}, if "
         "not at its limit; task.stop=[] lets it run on."
-        for task, own in rules.items()
+        for task, ends in rules.items()
     ]
 
 
@@ -186,27 +186,27 @@ _CONTINUED = {
 
 
 def _turns(rows: Sequence[Row]) -> list[str]:
-    """How conversations were held: a score by other rules is not the published one."""
-    found: dict[str, None] = {}
+    """Notes on the rules of conversations: a score by other rules is not the published one."""
+    notes: dict[str, None] = {}
     for row in rows:
         if (held := row.get("later_turns")) in _CONTINUED:
             limit = _number_of(row.get("max_new_tokens"))
-            found[f"Ours, {names.task(row['task'])}: {limit}{_CONTINUED[str(held)]}."] = None
-    return list(found)
+            notes[f"Ours, {names.task(row['task'])}: {limit}{_CONTINUED[str(held)]}."] = None
+    return list(notes)
 
 
 _NO_ROOM = {"prompts_skipped": "left out", "prompts_truncated": "cut in the middle"}
 
 
 def _overlong(rows: Sequence[Row]) -> list[str]:
-    """Prompts that the models had no room for: papers do not say what became of theirs."""
-    found: dict[str, None] = {}
+    """Prompts that the models had no room for: papers do not report on theirs."""
+    notes: dict[str, None] = {}
     for row in rows:
         for column, done in _NO_ROOM.items():
             if (count := row.get(column)) and not pd.isna(count):
                 where = f"Ours, {names.task(row['task'])} on {row['pair']}: {count:g}"
-                found[f"{where} prompts {done}, too long for the models (task.overlong)."] = None
-    return list(found)
+                notes[f"{where} prompts {done}, too long for the models (task.overlong)."] = None
+    return list(notes)
 
 
 def _number_of(limit: object) -> str:
@@ -214,7 +214,7 @@ def _number_of(limit: object) -> str:
 
 
 def _marks(grid: Grid) -> list[str]:
-    """What the marks mean, for those that occur."""
+    """The meanings of the marks that occur."""
     marks = {cell.ours.mark for line in grid.lines for cell in line.cells if cell.ours}
     return [
         f"{text} Such rows never stand out as best."
@@ -224,7 +224,7 @@ def _marks(grid: Grid) -> list[str]:
 
 
 def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
-    """Of how many trees the fastest one is the fastest; which tree an ablation used."""
+    """The number of trees that a fastest one was searched among; the tree of an ablation."""
     notes = []
     for decoder, note in item.searched.items():
         searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
@@ -247,16 +247,16 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
 
 def _chains(grid: Grid, measured: Measured) -> list[str]:
     """Trees with one node a level that a decoder of trees was picked with."""
-    found: dict[str, dict[str, None]] = {}
+    chains: dict[str, dict[str, None]] = {}
     for wanted in grid.wanted():
         row = measured.find(wanted) if wanted.pick != "spec" and wanted.decoder != "sd" else None
         if row is not None and {*(parse(row["spec"]).widths or ())} == {1}:
-            own = found.setdefault(names.decoder(wanted.decoder).title, {})
-            own[tree_text(wanted.decoder, row["spec"])] = None
+            trees = chains.setdefault(names.decoder(wanted.decoder).title, {})
+            trees[tree_text(wanted.decoder, row["spec"])] = None
     return [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
         "level: no more than SD."
-        for title, trees in found.items()
+        for title, trees in chains.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""What of each table and figure is measured, for every pair that it needs or that has rows."""
+"""Measured shares of tables and figures, for every pair that they need or that has rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Progress:
 
     Attributes:
         pair: its name.
-        own: whether the paper has this pair here.
+        in_paper: whether the paper has this pair here.
         needed: cells.
         missing: those without numbers.
     """
 
     pair: str
-    own: bool
+    in_paper: bool
     needed: int
     missing: tuple[Wanted, ...]
 
@@ -37,15 +37,15 @@ class Progress:
 
 
 def wanted_of(paper: Paper, item: Item, pair: str | None = None) -> list[Wanted]:
-    """The measured cells that a table or figure needs, of the paper's own pairs or of this one."""
+    """The measured cells that a table or figure needs, of the paper's pairs or of this one."""
     if not isinstance(item, Figure):
-        own = printed_grid(item.name).wanted()
+        cells = printed_grid(item.name).wanted()
     elif item.tables:
         tables = [find_table(f"{paper.name}/{number}") for number in item.tables]
-        own = [each for table in tables for each in printed_grid(table.name).wanted()]
+        cells = [each for table in tables for each in printed_grid(table.name).wanted()]
     else:
-        own = _listed(item)
-    moved = own if pair is None else [replace(each, pair=pair) for each in own]
+        cells = _listed(item)
+    moved = cells if pair is None else [replace(each, pair=pair) for each in cells]
     return list(dict.fromkeys(moved))
 
 
@@ -57,33 +57,33 @@ def progress_of(
     """
     measured = measured.of(item.experiments)
     wanted = wanted_of(paper, item)
-    own = list(dict.fromkeys(each.pair for each in wanted))
+    pairs = list(dict.fromkeys(each.pair for each in wanted))
     if pair is not None:
         moved = [each for each in wanted if each.pair == pair] or wanted_of(paper, item, pair)
-        return [_progress(pair, pair in own, moved, measured)]
-    found = [_progress(name, True, [w for w in wanted if w.pair == name], measured) for name in own]
+        return [_progress(pair, pair in pairs, moved, measured)]
+    parts = [_progress(p, True, [w for w in wanted if w.pair == p], measured) for p in pairs]
     for name in measured.pairs({each.task for each in wanted}):
-        if name not in own:
+        if name not in pairs:
             moved = list(dict.fromkeys(replace(each, pair=name) for each in wanted))
             other = _progress(name, False, moved, measured)
-            found += [other] if other.measured else []
-    return found
+            parts += [other] if other.measured else []
+    return parts
 
 
-def _progress(pair: str, own: bool, wanted: Sequence[Wanted], measured: Measured) -> Progress:
+def _progress(pair: str, in_paper: bool, wanted: Sequence[Wanted], measured: Measured) -> Progress:
     missing = missing_of(wanted, measured)
-    return Progress(pair, own, len(wanted), tuple(missing))
+    return Progress(pair, in_paper, len(wanted), tuple(missing))
 
 
 def _listed(item: Figure) -> list[Wanted]:
-    """What a figure's own list of cells needs; nothing where it has none."""
+    """The cells of a figure's list; none without a list."""
     sampling = item.sampling
     top_k, top_p = int(sampling.get("top_k", 0)), sampling.get("top_p", 1.0)
     temperatures = item.temperatures or (sampling.get("temperature", 1.0),)
-    found = []
+    cells = []
     for (target, draft), task, temperature in product(item.pairs, item.tasks, temperatures):
         pair = pair_of(target, draft)
         for cell in (item.cells or recipe_cells(item.recipes[0])) if pair else ():
             decoder, _, spec = cell.partition(":")
-            found.append(Wanted(str(pair), task, decoder, spec, temperature, top_k, top_p))
-    return found
+            cells.append(Wanted(str(pair), task, decoder, spec, temperature, top_k, top_p))
+    return cells

@@ -1,7 +1,7 @@
-"""A table as Markdown, HTML, LaTeX or CSV. Each escapes what its format would read as its own.
+"""A table as Markdown, HTML, LaTeX or CSV. Each escapes the special characters of its format.
 
 A label may come from anywhere: a pair's name, a reason in a results file. So nothing reaches a
-format unescaped but what the templates themselves write and what they call ``raw``.
+format unescaped but the templates' text and what they mark as ``raw``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def comma(grid: Grid) -> str:
 
 
 def comma_of_all(grids: Sequence[Grid]) -> str:
-    """The parts of a table as one CSV; where there are several, a first column tells them apart."""
+    """The parts of a table as one CSV; of several parts, a first column has each one's setting."""
     if len(grids) == 1:
         return comma(grids[0])
     stream = io.StringIO()
@@ -125,7 +125,7 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text with LaTeX's own characters written out."""
+    """Text with LaTeX's special characters written out."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
@@ -149,7 +149,7 @@ def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]], labels:
 
 
 class _Raw(str):
-    """Text that is its format's own."""
+    """Text that is not to be escaped."""
 
 
 @functools.cache
@@ -165,7 +165,7 @@ def _environment(name: str) -> jinja2.Environment:
     }
     if name == "html":
         return jinja2.Environment(autoescape=True, **common)
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         # LaTeX is full of braces and percent signs.
         block_start_string="<%",
         block_end_string="%>",
@@ -176,8 +176,8 @@ def _environment(name: str) -> jinja2.Environment:
         finalize=lambda value: value if isinstance(value, _Raw) else escape_latex(str(value)),
         **common,
     )
-    found.filters |= {"raw": lambda text: _Raw(one_line(str(text))), "label": _label}
-    return found
+    environment.filters |= {"raw": lambda text: _Raw(one_line(str(text))), "label": _label}
+    return environment
 
 
 def _label(name: str) -> str:
@@ -214,16 +214,16 @@ def _blocks(grid: Grid) -> list[list[tuple[str, Line]]]:
 
 
 def _ruled(grid: Grid) -> list[tuple[bool, str, Line]]:
-    """As above, each with whether a rule stands before it, after which the label is said again.
+    """As above, each with whether a rule stands before it, after which the label is repeated.
 
     Rules stand between blocks unless all are single lines.
     """
     ruled = any(line.block == after.block for line, after in pairwise(grid.lines))
-    found: list[tuple[bool, str, Line]] = []
+    lines: list[tuple[bool, str, Line]] = []
     for (label, line), above in zip(_labelled(grid), [None, *grid.lines], strict=False):
         rule = ruled and above is not None and line.block != above.block
-        found.append((rule, line.labels[0] if rule else label, line))
-    return found
+        lines.append((rule, line.labels[0] if rule else label, line))
+    return lines
 
 
 def _values(cell: Cell) -> list[str]:

@@ -46,11 +46,11 @@ def levels(grid: Grid) -> list[list[tuple[str, int]]]:
 
 
 def _parts(grid: Grid, index: int) -> list[str]:
-    """What of a column is shown."""
+    """The shown parts of a column."""
     cells = grid.cells_of(index)
     printed = any(cell.printed or cell.lost for cell in cells)
     ours = grid.measured and any(cell.wanted for cell in cells)
-    lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has lines of its own
+    lines = any(cell.printed and cell.wanted for cell in cells)  # else ours has separate lines
     both = printed and ours and lines and not grid.columns[index].is_text
     return ["paper"] * printed + ["ours"] * ours + ["difference"] * both
 
@@ -77,8 +77,8 @@ def _text(line: Line, cell: Cell, column: Column, part: str) -> Text:
     ours = cell.ours
     if ours is None:
         return Text(cell.state, is_number=False)
-    own = ours.mark if not line.mark else ""
-    mark = f" ({MARKS.get(own, own)})" if own else ""
+    symbol = ours.mark if not line.mark else ""
+    mark = f" ({MARKS.get(symbol, symbol)})" if symbol else ""
     if ours.value is None:
         return Text(f"{ours.text}{mark}", is_number=False)
     interval = ends_of(ours.low, ours.high, form) if ours.low != ours.high else ""

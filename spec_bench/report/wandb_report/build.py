@@ -24,31 +24,31 @@ TITLES = {
     "draft_length": "Draft length",
     "budget": "Target budget (tokens)",
 }
-# Of single cells, from the summaries that runs have: what each is drawn against.
+# Of single cells, from the summaries that runs have: the axes of scatter plots.
 CELLS = (("token_rate", "block_efficiency"), ("token_rate", "energy_j_per_token"))
 BARS = ("speedup", "energy_j_per_token")
 
 
 def build_report(
-    project: str, entity: str, task: str, found: Reference | None, sweep: Shown | None = None
+    project: str, entity: str, task: str, reference: Reference | None, sweep: Shown | None = None
 ) -> Any:
     """The report of a project's runs, of one task or of all; builds without a network.
 
     Raises:
-        ValueError: what makes reports is not installed.
+        ValueError: the package for reports is not installed.
     """
     wr = reports()
     tables = [wr.Runset(entity, project, "measured", filters=filter_of(task, "table"))]
-    if found:
+    if reference:
         # Only where a paper was asked for: another one's lines may lie in the project.
-        own = filter_of(task, "reference", found.name)
-        tables.append(wr.Runset(entity, project, "paper", filters=own))
+        filters = filter_of(task, "reference", reference.name)
+        tables.append(wr.Runset(entity, project, "paper", filters=filters))
     cells = [wr.Runset(entity, project, "cells", filters=filter_of(task, ""))]
     written: list[Any] = []
     if sweep:
-        own = wr.Runset(entity, project, "sweep", filters=filter_of("", JOB_TYPE, sweep.name))
-        written += blocks(wr, sweep, own)
-    written.append(wr.P(_about(task, found)))
+        runset = wr.Runset(entity, project, "sweep", filters=filter_of("", JOB_TYPE, sweep.name))
+        written += blocks(wr, sweep, runset)
+    written.append(wr.P(_about(task, reference)))
     for axis in AXES:
         panels = [_curves(wr, axis, metric, at) for at, metric in enumerate(METRICS)]
         grid = wr.PanelGrid(runsets=tables, panels=panels)
@@ -57,24 +57,24 @@ def build_report(
     written += [wr.H2("Cells"), wr.PanelGrid(runsets=cells, panels=drawn)]
     table = wr.WeavePanelSummaryTable(table_name="results")
     written += [wr.H2("Results"), wr.PanelGrid(runsets=tables, panels=[table])]
-    about = ", ".join(filter(None, [found.name if found else "", task]))
+    about = ", ".join(filter(None, [reference.name if reference else "", task]))
     title = f"spec_bench: {about or project}"
     return wr.Report(project=project, entity=entity, title=title, blocks=written, width="fluid")
 
 
-def _about(task: str, found: Reference | None) -> str:
-    said = (
+def _about(task: str, known: Reference | None) -> str:
+    text = (
         f"{f'Task {task}' if task else 'All tasks'}. Each line is one decoder at one temperature"
         " (T) with its best tree at that draft length or budget, a mean over seeds; ar is"
         " autoregressive decoding."
     )
-    if found:
-        said += f" Lines of the run set `paper` are those of {found.title} for {found.pair}."
-    return said
+    if known:
+        text += f" Lines of the run set `paper` are those of {known.title} for {known.pair}."
+    return text
 
 
 def filter_of(task: str, job_type: str, tag: str = "") -> str:
-    """Which runs: of a task ("": all), of a job type ("": single cells), with a tag."""
+    """The filter of runs: of a task ("": all), of a job type ("": single cells), with a tag."""
     parts = [f"JobType = {job_type!r}"] if job_type else ["JobType != 'table'"]
     parts += [] if job_type else [f"JobType != {each!r}" for each in ("reference", JOB_TYPE)]
     parts += [f"Tags in [{each!r}]" for each in (task, tag) if each]
@@ -104,7 +104,7 @@ def _curves(wr: Any, axis: str, metric: str, at: int) -> Any:
 
 
 def _cells(wr: Any) -> Iterator[Any]:
-    """What single cells' runs measured: one number against another, and decoders side by side."""
+    """Plots of single cells: one number against another, and decoders side by side."""
     for at, (x, y) in enumerate(CELLS):
         title = f"{TITLES[y]} against {TITLES[x].split(' (')[0].lower()}"
         yield wr.ScatterPlot(

@@ -20,13 +20,13 @@ def publish(options: Namespace) -> None:
     """Logs the paper's lines and the sweep's figures, and publishes the report or writes it.
 
     Raises:
-        ValueError: there is no such paper, pair or sweep; what makes reports is not installed.
+        ValueError: there is no such paper, pair or sweep; the package for reports is not installed.
     """
-    found = reference(options.paper, options.target, options.draft, options.task)
+    printed = reference(options.paper, options.target, options.draft, options.task)
     sweep = shown(options.sweep, options.results) if options.sweep else None
-    report = build_report(options.project, options.entity or "", options.task, found, sweep)
-    if found:
-        log_reference(_sink(options, options.results / GROUP), found)
+    report = build_report(options.project, options.entity or "", options.task, printed, sweep)
+    if printed:
+        log_reference(_sink(options, options.results / GROUP), printed)
     if sweep:
         log_sweep(_sink(options, sweep.folder), sweep)
     if options.dry_run:
@@ -38,7 +38,7 @@ def publish(options: Namespace) -> None:
 
 
 def _sink(options: Namespace, folder: Path) -> Wandb:
-    """Where a run goes: in a dry run offline, beside what that writes."""
+    """The sink of a run: in a dry run offline, beside its output."""
     folder = options.dry_run.parent if options.dry_run else folder
     config = {
         "enabled": True,

@@ -47,14 +47,14 @@ def reference(paper: str, target: str, draft: str | None, task: str) -> Referenc
     pairs = dict.fromkeys(_pair(row) for row in rows)
     if not pairs:
         raise ValueError(f"{paper} prints no numbers of decoders")
-    own = [r for r in rows if target in ("", r["target"]) and draft in (None, r["draft"])]
-    if not own:
+    matching = [r for r in rows if target in ("", r["target"]) and draft in (None, r["draft"])]
+    if not matching:
         asked = f"{target or 'any target'} with {draft or 'any draft'}"
         raise ValueError(f"{paper} prints nothing of {asked}; choose from {', '.join(pairs)}")
-    chosen = [row for row in own if task in ("", row["task"])]
+    chosen = [row for row in matching if task in ("", row["task"])]
     if not chosen:
-        tasks = ", ".join(sorted({row["task"] for row in own if row["task"]}))
-        raise ValueError(f"{paper} prints nothing of task {task}; {_pair(own[0])} has {tasks}")
+        tasks = ", ".join(sorted({row["task"] for row in matching if row["task"]}))
+        raise ValueError(f"{paper} prints nothing of task {task}; {_pair(matching[0])} has {tasks}")
     pair = _pair(chosen[0])
     title = f"{known.title}, arXiv {known.arxiv}"
     return Reference(title, paper, pair, tuple(r for r in chosen if _pair(r) == pair))
@@ -75,21 +75,21 @@ def reference_lines(rows: Sequence[Row]) -> list[dict[str, float]]:
     return lines
 
 
-def log_reference(sink: Wandb, found: Reference) -> None:
+def log_reference(sink: Wandb, printed: Reference) -> None:
     """A run a task with the paper's curves under the names that measured curves have."""
-    for task, rows in groupby(sorted(found.rows, key=_task), key=_task):
-        own = list(rows)
-        words = [GROUP, found.name, *found.pair.replace("/", " ").split(), task]
-        labels = {"pair": found.pair, "task": task, "paper": found.title}
+    for task, rows in groupby(sorted(printed.rows, key=_task), key=_task):
+        cells = list(rows)
+        words = [GROUP, printed.name, *printed.pair.replace("/", " ").split(), task]
+        labels = {"pair": printed.pair, "task": task, "paper": printed.title}
         log_curves(
             sink,
             "-".join(filter(None, words)).lower(),
-            f"{found.name} paper: {found.pair} {task}".strip(),
+            f"{printed.name} paper: {printed.pair} {task}".strip(),
             "reference",
-            [each for each in (task, GROUP, found.name) if each],
+            [each for each in (task, GROUP, printed.name) if each],
             {"labels": labels},
-            reference_lines(own),
-            own,
+            reference_lines(cells),
+            cells,
         )
 
 

@@ -1,7 +1,7 @@
-"""What ``python -m spec_bench.report sweep`` shows of a results file, as a W&B run and a report.
+"""The page of ``python -m spec_bench.report sweep`` as a W&B run and a report.
 
-One run, offline or online, holds every figure of the page as an interactive one, and what to use as
-a table; the blocks of a report say what to use first and then show the figures of each group.
+One run, offline or online, holds every figure of the page as an interactive one, and
+recommendations as a table; the blocks of a report are these, then the figures of each group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shown:
 
     Attributes:
         folder: of the experiment; its run bears its name as a tag.
-        sweep: what is shown.
+        sweep: its contents.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Shown:
 
     @property
     def uses(self) -> list[list[str]]:
-        """What to use, a line for each task and category."""
+        """Recommendations, a line for each task and category."""
         return [line for part in self.sweep.parts for line in _uses(part)]
 
     @property
@@ -65,38 +65,38 @@ def shown(name: str, results: Path) -> Shown:
     return Shown(table.parent, read_sweep(table))
 
 
-def log_sweep(sink: Wandb, found: Shown) -> bool:
+def log_sweep(sink: Wandb, experiment: Shown) -> bool:
     """The run that carries the figures.
 
     Returns:
         Whether anything was logged: the same results are logged once.
     """
     return log_drawings(
-        replace(sink, group=found.name),
-        f"sweep-{digest(found.name)}",
-        f"sweep {found.name}",
+        replace(sink, group=experiment.name),
+        f"sweep-{digest(experiment.name)}",
+        f"sweep {experiment.name}",
         JOB_TYPE,
-        [found.name, JOB_TYPE],
-        {"experiment": found.name},
-        {USES: (_COLUMNS, found.uses)},
-        _drawings(found),
-        digest(found.sweep.figures),
+        [experiment.name, JOB_TYPE],
+        {"experiment": experiment.name},
+        {USES: (_COLUMNS, experiment.uses)},
+        _drawings(experiment),
+        digest(experiment.sweep.figures),
     )
 
 
-def _drawings(found: Shown) -> Iterator[tuple[str, Any]]:
+def _drawings(experiment: Shown) -> Iterator[tuple[str, Any]]:
     from plotly import graph_objects
 
-    for group in found.figures:
+    for group in experiment.figures:
         for key, (title, figure) in group.items():
             yield key, graph_objects.Figure(figure).update_layout(title=title)
 
 
-def blocks(wr: Any, found: Shown, runset: Any) -> Iterator[Any]:
-    """The report's blocks: what to use, then each group's figures, and what is not drawn."""
+def blocks(wr: Any, experiment: Shown, runset: Any) -> Iterator[Any]:
+    """The report's blocks: recommendations, then each group's figures, and those not drawn."""
     yield wr.H2("What to use")
-    yield wr.MarkdownBlock(_markdown(found.uses))
-    parts = zip(found.sweep.parts, found.figures, found.sweep.missing, strict=True)
+    yield wr.MarkdownBlock(_markdown(experiment.uses))
+    parts = zip(experiment.sweep.parts, experiment.figures, experiment.sweep.missing, strict=True)
     for part, figures, missing in parts:
         yield wr.H2(f"{part.title} · {part.pair}")
         panels = [

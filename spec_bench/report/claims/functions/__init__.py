@@ -1,4 +1,4 @@
-"""Claims of a form of their own, which a paper names by ``function:``.
+"""Claims checked by a function, which a paper names by ``function:``.
 
 A function takes the claim and the scope and yields checks. Each file of this package registers
 some; other packages register theirs under the entry points ``spec_bench.claims``.

@@ -1,4 +1,4 @@
-"""Which decoder is fastest on each category of prompts, and whether it beats plain decoding."""
+"""Checks by category of prompts: the fastest decoder against plain decoding."""
 
 from __future__ import annotations
 

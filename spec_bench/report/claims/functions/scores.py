@@ -1,4 +1,4 @@
-"""How a results file's decoders stand to autoregressive decoding: in score and in speed."""
+"""Compares a results file's decoders with autoregressive decoding: in score and in speed."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
         yield Check(claim, group.title, f"the same on {same}; a count", HOLDS)
         return
     mean = difference([contrasts], score, records)
-    found = list(_tests(exact, baselines[0], score, records))
+    tests = list(_tests(exact, baselines[0], score, records))
     near = mean.within(_room(score)) if mean else None
-    if near is None or len(found) < len(exact):
+    if near is None or len(tests) < len(exact):
         yield Check(claim, group.title, str(mean), NOT_DECIDED)
         return
-    least, name = min(found)
+    least, name = min(tests)
     odds = Odds(near.if_false, min(1.0, least * len(exact)))
     several = f"mean of {len(exact)} decoders, " if len(exact) > 1 else ""
     evidence = f"{several}{mean}; most lopsided by prompt: {name}, p = {least:.2g}"
@@ -86,14 +86,14 @@ def _tests(
         half = len(table) // 2
         sides = table.sum(axis=1)
         added = [
-            added_by_prompt(partial(value_of_sums, row=own, name=score), side)
-            for own, side in ((row, sides[:half]), (baseline, sides[half:]))
+            added_by_prompt(partial(value_of_sums, row=cell, name=score), side)
+            for cell, side in ((row, sides[:half]), (baseline, sides[half:]))
         ]
         yield sign_flip_p(added[0] - added[1]), name_of(row)
 
 
 def _room(score: str) -> float:
-    """How far apart similar scores may be."""
+    """The largest difference of similar scores."""
     least, most = columns_in([score, f"{score}{ENDS[0]}"])[0].limits
     return SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
 
@@ -116,15 +116,15 @@ def fastest_of(
         return
     rows = rows[rows.speedup.notna()]
     cells = tuple(rows_of(rows))
-    found = difference([[Contrast(cells, (baselines[0],))]], "token_rate", records, prompts=prompts)
-    if found is None:
+    gap = difference([[Contrast(cells, (baselines[0],))]], "token_rate", records, prompts=prompts)
+    if gap is None:
         return
-    evidence = f"{found} against ar's token rate{_basis(rows, prompts, found)}"
-    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, odds=found.above())
+    evidence = f"{gap} against ar's token rate{_basis(rows, prompts, gap)}"
+    yield Check("the fastest beats ar", where, evidence, NOT_DECIDED, odds=gap.above())
 
 
-def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, found: Difference) -> str:
-    """Which one was fastest on all prompts, of how many."""
+def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, gap: Difference) -> str:
+    """The text on the fastest decoder on all prompts, and on the number of decoders."""
     if prompts is None:
         best = rows.loc[rows.speedup.idxmax()]
         text = f"; on all prompts {best.decoder} {best.spec}, {best.speedup:.2f} times"
@@ -133,5 +133,5 @@ def _basis(rows: pd.DataFrame, prompts: frozenset[str] | None, found: Difference
         text, count = "", f"{len(prompts)} prompts"
     if len(rows) == 1:
         return f"{text}, on {count}" if count else text
-    how = ", picked on one half of the prompts and timed on the other" if found.paired else ""
+    how = ", picked on one half of the prompts and timed on the other" if gap.paired else ""
     return f"{how}{text}, best of {len(rows)}" + (f" on {count}" if count else "")
