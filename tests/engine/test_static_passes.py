@@ -147,14 +147,14 @@ def test_a_recording_that_missed_a_buffer_is_caught_and_the_pass_stays_eager(
 def test_what_cannot_be_recorded_stays_eager_and_says_why(caplog) -> None:
     with SimCuda(), caplog.at_level(logging.WARNING):
         (target, _) = pair_of("static", "cuda:0")
-        made = target.static._run
+        (made,) = target.static._ways
 
         def waits(*given: Any) -> Any:
             outputs = made(*given)
             float(outputs[0].sum())
             return outputs
 
-        target.static._run = waits
+        target.static._ways = [waits]
         decoder = built("ar", [target], 1)
         decoder.generate(random_requests(1, 4), seed=0)
     assert target.static.counts.static == 0 < target.static.counts.eager
