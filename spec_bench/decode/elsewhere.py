@@ -9,6 +9,7 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.draft.base import Drafter
 from spec_bench.draft.lookup import Lookup
 from spec_bench.engine.generate import Aid
+from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.settings.fields import shown
 from spec_bench.tree.base import GrownTree, Policy
@@ -69,6 +70,8 @@ def aid_of(
     if not drafts:
         return Aid()
     module: Any = drafts[0]
+    if isinstance(module, MappedModel):
+        raise ValueError("transformers drafts with the target's tokens; the draft has others")
     return Aid(module, depth, confidence=rule.confidence)
 
 

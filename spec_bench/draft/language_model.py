@@ -12,6 +12,7 @@ from torch import Tensor
 from spec_bench.core.transfer import Committed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import commit_paths
 from spec_bench.engine.tree_pass import prefill, run_nodes, run_pending
@@ -131,6 +132,55 @@ class LanguageModelDrafting(Drafting):
         return sum(model.timer.take_s() for model in self.models)
 
 
+class RespelledDrafting(LanguageModelDrafting):
+    """One draft of another tokenizer: its context is the target's text in its own tokens.
+
+    A context differs from the target's in length where a token has several parts; a tree does not,
+    for what the draft can propose it has in one part.
+    """
+
+    def __init__(self, model: MappedModel, caches: Sequence[Any], rows: int) -> None:
+        super().__init__([model], caches, rows)
+        self._model, self._rows = model, Committed([])
+
+    def start(self, row: int, prompt: Sequence[int]) -> None:
+        super().start(row, self._model.respelled(prompt))
+
+    def needs(self, committed: Committed) -> Sequence[Known]:
+        self._rows = Committed(self._model.respelled(tokens) for tokens in committed)
+        return (*super().needs(self._rows), self._rows.lengths)
+
+    def at_root(self, committed: Committed) -> Tensor:
+        return super().at_root(self._rows)
+
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+        return super().at_frontier(tree, self._rows)
+
+    def commit(
+        self,
+        lengths: Sequence[int],
+        nodes: Sequence[Sequence[int]],
+        path: Tensor,
+        depth: int,
+    ) -> None:
+        super().commit(self._rows.lengths, nodes, path, depth)
+
+
+def drafting_of(equipment: Equipment) -> LanguageModelDrafting:
+    """What drafts with the models that there are.
+
+    Raises:
+        ValueError: several drafts, one of them of another tokenizer.
+    """
+    models, caches, rows = equipment.models, equipment.caches, equipment.rows
+    respelled = [each for each in models if isinstance(each, MappedModel) and each.pieces]
+    if not respelled:
+        return LanguageModelDrafting(models, caches, rows)
+    if len(models) > 1:
+        raise ValueError("several drafts need the target's tokenizer; one of them has another")
+    return RespelledDrafting(respelled[0], caches, rows)
+
+
 @drafter("language_model")
 @dataclass(frozen=True)
 class LanguageModelDrafter(Drafter):
@@ -151,7 +201,7 @@ class LanguageModelDrafter(Drafter):
         return (cls(models),)
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return LanguageModelDrafting(equipment.models, equipment.caches, equipment.rows)
+        return drafting_of(equipment)
 
 
 def _by_draft(logits: list[Tensor]) -> Tensor:

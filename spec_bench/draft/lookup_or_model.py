@@ -10,7 +10,7 @@ from torch import Tensor
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafting, Equipment, drafter
-from spec_bench.draft.language_model import LanguageModelDrafting
+from spec_bench.draft.language_model import LanguageModelDrafting, drafting_of
 from spec_bench.draft.lookup import Lookup, LookupDrafting
 from spec_bench.draft.ngrams import Guess
 
@@ -82,5 +82,5 @@ class LookupOrModel(Lookup):
         return depth
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        model = LanguageModelDrafting(equipment.models, equipment.caches, equipment.rows)
+        model = drafting_of(equipment)
         return LookupOrModelDrafting(LookupDrafting(self, equipment.rows), model)

@@ -14,6 +14,7 @@ from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.direct_calls import call_directly
 from spec_bench.engine.fused_products import fuse_products
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
@@ -21,7 +22,7 @@ from spec_bench.engine.packed_products import pack_products
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.switches import set_switches
-from spec_bench.engine.vocabularies import refuse_different
+from spec_bench.engine.vocabularies import kept_tokens, refuse_different
 from spec_bench.engine.weights import lay_by_columns
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
@@ -49,6 +50,8 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     module = read_module(spec.path, spec.revision, DTYPES[spec.dtype], split)
     if device_map is None and not spec.tensor_parallel:
         module = module.to(spec.device)
+    if spec.outputs is not None:
+        keep_outputs(module, kept_tokens(spec.outputs))
     return _wrapped(module.eval(), spec)
 
 

@@ -33,6 +33,8 @@ class ModelSpec:
         revision: hub revision.
         compile: how the forward pass is captured, one of ``COMPILE_MODES``.
         seed: of random weights; otherwise unused.
+        outputs: which tokens the last layer keeps: a file of ids, or how many of the lowest; None:
+            all.
         tensor_parallel: whether the model is split over the processes that ``torchrun`` started.
 
     Raises:
@@ -49,6 +51,7 @@ class ModelSpec:
     compile: str = "none"
     seed: int = 0
     tensor_parallel: bool = False
+    outputs: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

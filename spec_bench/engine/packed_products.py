@@ -60,6 +60,11 @@ def pack_products(module: nn.Module) -> int:
     return len(layers)
 
 
+def dense_weight(layer: Any) -> Tensor:
+    """The matrix [out, in] of a linear layer, packed or not."""
+    return layer.packed.to_dense() if isinstance(layer, _Packed) else layer.weight
+
+
 def _suits(layer: nn.Linear) -> bool:
     """Whether this is a plain float32 matrix on the CPU that nobody watches."""
     data = layer.weight.data

@@ -32,6 +32,7 @@ class CachePool:
             rows: sequences.
             slots: tokens per sequence, tree included.
         """
+        slots *= getattr(model, "stretch", 1)  # of another tokenizer, whose texts are longer
         if role in self._held and self._held[role][0] is model:
             self._held[role][1].grow(rows, slots)
         else:
@@ -46,8 +47,6 @@ class CachePool:
             batch: most sequences that decode together.
             shortest: tokens of the shortest prompt.
         """
-        from spec_bench.engine.hugging_face import HuggingFaceModel  # needs transformers
-
         for model, cache in self._held.values():
-            if isinstance(model, HuggingFaceModel):
+            if hasattr(model, "prepare"):
                 model.prepare(cache, batch, shortest)

@@ -12,7 +12,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+INTERSECTION = "intersection"
 _TOKENS, _CONFIG, _SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+
+
+def kept_tokens(outputs: str | int) -> tuple[int, ...]:
+    """The token ids that a draft keeps in its last layer, in order.
+
+    Args:
+        outputs: a JSON file of ids, most frequent ones say (FR-Spec, arXiv 2502.14856), or a number
+            N of the lowest, which a byte-pair vocabulary merged first.
+
+    Raises:
+        ValueError: no such file, or no list of distinct ids >= 0.
+    """
+    if isinstance(outputs, int):
+        if outputs < 1:
+            raise ValueError(f"pair.draft_vocabulary must be at least 1, got {outputs}")
+        return tuple(range(outputs))
+    try:
+        ids = json.loads(Path(outputs).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"pair.draft_vocabulary must be {INTERSECTION}, a number of tokens or a JSON file of "
+            f"token ids, got {outputs!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+    if not ids or not whole or len(set(ids)) < len(ids):
+        raise ValueError(f"pair.draft_vocabulary: {outputs!r} holds no list of distinct ids >= 0")
+    return tuple(sorted(ids))
 
 
 def refuse_different(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:

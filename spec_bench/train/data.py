@@ -19,6 +19,7 @@ from spec_bench.train.answers import answer_prompts
 from spec_bench.train.chats import chat_prompts, encode_chat, read_chats
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
 from spec_bench.train.hidden import HiddenStates
+from spec_bench.train.sampled_prompts import sampled_prompts
 from spec_bench.train.settings import TrainSettings
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,15 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     """Prompts of any source with the target's own answers."""
     data = settings.data
     stop_ids: tuple[int, ...] = ()
-    if isinstance(settings.task, Task):
+    end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    if data.kind == "sampled":
+        assert data.limit is not None
+        told = [settings.pair.settings(), data.limit, end, vars(data.answers)]
+        file = settings.results / "cache" / f"prompts-{digest(told)}.jsonl"
+        prompts = sampled_prompts(
+            *(model, tokenizer, data.limit, end, data.answers, file, settings.sink.progress)
+        )
+    elif isinstance(settings.task, Task):
         examples = settings.task.examples(data.limit)
         prompts = [settings.task.encode(example, tokenizer) for example in examples]
         stop_ids = settings.task.stop_ids(tokenizer)
@@ -86,8 +95,7 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     prompts = [prompt for prompt in prompts if len(prompt) + 2 <= room][: data.limit]
     if not prompts:
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
-    if tokenizer.eos_token_id is not None:
-        stop_ids = tuple(dict.fromkeys([*stop_ids, tokenizer.eos_token_id]))
+    stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
     answers = data.answers
     told = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
     file = settings.results / "cache" / f"answers-{digest(told)}.jsonl"

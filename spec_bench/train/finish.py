@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_bench.draft.heads import save_heads
 from spec_bench.engine.loading import DTYPES
 from spec_bench.measure.provenance import provenance
 from spec_bench.system.files import write_text
@@ -31,9 +30,7 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         What ``training.json`` holds.
     """
     settings, trainee = training.settings, training.trainee
-    stored = trainee.heads.to(DTYPES[settings.out_dtype])
-    save_heads(stored, settings.out)
-    trainee.heads.float()
+    trainee.save(settings.out, DTYPES[settings.out_dtype])
     held_out = range(len(training.validation.dialogues))
     seen = range(min(_MOST_TRAIN, len(training.train.dialogues)))
     validation = measure(trainee, training.validation, held_out, settings.ranks)

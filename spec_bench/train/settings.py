@@ -28,6 +28,8 @@ from spec_bench.tasks import RandomPrompts, Task, build_task
 from spec_bench.train.answer_settings import AnswerSettings
 
 Count = Annotated[Whole, Ge(1)]
+DRAFT_MODEL = "draft_model"  # no heads: a model of its own
+HEAD_WIDTH = 64
 Share = Annotated[Number, Ge(0), Le(1)]
 
 
@@ -47,18 +49,38 @@ class HeadSettings:
     noise: Annotated[Number, Ge(0)] = 0.0
     draft_vocab: Count | None = None
     fc_norm: Flag = False
+    width: Count | None = None
 
     def __post_init__(self) -> None:
         from spec_bench.draft.base import head_kinds, heads_class  # imports torch
 
-        if self.kind not in head_kinds():
+        kinds = (*head_kinds(), DRAFT_MODEL)
+        if self.kind not in kinds:
             raise ValueError(
-                f"head.kind must be one of {', '.join(sorted(head_kinds()))}, got {self.kind!r}"
+                f"head.kind must be one of {', '.join(sorted(kinds))}, got {self.kind!r}"
             )
-        if self.init == "target" and not heads_class(self.kind).starts_as_target:
+        if self.kind == DRAFT_MODEL:
+            self._check_draft_model()
+        elif self.init == "target" and not heads_class(self.kind).starts_as_target:
             raise ValueError(
                 f"head.init=target: the last layer of {self.kind} has another width than the "
                 "target's"
+            )
+
+    def _check_draft_model(self) -> None:
+        """Raises a ValueError for a Llama that cannot be."""
+        for name in ("width", "inner", "draft_vocab"):
+            if getattr(self, name) is None:
+                raise ValueError(f"head.kind={DRAFT_MODEL} needs head.{name}")
+        if self.width is not None and self.width % HEAD_WIDTH:
+            raise ValueError(
+                f"head.width must be a multiple of {HEAD_WIDTH}, an attention head's, got "
+                f"{self.width}"
+            )
+        if self.guesses != 1 or self.blocks < 1:
+            raise ValueError(
+                f"head.kind={DRAFT_MODEL} has one guess and a block at least, got "
+                f"head.guesses={self.guesses}, head.blocks={self.blocks}"
             )
 
 
@@ -66,7 +88,7 @@ class HeadSettings:
 class DataSettings:
     """What is learned from; meanings stand in ``conf/train.yaml``."""
 
-    kind: Literal["chats", "prompts", "task"]
+    kind: Literal["chats", "prompts", "sampled", "task"]
     path: Text | None
     answered_by: Literal["file", "target"]
     answers: AnswerSettings
@@ -82,13 +104,16 @@ class DataSettings:
             raise ValueError(
                 f"data.kind={self.kind} has no answers: data.answered_by must be target"
             )
-        if self.kind != "task" and self.path is None:
+        if self.kind == "sampled" and self.limit is None:
+            raise ValueError("data.kind=sampled needs data.limit, the number of prompts sampled")
+        if self.kind in ("chats", "prompts") and self.path is None:
             raise ValueError(f"data.kind={self.kind} needs data.path, the file")
 
     @property
     def file(self) -> Path | None:
-        """The file of chats or prompts; None where a task's prompts are asked."""
-        return None if self.kind == "task" or self.path is None else Path(self.path).expanduser()
+        """The file of chats or prompts; None where prompts come from elsewhere."""
+        path = self.path if self.kind in ("chats", "prompts") else None
+        return None if path is None else Path(path).expanduser()
 
 
 @settings

@@ -11,8 +11,10 @@ from spec_bench.draft.base import heads_class
 from spec_bench.draft.eagle_network import EagleHead
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.packed_products import dense_weight
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.settings import HeadSettings
+from spec_bench.train.draft_model import fresh_draft
+from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings
 from spec_bench.train.trainee import Trainee
 from spec_bench.train.unrolled import EagleTrainee
 
@@ -43,21 +45,30 @@ def fresh_heads(
             "target are not supported"
         )
     torch.manual_seed(seed)
+
+    def output() -> torch.Tensor:
+        return dense_weight(model.module.get_output_embeddings()).detach().float().cpu()
+
+    config = model.module.config.get_text_config()
+    if head.kind == DRAFT_MODEL:
+        assert head.width is not None and head.draft_vocab is not None
+        shape = {
+            "hidden_size": head.width,
+            "intermediate_size": head.inner,
+            "num_hidden_layers": head.blocks,
+            "num_attention_heads": head.width // HEAD_WIDTH,
+        }
+        return fresh_draft(shape, head.draft_vocab, config, output, dialogues)
     plan = HeadPlan(
         head.guesses,
         head.blocks,
         head.recurrent,
         head.inner,
         head.init,
-        model.module.config.get_text_config().to_dict(),
+        config.to_dict(),
         frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None,
         head.fc_norm,
     )
-
-    def output() -> torch.Tensor:
-        last: torch.Tensor = model.module.get_output_embeddings().weight
-        return last.detach().float().cpu()
-
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
     if isinstance(made, EagleHead):
         return EagleTrainee(made, head.guesses, model.project, head.steps, head.noise)

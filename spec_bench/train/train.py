@@ -11,22 +11,19 @@ import torch
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
-from spec_bench.engine.model import LAST, Layers
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.sinks.training import build_training_sink, log_training
 from spec_bench.system.files import digest
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
-from spec_bench.train.dialogues import Dialogue, positions, split
+from spec_bench.train.dialogues import Dialogue, split
 from spec_bench.train.dialogues import digest as digest_of
 from spec_bench.train.finish import finish
-from spec_bench.train.hidden import Cached, Computed, HiddenStates, Picked, everywhere
+from spec_bench.train.hidden import Cached, Computed, HiddenStates
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import Accelerated, OneProcess, Processes
-from spec_bench.train.sequences import SequenceBatches
 from spec_bench.train.settings import TrainSettings
 from spec_bench.train.start import fresh_heads
 from spec_bench.train.trainee import Trainee
-from spec_bench.train.unrolled import EagleTrainee
 
 log = logging.getLogger(__name__)
 
@@ -107,21 +104,17 @@ def _batches(
     """One side's dialogues with their hidden states."""
     data = settings.data
     hidden: HiddenStates
-    layers: Layers = LAST
-    picked: Picked = positions
-    if isinstance(trainee, EagleTrainee):
-        layers, picked = trainee.layers(model.blocks), everywhere
+    layers, picked = trainee.layers(model.blocks), trainee.picked
     if data.hidden == "computed" or not dialogues:
         hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
     else:
         told: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
-        if picked is everywhere:
-            told += [list(layers), "everywhere"]
+        if picked is not Trainee.picked:
+            told += [list(layers), type(trainee).__name__]
         folder = settings.results / "cache" / f"hidden-{digest(told)}"
         shown = settings.sink.progress
         hidden = Cached(
             *(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown),
             *(layers, picked),
         )
-    kind = SequenceBatches if picked is everywhere else Batches
-    return kind(dialogues, hidden, model, settings.head.guesses)
+    return trainee.batches(dialogues, hidden, model, settings.head.guesses)

@@ -6,13 +6,17 @@ Letters: N positions, D the target's width, K guesses, V tokens. Knows tensors o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
-from spec_bench.train.dialogues import IGNORED
+from spec_bench.engine.model import LAST, Layers
+from spec_bench.train.data import Batches
+from spec_bench.train.dialogues import IGNORED, Dialogue, positions
 
 
 class Losses(NamedTuple):
@@ -33,12 +37,31 @@ class Trainee(nn.Module):
     Args:
         heads: the heads.
         guesses: K; for Medusa the number of its heads.
+
+    Attributes:
+        batches: what makes batches of dialogues.
     """
+
+    batches: ClassVar[type[Batches]] = Batches
 
     def __init__(self, heads: Heads, guesses: int) -> None:
         super().__init__()
         self.heads = heads
         self.guesses = guesses
+
+    @staticmethod
+    def picked(dialogue: Dialogue) -> Sequence[int]:
+        """At which positions of a dialogue it learns from hidden states."""
+        return positions(dialogue)
+
+    def layers(self, blocks: int) -> Layers:
+        """The hidden states that it learns from, of a target of so many blocks."""
+        return LAST
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Writes what was learned; from then on it is what was written, rounded."""
+        save_heads(self.heads.to(dtype), folder)
+        self.heads.float()
 
     def logits(self, batch: Any) -> Iterator[Tensor]:
         """Logits of guess 1, 2, ..., K, each [N, V].

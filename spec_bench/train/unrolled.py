@@ -11,7 +11,7 @@ target hands over, D width, K steps, V tokens, V' those that the head knows, d h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 import torch
@@ -20,8 +20,9 @@ from torch.nn.functional import log_softmax, smooth_l1_loss
 
 from spec_bench.draft.eagle_network import Eagle3Head, EagleHead
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.train.dialogues import IGNORED
-from spec_bench.train.sequences import SequenceBatch
+from spec_bench.train.dialogues import IGNORED, Dialogue
+from spec_bench.train.hidden import everywhere
+from spec_bench.train.sequences import SequenceBatch, SequenceBatches
 from spec_bench.train.trainee import Losses, Trainee
 
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
@@ -72,6 +73,7 @@ class EagleTrainee(Trainee):
     """
 
     heads: EagleHead
+    batches = SequenceBatches
 
     def __init__(
         self,
@@ -85,8 +87,13 @@ class EagleTrainee(Trainee):
         self._project, self._noise = project, noise
         self._steps = min(steps or guesses, guesses)
 
+    @staticmethod
+    def picked(dialogue: Dialogue) -> Sequence[int]:
+        """Every one of them."""
+        return everywhere(dialogue)
+
     def layers(self, blocks: int) -> Layers:
-        """The hidden states that it learns from: its features', and the last ones."""
+        """Its features', and the last ones."""
         if isinstance(self.heads, Eagle3Head):
             return (*self.heads.places(blocks), *LAST)
         return LAST

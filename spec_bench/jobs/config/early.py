@@ -13,7 +13,7 @@ from typing import Any
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.vocabularies import refuse_different_files
+from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens, refuse_different_files
 from spec_bench.jobs.config.cells import DecoderLoader, expand_grid, parse_cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import model_path
@@ -68,7 +68,9 @@ def check_vocabularies(pair: PairSettings) -> None:
     Raises:
         ValueError: naming the first token that differs.
     """
-    if pair.tokenizer is not None:
+    if pair.draft_vocabulary not in (None, INTERSECTION):
+        kept_tokens(pair.draft_vocabulary)
+    if pair.tokenizer is not None or pair.draft_vocabulary == INTERSECTION:
         return
     names = [model_path(name) for name in (pair.target, *pair.drafts)]
     local = [Path(name) for name in names if not name.startswith(RANDOM)]

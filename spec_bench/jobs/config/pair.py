@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.model_spec import ModelSpec
+from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
 from spec_bench.jobs.config.engine_settings import EngineSettings, check_there, placed
 from spec_bench.jobs.config.model_files import (
     EMBEDDED,
@@ -23,6 +24,7 @@ from spec_bench.jobs.config.model_files import (
 )
 from spec_bench.settings.configs import read_config
 from spec_bench.settings.validation import Flag, Ge, Number, Text, Whole, check, settings
+from spec_bench.system.files import digest
 from spec_bench.vocabulary.published import listed, spellings
 
 _MODELS = ("target", "draft")
@@ -49,6 +51,7 @@ class PairSettings:
     target_revision: Text | None = None
     draft_revision: Text | None = None
     tokenizer: Text | None = None
+    draft_vocabulary: Text | Whole | None = None
     chat_template: Text | None = None
     gated: Flag = False
     target_parameters: Annotated[Whole, Ge(1)] | None = None
@@ -85,6 +88,8 @@ class Pair:
         heads: draft heads on the target by kind, as the user wrote them.
         head_commits: of heads on the hub, once they are known.
         tokenizer: where the tokenizer of all models is; None: in the target's own folder.
+        draft_vocabulary: ``intersection``, or the tokens that drafts may propose: a file of ids, or
+            how many of the lowest; None: all that they know.
     """
 
     name: str
@@ -96,6 +101,7 @@ class Pair:
     heads: Mapping[str, str] = field(default_factory=dict)
     head_commits: Mapping[str, str | None] = field(default_factory=dict)
     tokenizer: str | None = None
+    draft_vocabulary: str | int | None = None
 
     def settings(self) -> dict[str, Any]:
         """The parts of the pair that change a number; part of a cell's run id."""
@@ -109,6 +115,8 @@ class Pair:
         if self.tokenizer is not None:
             told = fingerprint(self.tokenizer)
             settings["tokenizer"] = {"source": self.tokenizer, "revision": told}
+        if self.draft_vocabulary is not None:
+            settings["draft_vocabulary"] = _tokens(self.draft_vocabulary)
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
         return settings
@@ -160,6 +168,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     device_map = pair.target_device_map
     asked = [pair.target_revision, *[pair.draft_revision] * len(pair.drafts)]
     maps = [tuple(sorted(device_map.items())) if isinstance(device_map, dict) else device_map]
+    kept = pair.draft_vocabulary
     specs = tuple(
         ModelSpec(
             model_path(name),
@@ -170,6 +179,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
             engine.compile,
             index if name.startswith(RANDOM) else 0,
             tensor_parallel=index == 0 and engine.tensor_parallel,
+            outputs=None if pair.draft_vocabulary == INTERSECTION or not index else kept,
         )
         for index, (name, place, revision) in enumerate(
             zip(names, [*maps, *[None] * len(pair.drafts)], asked, strict=True)
@@ -183,6 +193,7 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
     return Pair(
         *(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
+        draft_vocabulary=pair.draft_vocabulary,
     )
 
 
@@ -224,6 +235,12 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     stale = [key for key in stated if getattr(pair, key) == getattr(own, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])
     return replace(pair, **changes)
+
+
+def _tokens(vocabulary: str | int) -> str | int:
+    """A draft vocabulary as a run id knows it: a file by its ids."""
+    named = isinstance(vocabulary, int) or vocabulary == INTERSECTION
+    return vocabulary if named else digest(kept_tokens(vocabulary))
 
 
 def _short(model: str) -> str:

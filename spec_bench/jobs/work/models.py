@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,11 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
 from spec_bench.draft.network import Heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
+from spec_bench.engine.mapped_model import MappedModel, behind
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.random_weights import TokenIds
+from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
+from spec_bench.engine.vocabulary_map import of_tokenizers, read_ids
 from spec_bench.jobs.config.model_files import fingerprint, model_path
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.jobs.config.settings import JobSettings
@@ -24,6 +28,7 @@ from spec_bench.measure.provenance import device_name, machine
 log = logging.getLogger(__name__)
 
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
+_mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
 _heads: dict[tuple[str, str | None, str], Heads] = {}
 _tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
@@ -42,10 +47,36 @@ def models_of(pair: Pair, tokens: int) -> list[LanguageModel]:
         ValueError: a model cannot be loaded.
     """
     models = [_model(spec, mark) for spec, mark in zip(pair.specs, pair.revisions, strict=True)]
-    count = min(tokens, *(model.embedded for model in models))
-    for model in models:
-        model.vocab_size = count
-    return models
+    apart = pair.draft_vocabulary == INTERSECTION
+    alike = [
+        model.embedded
+        for model, spec in zip(models, pair.specs, strict=True)
+        if model is models[0] or not (apart or read_ids(Path(spec.path)))
+    ]
+    models[0].vocab_size = count = min(tokens, *alike)
+    return [
+        models[0],
+        *(_draft(pair, place, models[place], count) for place in range(1, len(models))),
+    ]
+
+
+def _draft(pair: Pair, place: int, model: LanguageModel, count: int) -> LanguageModel:
+    """A draft behind the target's tokens; the same one whenever it is asked for."""
+    spec, mark = pair.specs[place], pair.revisions[place]
+    key = (id(model), count, pair.draft_vocabulary, pair.target)
+    if key not in _mapped:
+        if pair.draft_vocabulary == INTERSECTION:
+            ours, theirs = (
+                _tokenizer(s.path, s.revision, m)
+                for s, m in ((pair.specs[0], pair.revisions[0]), (spec, mark))
+            )
+            vocabulary = of_tokenizers(ours, theirs, count)
+            log.info("%s proposes %d of the target's tokens", spec.path, vocabulary.shared)
+            _mapped[key] = MappedModel(model, vocabulary, count)
+        else:
+            kept = None if spec.outputs is None else kept_tokens(spec.outputs)
+            _mapped[key] = behind(model, spec.path, count, kept)
+    return _mapped[key]
 
 
 def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | None:
@@ -87,10 +118,14 @@ def tokenizer_of(pair: Pair) -> tuple[Any, int]:
         ValueError: naming the first token on which two vocabularies differ.
     """
     places = [
-        (s.path, s.revision, mark) for s, mark in zip(pair.specs, pair.revisions, strict=True)
+        (spec.path, spec.revision, mark)
+        for spec, mark in zip(pair.specs, pair.revisions, strict=True)
+        if spec is pair.specs[0] or not read_ids(Path(spec.path))
     ]
     if pair.tokenizer is not None:
         places = [(pair.tokenizer, None, fingerprint(pair.tokenizer))]
+    if pair.draft_vocabulary == INTERSECTION:
+        places = places[:1]
     tokenizer, tokens = common_tokenizer([_tokenizer(*place) for place in places])
     if pair.chat_template is not None and not isinstance(tokenizer, TokenIds):
         tokenizer = copy(tokenizer)

@@ -1,0 +1,153 @@
+"""Drafts that know other tokens than the target: the law stays, and q is the one drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.audit.catalogue import tree_cases
+from spec_bench.audit.decoders import block_law
+from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.rules import TOLERANCE
+from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.language_model import RespelledDrafting
+from spec_bench.engine.mapped_model import MappedModel
+from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs
+
+V = 4
+# The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
+# as something else; the draft's 2 and 4 are nobody's.
+MAP = VocabularyMap((3, 2, 0, 4), (2, 2, -1, 0, -1), {1: (4, 2)})
+NARROW = of_ids((3, 0), V)  # one token for all others
+CUT = of_outputs((0, 2), V)
+SETTINGS = {
+    "temperature": SamplingSettings(0.7, probability_dtype="float64"),
+    "top-k": SamplingSettings(1.3, top_k=2, probability_dtype="float64"),
+    "top-p": SamplingSettings(1.0, top_p=0.7, probability_dtype="float64"),
+}
+CASES = {
+    case.name: case.config
+    for case in tree_cases("exact")
+    if case.config.drafts == 1 and case.tree.enumerable and case.config.drafter.kind != "redrafter"
+}
+NAMES = (
+    "chain 2 + recursive_rejection with replacement: false",
+    "iid_paths 2x2, i.i.d. + k_seq",
+    "widths 2-1, without replacement + recursive_rejection with replacement: false",
+    "stochastic_beam 3x2, without replacement + recursive_rejection with replacement: false",
+    "chain 2 + traversal",
+    "chain 2 + optimal",
+)
+
+
+def draft_of(vocabulary: VocabularyMap, seed: int = 7) -> MappedModel:
+    known = len(vocabulary.proposes) if vocabulary is not CUT else V
+    chain = random_markov(known, seed)
+    if vocabulary is CUT:
+        chain = MarkovModel(chain.logits)
+        chain.logits = chain.logits[..., [0, 2]]
+    return MappedModel(chain, vocabulary, V)
+
+
+@pytest.mark.parametrize("vocabulary", [MAP, NARROW, CUT], ids=["strings", "d2t", "outputs"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name in CASES])
+def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(
+    name: str, vocabulary: VocabularyMap
+) -> None:
+    target = random_markov(V, 3)
+    for said, settings in SETTINGS.items():
+        built = CASES[name].build(target, [draft_of(vocabulary)], settings)
+        assert isinstance(built, Decoder)
+        got, expected, _ = block_law(
+            built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
+        )
+        assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
+
+
+def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed() -> None:
+    """Draft tokens 0 and 1 (probabilities .1 and .3) mean 2, draft token 3 (.2) means 0."""
+    chain = MarkovModel(
+        torch.tensor([0.1, 0.3, 0.25, 0.2, 0.15], dtype=torch.float64).log().expand(2, 5, 5)
+    )
+    logits = MappedModel(chain, MAP, V).forward(
+        *(None, slice(0, 1), [0], torch.tensor([[2]]), torch.tensor([[0]])),
+        torch.ones(1, 1, 1, dtype=torch.bool),
+    )[0]
+    expected = torch.tensor([0.2, 0.0, 0.4, 0.0], dtype=torch.float64) / 0.6
+    torch.testing.assert_close(logits[0, 0].softmax(-1), expected)
+
+
+WRONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "not renormalised": lambda q: torch.stack([q[3], 0 * q[0], q[0] + q[1], 0 * q[0]]),
+    "scattered in another order": lambda q: torch.stack([q[0] + q[1], 0 * q[0], q[3], 0 * q[0]]),
+    "overwritten, not added": lambda q: (
+        torch.stack([q[3], 0 * q[0], q[1], 0 * q[0]]) / (q[3] + q[1])
+    ),
+    "top-p before the restriction": lambda q: _top_p_first(q),
+}
+
+
+def _top_p_first(q: Tensor) -> Tensor:
+    """Keeps the likeliest tokens up to 0.7 of the draft's own law, then those the target has."""
+    order = q.argsort(descending=True)
+    kept = q.clone()
+    kept[order[q[order].cumsum(0) - q[order] >= 0.7]] = 0.0
+    mapped = torch.stack([kept[3], 0 * q[0], kept[0] + kept[1], 0 * q[0]])
+    return mapped / mapped.sum()
+
+
+def _law(p: Tensor, drawn: Tensor, reported: Tensor) -> Tensor:
+    """What one step of speculative sampling emits, tokens drawn from one law and tested by one."""
+    accepted = drawn * torch.where(reported > 0, (p / reported).clamp(max=1.0), 1.0)
+    residual = (p - reported).clamp(min=0.0)
+    return accepted + (1 - accepted.sum()) * residual / residual.sum()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_report_of_q_is_seen_in_the_law(name: str) -> None:
+    """The draft's 2, nobody's, is its likeliest token."""
+    q = torch.tensor([0.12, 0.2, 0.4, 0.2, 0.08], dtype=torch.float64)
+    p = torch.tensor([0.35, 0.1, 0.3, 0.25], dtype=torch.float64)
+    chain = MarkovModel(q.log().expand(2, 5, 5))
+    (logits, _) = MappedModel(chain, MAP, V).forward(
+        *(None, slice(0, 1), [0], torch.tensor([[2]]), torch.tensor([[0]])),
+        torch.ones(1, 1, 1, dtype=torch.bool),
+    )
+    settings = SamplingSettings(1.0, probability_dtype="float64")
+    ours = log_probs(logits[0], settings).exp()[0]
+    assert (_law(p, ours, ours) - p).abs().max() < TOLERANCE
+    assert (_law(p, ours, WRONG[name](q)) - p).abs().max() > 1e-3
+
+
+def test_a_context_is_respelled_within_its_bound_and_only_grows() -> None:
+    draft = draft_of(MAP)
+    assert draft.respelled([0, 1, 2]) == [0, V + 4, V + 2, 2]
+    assert draft.respelled([1, 1, 1]) == [V + 4, V + 2, V + 4, V + 2, V + 4, V + 2]
+    wide = MappedModel(
+        random_markov(5, 1), VocabularyMap(MAP.reads, MAP.proposes, {1: (4, 2, 3)}), V
+    )
+    assert wide.respelled([1, 0, 0, 1]) == [1, 0, 0, V + 4, V + 2, V + 3]
+    for end in range(5):
+        assert (
+            wide.respelled([1, 0, 0, 1][:end])
+            == wide.respelled([1, 0, 0, 1])[: (0, 1, 2, 3, 6)[end]]
+        )
+
+
+def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text() -> None:
+    """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
+    from spec_bench.core.transfer import Committed
+
+    draft = draft_of(MAP)
+    drafting = RespelledDrafting(draft, [draft.allocate(1, 16)], 1)
+    drafting.start(0, (0, 1, 2))
+    committed = Committed([(0, 1, 2)])
+    drafting.needs(committed)
+    chain = draft.inner
+    own = chain.logits[3 % 2, 0]  # type: ignore[attr-defined]
+    expected = draft._spread(own)
+    torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)

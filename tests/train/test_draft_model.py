@@ -1,0 +1,129 @@
+"""A draft model with a vocabulary of its own learns the target's law over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.engine.mapped_model import MappedModel, behind
+from spec_bench.engine.vocabulary_map import FILE
+from spec_bench.records.types import Request
+from spec_bench.train.accuracy import measure
+from spec_bench.train.dialogues import Dialogue
+from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
+from spec_bench.train.hidden import Computed
+from spec_bench.train.loop import Training, run_training
+from spec_bench.train.processes import OneProcess
+from spec_bench.train.sampled_prompts import user_opening
+from tests.families import decoder_settings
+
+from .tiny import CPU, VOCAB, forgetful_target, random_text, settings
+
+IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+}
+
+
+def batches(dialogues: list[Dialogue]) -> TextBatches:
+    model = forgetful_target()
+    hidden = Computed(model, dialogues, picked=DraftTrainee.picked)
+    return TextBatches(dialogues, hidden, model, 1)
+
+
+def trainee() -> DraftTrainee:
+    torch.manual_seed(0)
+    last = forgetful_target().module.get_output_embeddings().weight.detach().float()
+    return DraftTrainee(DraftModel(IDS, VOCAB, SHAPE), last)
+
+
+def training(folder: Path, steps: int) -> Training:
+    texts = random_text(40, 20)
+    made = settings(folder, "draft_model", 1, learning_rate=5e-3)
+    return Training(
+        *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
+        *(steps, 16, OneProcess(CPU)),
+    )
+
+
+def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token() -> None:
+    dialogue = Dialogue((1, 2, 3, 4, 5), (False, False, True, True, False))
+    batch = batches([dialogue]).of([0])
+    assert batch.at.tolist() == [[0, 1], [0, 2]]
+    assert batch.guessed.tolist() == [[3], [4]]
+    assert batches([dialogue]).counts([0]) == [2]
+    model = forgetful_target()
+    expected = model.module(input_ids=batch.tokens).logits[0, 1:3]
+    (law,) = trainee().wanted(batch)
+    torch.testing.assert_close(law, expected)
+
+
+def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path: Path) -> None:
+    made = training(tmp_path, 40)
+    everything = range(8)
+    before = measure(made.trainee, made.validation, everything, 4)
+    run_training(made)
+    after = measure(made.trainee, made.validation, everything, 4)
+    assert before is not None and after is not None
+    (logits,) = made.trainee.wanted(made.validation.of(everything))
+    reach = float(logits.softmax(-1)[:, IDS].sum(-1).mean())  # what any draft over them could share
+    lacked, lacks = reach - before.overlaps[0], reach - after.overlaps[0]
+    assert -1e-6 < lacks < 0.3 * lacked
+
+
+def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path: Path) -> None:
+    made = training(tmp_path, 10)
+    run_training(made)
+    made.trainee.save(tmp_path / "draft", torch.float32)
+    draft = behind(load_model(ModelSpec(str(tmp_path / "draft"))), str(tmp_path / "draft"), VOCAB)
+    assert isinstance(draft, MappedModel)
+    target, request = forgetful_target(), Request("a", (2, 5, 1), 12)
+    greedy = SamplingSettings(temperature=0)
+    plain = build_decoder(decoder_settings("ar"), target, [], greedy).generate([request], seed=0)
+    tree = decoder_settings("rsd_s", "2x2")
+    made_by = build_decoder(tree, target, [draft], greedy).generate([request], seed=0)
+    assert made_by[0].tokens == plain[0].tokens
+    batch = made.validation.of([0])
+    (learned,) = made.trainee.logits(batch)
+    seen = draft.forward(
+        *(draft.allocate(1, 32), slice(0, 1), [0], batch.tokens, torch.arange(20)[None]),
+        torch.ones(20, 20, dtype=torch.bool).tril()[None],
+    ).logits[0, :-1]
+    torch.testing.assert_close(seen, learned, rtol=1e-3, atol=1e-4)
+
+
+def test_a_folder_whose_tokens_do_not_fit_its_weights_is_named(tmp_path: Path) -> None:
+    made = training(tmp_path, 1)
+    made.trainee.save(tmp_path / "draft", torch.float32)
+    other = DraftModel(IDS[:-1], VOCAB, SHAPE)
+    other.module.save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / FILE).write_bytes((tmp_path / "draft" / FILE).read_bytes())
+    model = load_model(ModelSpec(str(tmp_path / "other")))
+    with pytest.raises(ValueError, match="it knows 9 tokens, so 10 must be embedded, got 9"):
+        behind(model, str(tmp_path / "other"), VOCAB)
+
+
+def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids() -> None:
+    dialogue = Dialogue((9, 9, 8, 7, 7, 7, 8, 5), (False, False, *[True] * 6))
+    assert known_tokens([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
+
+
+def test_a_user_is_opened_as_the_template_opens_one() -> None:
+    class Words:
+        chat_template = "{{ messages }}"
+
+        def apply_chat_template(self, messages: list[dict[str, str]], tokenize: bool) -> str:
+            return f"SYSTEM\nUSER {messages[0]['content']} END"
+
+        def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+            return {"input_ids": [len(word) for word in text.split()]}
+
+    assert user_opening(Words()) == (6, 4)
