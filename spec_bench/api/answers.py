@@ -94,8 +94,10 @@ class Decoded:
     @property
     def seconds(self) -> Seconds:
         """What it took, prefill and decode apart."""
-        own = self.generation
-        return Seconds(own.prefill_s, own.decode_s, own.draft_s, own.target_s)
+        generation = self.generation
+        return Seconds(
+            generation.prefill_s, generation.decode_s, generation.draft_s, generation.target_s
+        )
 
     @property
     def token_rate(self) -> float:
@@ -112,8 +114,8 @@ class Decoded:
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}…"
-        told = f"{len(self.tokens)} tokens in {len(self.steps)} steps"
-        return f"Decoded({shown!r}, {told}, {self.token_rate:.3g} tokens/s, {self.lossless})"
+        counts = f"{len(self.tokens)} tokens in {len(self.steps)} steps"
+        return f"Decoded({shown!r}, {counts}, {self.token_rate:.3g} tokens/s, {self.lossless})"
 
 
 class Writing:
@@ -127,13 +129,13 @@ class Writing:
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._tokens: list[int] = []
-        self._said = ""
+        self._written = ""
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of all tokens so far, up to the first stop string."""
         whole = self._whole(tokens)
-        found = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
-        return whole[: min(found, default=len(whole))]
+        stops = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
+        return whole[: min(stops, default=len(whole))]
 
     def ended(self, tokens: Sequence[int]) -> bool:
         """Whether a stop string has come."""
@@ -151,8 +153,8 @@ class Writing:
         if not last and not self.ended(self._tokens):
             text = text.rstrip(_UNFINISHED)
             text = text[: len(text) - self._begun(text)]
-        new = text[len(self._said) :]
-        self._said += new
+        new = text[len(self._written) :]
+        self._written += new
         return new
 
     def _begun(self, text: str) -> int:

@@ -113,12 +113,12 @@ def recommend(
     words = words_of(overrides, settings, texts, pair)
     with one_line_errors():
         job = settings_of(composed(["experiment=recommend", *words]))
-        found = look(job)
-    told = [word for word in words if word != "sink=quiet"]
-    best = found.best
+        recommendation = look(job)
+    shown = [word for word in words if word != "sink=quiet"]
+    best = recommendation.best
     rate: list[Any] = [best.metrics.get(f"speedup{end}") for end in ("", "_low", "_high")]
     lines = []
-    for each in stated(job, found, told)["candidates"]:
+    for each in stated(job, recommendation, shown)["candidates"]:
         line = {key: each[key] for key in ("decoder", "spec", "forecast", "why_counted", "timed")}
         for name in ("block_efficiency", "speedup"):
             ours, theirs = each[name], (each["measured"] or {}).get(name, [None] * 3)
@@ -131,8 +131,10 @@ def recommend(
         speedup=1.0 if rate[0] is None else rate[0],
         speedup_low=rate[1],
         speedup_high=rate[2],
-        ties=tuple(f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in found.ties),
-        text="\n".join(answer_of(found, told)),
+        ties=tuple(
+            f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in recommendation.ties
+        ),
+        text="\n".join(answer_of(recommendation, shown)),
         candidates=pd.DataFrame(lines),
     )
 
@@ -162,7 +164,7 @@ def compare(
     for side in (before, after):
         if not isinstance(side, str | Path):
             raise ValueError(f"compare takes results folders, got {type(side).__name__}")
-    found = build(Path(before), Path(after), alpha, margin)
+    comparison = build(Path(before), Path(after), alpha, margin)
     lines = [
         {
             "cell": each.change.cell,
@@ -178,11 +180,13 @@ def compare(
             "verdict": each.verdict,
             "why": each.change.why,
         }
-        for each in found.judged
+        for each in comparison.judged
     ]
-    differing = pd.DataFrame([vars(each) for each in found.differing])
+    differing = pd.DataFrame([vars(each) for each in comparison.differing])
     changes = pd.DataFrame(lines)
-    return Compared(found.sentence, found.regressed, changes, differing, markdown(found))
+    return Compared(
+        comparison.sentence, comparison.regressed, changes, differing, markdown(comparison)
+    )
 
 
 def audit(

@@ -88,7 +88,9 @@ def sweep(
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
     common = words_of(overrides, settings, texts, pair)
-    choices = [[f"{key}={as_override(key, each)}" for each in own] for key, own in over.items()]
+    choices = [
+        [f"{key}={as_override(key, each)}" for each in listed] for key, listed in over.items()
+    ]
     jobs = [[*common, *words] for words in product(*choices)]
     for words in jobs:
         with one_line_errors():
@@ -113,16 +115,16 @@ def words_of(
             raise ValueError(f"settings are texts such as 'task=xsum', got {shown(word)}")
     if isinstance(settings.get("prompts"), list | tuple):
         raise ValueError("prompts is how many are asked; texts=[...] are prompts of your own")
-    told = [*_pair_words(pair), *overrides]
-    told += [f"{key}={as_override(key, value)}" for key, value in settings.items()]
-    keys = [each.lstrip("+").partition("=")[0] for each in told]
+    words = [*_pair_words(pair), *overrides]
+    words += [f"{key}={as_override(key, value)}" for key, value in settings.items()]
+    keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
             raise ValueError(_TEXTS_ARE_A_TASK)
-        told = [*_text_words(texts, told, keys), *told]
+        words = [*_text_words(texts, words, keys), *words]
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
-        told.append("sink=quiet")
-    return told
+        words.append("sink=quiet")
+    return words
 
 
 def _pair_words(pair: Any) -> Sequence[str]:
@@ -140,11 +142,11 @@ def _pair_words(pair: Any) -> Sequence[str]:
     return pair.overrides
 
 
-def _text_words(texts: Any, told: Sequence[str], keys: Sequence[str]) -> list[str]:
+def _text_words(texts: Any, arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     prompts, several = prompts_of(texts, "texts")
     if not several or not prompts:
         raise ValueError(f"texts must be a list of prompts, at least one, got {shown(texts)}")
-    folders = [each.partition("=")[2] for each in told if each.startswith("results=")]
+    folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
     path = write_texts(prompts, folder)
     words = ["task=jsonl", f"task.source.path={in_words(path)}"]

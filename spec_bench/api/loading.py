@@ -11,7 +11,7 @@ from spec_bench.api.prompts import shown
 from spec_bench.api.words import in_words
 from spec_bench.settings.configs import conf_dirs, read_config
 
-Model: TypeAlias = str | Path | Any  # a name, or transformers' own, which only the engine knows
+Model: TypeAlias = str | Path | Any  # a name, or transformers' object, which only the engine knows
 Tokenizer: TypeAlias = str | Path | Any
 
 _MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformers model"
@@ -60,22 +60,22 @@ def load_pair(
         raise ValueError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
     engine = {"device": device, "dtype": dtype or "float32", "compile": compile}
     named = [str(each) if isinstance(each, Path) else each for each in drafts]
-    own = {
+    stated = {
         "target": str(target) if isinstance(target, Path) else target,
         "draft": named if listed else (named or [None])[0],
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
         "heads": heads,
         "dtype": dtype,
     }
-    told = {key: value for key, value in own.items() if value is not None}
+    settings = {key: value for key, value in stated.items() if value is not None}
     if any(is_model(each) for each in (target, *drafts)):
         if name is not None or target is None:
             raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
-        return _of_modules([own["target"], *named], tokenizer, heads or {}, engine)
-    return _of_names(name, told, engine)
+        return _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
+    return _of_names(name, settings, engine)
 
 
-def _of_names(name: str | None, told: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
+def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
     """A pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
     from spec_bench.engine.loading import common_tokenizer, is_tokenizer
     from spec_bench.engine.pool import CachePool
@@ -84,13 +84,13 @@ def _of_names(name: str | None, told: dict[str, Any], engine: dict[str, str]) ->
     from spec_bench.jobs.work.models import models_of, tokenizer_of
     from spec_bench.settings.validation import check
 
-    given = told.pop("tokenizer") if is_tokenizer(told.get("tokenizer")) else None
-    values = {"draft": None} if "target" in told and name is None else _pair_file(name)
-    settings = with_own_name(check(PairSettings, values | told, "pair"), conf_dirs())
+    given = stated.pop("tokenizer") if is_tokenizer(stated.get("tokenizer")) else None
+    values = {"draft": None} if "target" in stated and name is None else _pair_file(name)
+    settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
     pair = build_pair(settings, check(EngineSettings, engine, "engine"))
     tokenizer, tokens = common_tokenizer([given]) if given is not None else tokenizer_of(pair)
-    words = [f"pair={name}"] if name or "target" not in told else []
-    words += [f"pair.{key}={in_words(value)}" for key, value in told.items()]
+    words = [f"pair={name}"] if name or "target" not in stated else []
+    words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
     words += [f"engine.{key}={engine[key]}" for key in ("device", "compile")]
     overrides = () if given is not None else tuple(each for each in words if each != "pair=None")
     return LoadedPair(pair, tokenizer, models_of(pair, tokens), overrides, CachePool())
@@ -115,8 +115,8 @@ def _of_modules(
     if tokenizer is None and is_model(models[0]):
         raise ValueError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
     place = models[0] if tokenizer is None else tokenizer
-    own = load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
-    own, tokens = common_tokenizer([own])
+    common = load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
+    common, tokens = common_tokenizer([common])
     names, loaded = [], []
     for model in models:
         if is_model(model):
@@ -135,7 +135,7 @@ def _of_modules(
         revisions=(None,) * len(names),
         heads=named_heads(heads),
     )
-    return LoadedPair(pair, own, loaded, (), CachePool())
+    return LoadedPair(pair, common, loaded, (), CachePool())
 
 
 def _pair_file(name: str | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class LoadedPair:
         pair: which models.
         tokenizer: the target's.
         models: the target, then the drafts.
-        overrides: what a job is told to decode with the same models; empty where they have no name.
+        overrides: what makes a job decode with the same models; empty where they have no name.
     """
 
     pair: Pair
@@ -118,14 +118,17 @@ class LoadedPair:
         if several:
             raise ValueError("stream takes one prompt, got a list; decode takes several")
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        # Its own caches: other prompts may be decoded between two steps.
+        # Separate caches: other prompts may be decoded between two steps.
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
         request = self._request(prompts[0], max_new_tokens, chat, prompt_id)
         built.preflight([request])
         return self._stream(built, request, seed, stops_of(stop))
 
     def _built(
-        self, decoder: str | Mapping[str, Any], told: Mapping[str, Any], pool: CachePool | None
+        self,
+        decoder: str | Mapping[str, Any],
+        generation: Mapping[str, Any],
+        pool: CachePool | None,
     ) -> AnyDecoder:
         """The decoder over the pair's models."""
         from spec_bench.engine.pool import CachePool
@@ -137,7 +140,7 @@ class LoadedPair:
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
 
-        sampling = sampling_of(check(Asked, dict(told), "decode"), Asked())
+        sampling = sampling_of(check(Asked, dict(generation), "decode"), Asked())
         cell = read_cell(decoder, partial(load_decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
@@ -163,8 +166,8 @@ class LoadedPair:
         if not getattr(self.tokenizer, "chat_template", None):
             why = "chat is true" if isinstance(prompt, str) else "the prompt is a conversation"
             raise ValueError(f"{why} but the tokenizer has no chat template")
-        own = {"role": "user", "content": prompt}
-        messages = [own] if isinstance(prompt, str) else [dict(each) for each in prompt]
+        message = {"role": "user", "content": prompt}
+        messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
         text = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False
         )

@@ -43,15 +43,15 @@ def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
         raise ValueError(f"{name} must be {_KINDS}, got {shown(asked)}")
     if items and isinstance(items[0], Mapping):
         return [_conversation(items, name)], False
-    found: list[Prompt] = []
+    prompts: list[Prompt] = []
     for place, item in enumerate(items):
         if isinstance(item, str):
-            found.append(item)
+            prompts.append(item)
         elif isinstance(item, list | tuple) and item and isinstance(item[0], Mapping):
-            found.append(_conversation(item, f"{name}[{place}]"))
+            prompts.append(_conversation(item, f"{name}[{place}]"))
         else:
             raise ValueError(f"{name} must be {_KINDS}, got {shown(item)} in the list")
-    return found, True
+    return prompts, True
 
 
 def _conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
@@ -77,9 +77,9 @@ def write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
     seen: Counter[str] = Counter()
     lines = []
     for prompt in prompts:
-        own = prompt_id(prompt)
-        seen[own] += 1
-        name = own if seen[own] == 1 else f"{own}-{seen[own]}"
+        prompt_key = prompt_id(prompt)
+        seen[prompt_key] += 1
+        name = prompt_key if seen[prompt_key] == 1 else f"{prompt_key}-{seen[prompt_key]}"
         turns = [prompt] if isinstance(prompt, str) else [dict(message) for message in prompt]
         lines.append(json.dumps({"question_id": name, "turns": turns}, ensure_ascii=False))
     path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
@@ -93,11 +93,11 @@ def stops_of(stop: Any) -> tuple[str, ...]:
     Raises:
         ValueError: something that is no text, or an empty one.
     """
-    found = (stop,) if isinstance(stop, str) else tuple(stop)
-    for each in found:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for each in stops:
         if not isinstance(each, str) or not each:
             raise ValueError(f"stop must be texts that are not empty, got {each!r}")
-    return found
+    return stops
 
 
 def shown(value: Any) -> str:

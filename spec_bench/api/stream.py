@@ -22,7 +22,7 @@ class Stream(Iterator[Step]):
     """Iterates over the steps of an answer; ``answer`` decodes what is left and gives all of it.
 
     Args:
-        decoder: of one row, its caches its own as long as this lasts.
+        decoder: of one row, its caches serve no other as long as this lasts.
         request: what is asked.
         seed: with the request's id it determines the answer.
         writing: makes texts of tokens.
@@ -32,12 +32,12 @@ class Stream(Iterator[Step]):
         self._decoder, self._request, self._seed = decoder, request, seed
         self._writing = writing
         self._generation: Generation | None = None
-        self._told: list[Step] = []
+        self._given: list[Step] = []
         self._steps = self._decode()
 
     def __next__(self) -> Step:
         step = next(self._steps)
-        self._told.append(step)
+        self._given.append(step)
         return step
 
     @property
@@ -45,10 +45,12 @@ class Stream(Iterator[Step]):
         """The whole answer."""
         for _ in self:
             pass
-        found = self._generation
-        assert found is not None
-        text = self._writing.text(found.tokens)
-        return Decoded(text, found.tokens, tuple(self._told), self._decoder.lossless, found)
+        generation = self._generation
+        assert generation is not None
+        text = self._writing.text(generation.tokens)
+        return Decoded(
+            text, generation.tokens, tuple(self._given), self._decoder.lossless, generation
+        )
 
     def _decode(self) -> Iterator[Step]:
         decoder, writing = self._decoder, self._writing
@@ -57,7 +59,7 @@ class Stream(Iterator[Step]):
             (row,) = decoder.begin([self._request], self._seed)
             prefill_s = self._now_s() - began_s
         decoder.take_forward_s()  # of the prefill
-        spent, waiting_s, told = [0.0, 0.0, 0.0], 0.0, 0
+        spent, waiting_s, given = [0.0, 0.0, 0.0], 0.0, 0
         while row.finish is None:
             with torch.inference_mode():
                 began_s = self._now_s()
@@ -71,19 +73,19 @@ class Stream(Iterator[Step]):
                 row.finish = "stop"
             if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
                 continue  # beams: which of them is the answer is known at the end
-            fresh, start = row.steps[told:], sum(each.delivered for each in row.steps[:told])
-            for place, record in enumerate(fresh, start=told + 1):
+            fresh, start = row.steps[given:], sum(each.delivered for each in row.steps[:given])
+            for place, record in enumerate(fresh, start=given + 1):
                 tokens = row.answer[start : start + record.delivered]
                 start += record.delivered
                 last = row.finish is not None and place == len(row.steps)
                 text = writing.add(tokens, last)
                 if last:
                     seconds = prefill_s, *spent
-                    found = row.generation(*seconds)
-                    latency_s = found.prefill_s + found.decode_s
-                    self._generation = replace(found, latency_s=latency_s)
+                    generation = row.generation(*seconds)
+                    latency_s = generation.prefill_s + generation.decode_s
+                    self._generation = replace(generation, latency_s=latency_s)
                 yield Step(record, tokens, text, waiting_s / len(fresh))
-            waiting_s, told = 0.0, len(row.steps)
+            waiting_s, given = 0.0, len(row.steps)
 
     def _now_s(self) -> float:
         synchronise(self._decoder.target.device)

@@ -45,7 +45,7 @@ def in_words(value: Any) -> str:
     if isinstance(value, str | Path):
         # Hydra reads backslashes as such, but for those before a quote.
         inside = _BEFORE_A_QUOTE.sub(
-            lambda found: found[1] * 2 + ('\\"' if found[2] else ""), str(value)
+            lambda match: match[1] * 2 + ('\\"' if match[2] else ""), str(value)
         )
         return f'"{inside}"'
     return json.dumps(value)

@@ -32,7 +32,7 @@ class BeamSettings(NamedTuple):
     Attributes:
         sampling: warps the joint law of all beams.
         stop_ids: tokens that end a beam.
-        vocab: V of the chain; None: the case's own.
+        vocab: V of the chain; None: the case's.
     """
 
     sampling: SamplingSettings
@@ -144,10 +144,10 @@ def enumerated_beam_error(
         built.step(rows)
         return beams_of(rows[0])
 
-    found, count = law_of(iteration)
+    law, count = law_of(iteration)
     layers, width = built.depth + 1, built.plan.width
     got: dict[Beams, float] = defaultdict(float)
-    for beams, probability in found.items():
+    for beams, probability in law.items():
         rest = beam_law(target, beams, layers - len(beams[0]), width, settings, stop_ids)
         for after, chance in rest.items():
             got[after] += probability * chance

@@ -139,14 +139,14 @@ def count_error(case: LayerCase, trials: int, law: Callable[[Tensor], Tensor]) -
     q = (case.q * case.stands).unsqueeze(0)
     chain = residual_chain(case.p.unsqueeze(0), q, trials)
     predicted = law(acceptance_in_a_row(chain, q))[0]
-    found = torch.zeros(trials + 1, dtype=torch.float64)
+    enumerated = torch.zeros(trials + 1, dtype=torch.float64)
     for drafts in itertools.product(range(case.p.shape[0]), repeat=trials):
         for hits in itertools.product([False, True], repeat=trials):
             listed = ListedTrials(torch.tensor([hits]))
             cells, width = torch.tensor([drafts]), torch.tensor([trials])
             verify_layer(chain, q, cells, width, listed, 0)
-            found[sum(hits)] += case.q[list(drafts)].prod() * listed.probability[0]
-    return float((found - predicted).abs().max())
+            enumerated[sum(hits)] += case.q[list(drafts)].prod() * listed.probability[0]
+    return float((enumerated - predicted).abs().max())
 
 
 def audit_layers(*, seed: int = 0, rule: LayerRule = AS_IT_IS) -> tuple[float, int]:

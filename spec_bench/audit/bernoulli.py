@@ -78,12 +78,12 @@ def optimal_transport(p: float, q: float) -> float:
     law = np.concatenate([[1 - p, p], draw_law(q, replacement=True).numpy()])
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     # One marginal follows from the others; without it rounding cannot make the program infeasible.
-    found = linprog(
+    optimum = linprog(
         -gain.ravel(), A_eq=np.array(marginals)[1:], b_eq=law[1:], method="highs", options=tight
     )
-    if not found.success:
-        raise RuntimeError(f"no optimum for p = {p}, q = {q}: {found.message}")
-    return float(-found.fun)
+    if not optimum.success:
+        raise RuntimeError(f"no optimum for p = {p}, q = {q}: {optimum.message}")
+    return float(-optimum.fun)
 
 
 RULES: dict[str, Callable[[float, float], float]] = {

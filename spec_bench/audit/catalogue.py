@@ -91,21 +91,21 @@ def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
 
 def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     """The rules for a tree, each with every choice of settings that its exactness hangs on."""
-    found = []
+    verifiers = []
     for kind in rule.values():
         if kind.declared != mark or not verifies(kind, type(tree)):
             continue
         if issubclass(kind, BeamVerifier) and kind.searches:
             continue  # draws nothing: held against another program's beam search, not a law
         taken: set[str] = {field.name for field in fields(kind)} if is_dataclass(kind) else set()
-        own = {key: getattr(tree, key) for key in tree.shared if key in taken}
-        made = [kind(**needed, **own) for needed in kind.laws.values()] or [kind(**own)]
+        shared = {key: getattr(tree, key) for key in tree.shared if key in taken}
+        made = [kind(**needed, **shared) for needed in kind.laws.values()] or [kind(**shared)]
         if isinstance(tree, GrownTree) and mark != "exact":
             made = [each for each in made if tree.siblings(WARM) in each.siblings]
-        found += [each for index, each in enumerate(made) if each not in made[:index]]
+        verifiers += [each for index, each in enumerate(made) if each not in made[:index]]
     # Without a draft there is nothing to accept, and all rules are one.
     alone = isinstance(tree, GrownTree) and tree.shape.depth == 0
-    yield from found[:1] if alone else found
+    yield from verifiers[:1] if alone else verifiers
 
 
 def _fits(config: DecoderConfig, settings: SamplingSettings) -> bool:

@@ -146,7 +146,7 @@ def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
         note = "false-alarm rate of the tests of a server's samples together"
         lines = list(server_lines(options, prompts))
         return _show(lines, f"{note} {SERVED_FALSE_ALARM_RATE:g}")
-    # What is wrong with the pair's tokenizers is said before the minutes of the rules.
+    # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
     named = (options.target, options.draft, prompts, options.max_new_tokens)
     of_pair = audit_pair(*named) if options.target else ()
     parts = [

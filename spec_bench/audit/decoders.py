@@ -94,7 +94,7 @@ def block_law(
 
     Args:
         built: the decoder; its randomness is replaced.
-        law: the target's own law: P(continuation) of every continuation of a prefix, of a length.
+        law: the target's law: P(continuation) of every continuation of a prefix, of a length.
         prompt: what is continued.
 
     Returns:

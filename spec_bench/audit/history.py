@@ -60,8 +60,8 @@ class HistoryModel(Toy):
     def allocate(self, rows: int, slots: int) -> TokenCache:
         return TokenCache(rows, slots)
 
-    def place(self, said: Sequence[int]) -> tuple[int, ...]:
-        return tuple([*[0] * self.memory, *said][-self.memory :])
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+        return tuple([*[0] * self.memory, *prefix][-self.memory :])
 
     def places(
         self,

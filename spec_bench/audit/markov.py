@@ -40,8 +40,8 @@ class MarkovModel(Toy):
     def allocate(self, rows: int, slots: int) -> NoCache:
         return NoCache()
 
-    def place(self, said: Sequence[int]) -> tuple[int, ...]:
-        return (len(said) - 1) % 2, said[-1]
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+        return (len(prefix) - 1) % 2, prefix[-1]
 
     def places(
         self,

@@ -57,7 +57,7 @@ def agreement(
     expected: Sequence[Sequence[int]],
     got: Sequence[Sequence[int]],
 ) -> Agreement:
-    """Compares the answers to some requests with the target's own."""
+    """Compares the answers to some requests with the target's."""
     equal, near_ties, different = 0, 0, []
     for request, want, have in zip(requests, expected, got, strict=True):
         try:
@@ -181,7 +181,7 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
         yield Line(
             f"server, temperature {asked.sampling.temperature:g}: {finding.name}",
             f"{finding.tokens} tokens, p = {finding.p_value:.2g}",
-            finding.said,
+            finding.statistic,
             finding.passed,
         )
 

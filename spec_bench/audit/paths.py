@@ -93,11 +93,13 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
             for child in range(width):
                 brothers = tokens[:, tokens.shape[1] - child :]
                 q = tables.q[depth][prefix[:, node]]
-                own = _law(q, brothers, child, width, law)
-                there = valid[:, node] & (own.sum(dim=1) > 0)
-                own = torch.where(there[:, None], own, torch.eye(vocab, dtype=own.dtype)[0])
-                row, token = own.nonzero(as_tuple=True)
-                chance = chance[row] * own[row, token]
+                node_law = _law(q, brothers, child, width, law)
+                there = valid[:, node] & (node_law.sum(dim=1) > 0)
+                node_law = torch.where(
+                    there[:, None], node_law, torch.eye(vocab, dtype=node_law.dtype)[0]
+                )
+                row, token = node_law.nonzero(as_tuple=True)
+                chance = chance[row] * node_law[row, token]
                 tokens = torch.cat([tokens[row], token[:, None]], dim=1)
                 valid = torch.cat([valid[row], there[row, None]], dim=1)
                 number = prefix[row, node] * vocab + token

@@ -60,14 +60,14 @@ class Finding:
         name: what is tested.
         tokens: how many served tokens it looked at.
         p_value: chance of what was seen, or more, from a lossless server.
-        said: the statistic in words.
+        statistic: the result in words.
         passed: after Holm's correction over all tests made.
     """
 
     name: str
     tokens: int
     p_value: float
-    said: str
+    statistic: str
     passed: bool
 
 
@@ -84,12 +84,12 @@ def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> Tok
     safe = log_law.masked_fill(law == 0, 0.0)
     entropy = -(law * safe).sum(dim=-1)
     variance = (law * safe.square()).sum(dim=-1) - entropy.square()
-    own = log_law.gather(-1, tokens.unsqueeze(-1))
+    log_of_token = log_law.gather(-1, tokens.unsqueeze(-1))
     ids = torch.arange(law.shape[-1])
-    before = (log_law > own) | ((log_law == own) & (ids < tokens.unsqueeze(-1)))
+    before = (log_law > log_of_token) | ((log_law == log_of_token) & (ids < tokens.unsqueeze(-1)))
     below = law.masked_fill(~before, 0.0).sum(dim=-1)
     first = np.arange(len(tokens)) == 0
-    columns = (own.squeeze(-1), entropy, variance.clamp(min=0), below)
+    columns = (log_of_token.squeeze(-1), entropy, variance.clamp(min=0), below)
     log_p, spread, variances, mass = (column.numpy() for column in columns)
     return TokenLaw(log_p, spread, variances, mass, first)
 
@@ -103,21 +103,21 @@ def law_of_answers(
     """All answers under the target, each by one teacher-forced pass; an answer is the token ids of
     its prompt and of what was served, the end token included.
     """
-    found = []
+    laws = []
     for prompt, answer in answers:
-        said = [*prompt, *answer]
-        cache = target.allocate(1, len(said))
-        passed = torch.tensor([said[:-1]], device=target.device)
+        sequence = [*prompt, *answer]
+        cache = target.allocate(1, len(sequence))
+        passed = torch.tensor([sequence[:-1]], device=target.device)
         logits = run_pending(target, cache, [0], passed, logits_to_keep=0).logits
         assert logits is not None
         kept = logits[0, len(prompt) - 1 :].cpu()
-        found.append(token_law(kept, torch.tensor(answer), settings))
+        laws.append(token_law(kept, torch.tensor(answer), settings))
     return TokenLaw(
-        np.concatenate([each.log_p for each in found]),
-        np.concatenate([each.entropy for each in found]),
-        np.concatenate([each.variance for each in found]),
-        np.concatenate([each.below for each in found]),
-        np.concatenate([each.first for each in found]),
+        np.concatenate([each.log_p for each in laws]),
+        np.concatenate([each.entropy for each in laws]),
+        np.concatenate([each.variance for each in laws]),
+        np.concatenate([each.below for each in laws]),
+        np.concatenate([each.first for each in laws]),
     )
 
 
@@ -127,8 +127,8 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
     """
     impossible = int(np.isneginf(law.log_p).sum())
     if impossible:
-        said = f"{impossible} tokens that the target gives no probability"
-        return [Finding("within the support", len(law.log_p), 0.0, said, False)]
+        statistic = f"{impossible} tokens that the target gives no probability"
+        return [Finding("within the support", len(law.log_p), 0.0, statistic, False)]
     tests = {"log-probability against entropy": _surprise(law)}
     uniform = law.below + np.random.default_rng(seed).random(len(law.below)) * np.exp(law.log_p)
     for name, chosen in {
@@ -148,8 +148,8 @@ def _surprise(law: TokenLaw) -> tuple[int, float, str]:
     deviation = float(np.sqrt(law.variance.sum()))
     # A law of one token at every place leaves nothing to chance.
     z = total / deviation if deviation > 0 else 0.0
-    said = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
-    return count, float(2 * stats.norm.sf(abs(z))), said
+    statistic = f"mean {law.log_p.mean():.3f}, expected {-law.entropy.mean():.3f} nats, z = {z:.2f}"
+    return count, float(2 * stats.norm.sf(abs(z))), statistic
 
 
 def _uniformity(uniform: np.ndarray) -> tuple[int, float, str]:
@@ -171,6 +171,6 @@ def _corrected(tests: Mapping[str, tuple[int, float, str]], rate: float) -> list
             break
         failed.add(name)
     return [
-        Finding(name, count, p_value, said, name not in failed)
-        for name, (count, p_value, said) in tests.items()
+        Finding(name, count, p_value, statistic, name not in failed)
+        for name, (count, p_value, statistic) in tests.items()
     ]

@@ -40,7 +40,7 @@ class Toy(ABC):
         """A cache for ``rows`` sequences of up to ``slots`` tokens."""
 
     @abstractmethod
-    def place(self, said: Sequence[int]) -> tuple[int, ...]:
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
         """Where the logits after a sequence stand in the table."""
 
     @abstractmethod
@@ -98,12 +98,12 @@ class Toy(ABC):
         table = log_probs(self.logits, settings).exp().tolist()
         law = {}
         for continuation in itertools.product(range(self.vocab_size), repeat=length):
-            said, prob = list(prompt), 1.0
+            prefix, prob = list(prompt), 1.0
             for token in continuation:
                 chances = table
-                for index in self.place(said):
+                for index in self.place(prefix):
                     chances = chances[index]
                 prob *= chances[token]
-                said.append(token)
+                prefix.append(token)
             law[continuation] = prob
         return law

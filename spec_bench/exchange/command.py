@@ -28,12 +28,12 @@ def read_in(options: Namespace) -> None:
         ValueError: a file cannot be used, or two would be the same row.
     """
     categories = read_categories(options.questions) if options.questions else None
-    found = [System(path.stem, read_answers(path, categories)) for path in options.files]
-    names = [system.decoder for system in found]
+    given = [System(path.stem, read_answers(path, categories)) for path in options.files]
+    names = [system.decoder for system in given]
     if len(set(names)) < len(names) or "ar" in names:
         raise ValueError(f"files need names of their own, and none is 'ar', got {names}")
     base = read_answers(options.baseline, categories) if options.baseline else None
-    systems = [System("ar", base), *found] if base else found
+    systems = [System("ar", base), *given] if base else given
     table = files.results_file(options.results, options.name)
     about = About(options.harness, options.task, options.pair, options.temperature)
     write_rows(table, systems, about)
@@ -42,13 +42,13 @@ def read_in(options: Namespace) -> None:
     for system in systems:
         if system.file.failed:
             print(f"{system.decoder}: left out as failed: {', '.join(system.file.failed)}")
-    for system in found if base else ():
+    for system in given if base else ():
         assert base is not None
         print(f"\n### {system.decoder}\n\n{_table(system.file, base, recount)}")
 
 
-def _table(found: AnswerFile, base: AnswerFile, recount: Recount | None) -> str:
-    return markdown_table(list(HEADS), map(_line, rates(found, base, recount)), labels=1)
+def _table(file: AnswerFile, base: AnswerFile, recount: Recount | None) -> str:
+    return markdown_table(list(HEADS), map(_line, rates(file, base, recount)), labels=1)
 
 
 def _line(each: Rates) -> Sequence[str]:
@@ -68,7 +68,7 @@ def tokenizer(path: Path) -> Recount:
     from tokenizers import Tokenizer
 
     try:
-        own = Tokenizer.from_file(str(path))
+        counter = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more specific
         raise ValueError(f"{str(path)!r} is no tokenizer: {error}") from error
-    return lambda text: len(own.encode(text).ids) - 1
+    return lambda text: len(counter.encode(text).ids) - 1

@@ -1,4 +1,4 @@
-"""Spec-Bench's own numbers of answer files: means of per-question rates.
+"""Spec-Bench's numbers of answer files: means of per-question rates.
 
 Its ``speed.py`` takes the mean over questions of tokens / s, divides it by that of the baseline,
 whose tokens it counts by putting the answer's text through a tokenizer again, and the mean over
@@ -39,35 +39,35 @@ class Rates:
     tokens: float
 
 
-def rates(found: AnswerFile, baseline: AnswerFile, recount: Recount | None) -> list[Rates]:
+def rates(file: AnswerFile, baseline: AnswerFile, recount: Recount | None) -> list[Rates]:
     """The subtasks in Spec-Bench's order, those that it does not have by category, then overall.
     ``recount`` counts the baseline's tokens from its texts; None: as they were counted.
     """
-    names = dict.fromkeys(subtask(each.category) for each in found.answers)
+    names = dict.fromkeys(subtask(each.category) for each in file.answers)
     order = [
         *(name for name in SUBTASKS if name in names),
         *(n for n in names if n not in SUBTASKS),
     ]
     shown = [name for name in order if name]
-    parts = [(name, _of(found, name), _of(baseline, name)) for name in shown]
-    return [_rates(*part, recount) for part in (*parts, (OVERALL, found.answers, baseline.answers))]
+    parts = [(name, _of(file, name), _of(baseline, name)) for name in shown]
+    return [_rates(*part, recount) for part in (*parts, (OVERALL, file.answers, baseline.answers))]
 
 
-def _of(found: AnswerFile, name: str) -> tuple[Answer, ...]:
-    return tuple(each for each in found.answers if subtask(each.category) == name)
+def _of(file: AnswerFile, name: str) -> tuple[Answer, ...]:
+    return tuple(each for each in file.answers if subtask(each.category) == name)
 
 
 def _rates(
-    name: str, own: Sequence[Answer], base: Sequence[Answer], recount: Recount | None
+    name: str, answers: Sequence[Answer], base: Sequence[Answer], recount: Recount | None
 ) -> Rates:
-    calls = [count for each in own for count in each.calls]
+    calls = [count for each in answers for count in each.calls]
     theirs = ours = None
     if base:
-        theirs = _mean([each.tokens / each.wall_s for each in own]) / _mean(
+        theirs = _mean([each.tokens / each.wall_s for each in answers]) / _mean(
             [_recounted(each, recount) / each.wall_s for each in base]
         )
-        ours = _ratio(own) / _ratio(base)
-    return Rates(name, len(own), theirs, ours, _mean(calls))
+        ours = _ratio(answers) / _ratio(base)
+    return Rates(name, len(answers), theirs, ours, _mean(calls))
 
 
 def _recounted(each: Answer, recount: Recount | None) -> int:

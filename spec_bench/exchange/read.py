@@ -58,7 +58,7 @@ class AnswerFile:
         model: as the file names it.
         answers: in the file's order, of a question the last.
         failed: ids of questions with a turn that raised, left out.
-        split: whether prefill and decoding are told apart.
+        split: whether prefill and decoding are kept apart.
     """
 
     model: str
@@ -88,7 +88,7 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
     Raises:
         ValueError: it is no such file; the message names it, the line and why.
     """
-    found, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
+    answers, failed, models = dict[str, Answer](), dict[str, None](), dict[str, None]()
     split = True
     for number, line in _lines(path):
         try:
@@ -99,16 +99,16 @@ def read_answers(path: Path, categories: Mapping[str, str] | None = None) -> Ans
             split &= "decode_time" in choice
             if _ERROR in choice["turns"]:
                 failed[question] = None
-                found.pop(question, None)
+                answers.pop(question, None)
                 continue
-            found[question] = _answer(question, category, choice)
+            answers[question] = _answer(question, category, choice)
             failed.pop(question, None)
         except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-            said = f"no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{str(path)!r}, line {number}: {said}") from error
-    if not found:
+            fault = f"no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{str(path)!r}, line {number}: {fault}") from error
+    if not answers:
         raise ValueError(f"{str(path)!r} has no answers")
-    return AnswerFile(", ".join(models), tuple(found.values()), tuple(failed), split)
+    return AnswerFile(", ".join(models), tuple(answers.values()), tuple(failed), split)
 
 
 def read_categories(path: Path) -> dict[str, str]:
@@ -126,15 +126,15 @@ def read_categories(path: Path) -> dict[str, str]:
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     if not path.is_file():
         raise ValueError(f"no file {str(path)!r}")
-    found = []
+    lines = []
     try:
         text = path.read_text(encoding="utf-8")
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
-                found.append((number, json.loads(line)))
+                lines.append((number, json.loads(line)))
     except ValueError as error:
         raise ValueError(f"{str(path)!r} is no file of JSON lines: {error}") from error
-    return found
+    return lines
 
 
 def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
@@ -159,7 +159,7 @@ def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
 
 
 def _calls(choice: Mapping[str, Any], tokens: int) -> tuple[tuple[int, ...], bool]:
-    """Tokens per target call, and whether they are each call's own."""
+    """Tokens per target call, and whether they are counted call by call."""
     if "accept_lengths" in choice:
         lengths = tuple(int(each) for each in choice["accept_lengths"])
         if min(lengths, default=1) < 1:

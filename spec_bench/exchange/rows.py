@@ -67,7 +67,7 @@ def write_rows(table: Path, systems: Sequence[System], about: About) -> None:
         ValueError: no question was answered by all.
     """
     asked = [[each.question for each in system.file.answers] for system in systems]
-    common = [name for name in asked[0] if all(name in own for own in asked)]
+    common = [name for name in asked[0] if all(name in questions for questions in asked)]
     if not common:
         raise ValueError("no question was answered in all files")
     kept = set(common)
@@ -75,19 +75,19 @@ def write_rows(table: Path, systems: Sequence[System], about: About) -> None:
         [each for each in system.file.generations("") if each.prompt_id in kept]
         for system in systems
     ]
-    base = next((own for own, s in zip(done, systems, strict=True) if s.decoder == "ar"), None)
+    base = next((each for each, s in zip(done, systems, strict=True) if s.decoder == "ar"), None)
     rows, parts = [], []
-    for system, own in zip(systems, done, strict=True):
-        lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in own]
+    for system, generations in zip(systems, done, strict=True):
+        lines = [[each.prompt_id, len(each.tokens), each.decode_s] for each in generations]
         run_id = files.digest([about.harness, about.task, system.decoder, system.file.model, lines])
-        numbers = summarise(CellRecords(own, base))
+        numbers = summarise(CellRecords(generations, base))
         facts = _facts(system, about, about.pair or systems[0].file.model, run_id)
         nothing = dict.fromkeys(_unknown(numbers, system.file))
         rows.append({**facts, **numbers, **nothing})
-        parts.append(parquet.pack(run_id, own, None))
+        parts.append(parquet.pack(run_id, generations, None))
     names = columns.ordered(name for row in rows for name in row)
-    told = [{k: "" if v is None else v for k, v in row.items()} for row in rows]
-    files.write_csv(table, told, names)
+    written = [{k: "" if v is None else v for k, v in row.items()} for row in rows]
+    files.write_csv(table, written, names)
     parquet.write(files.records_file(table), parquet.joined(parts))
 
 
@@ -114,8 +114,8 @@ def _facts(system: System, about: About, pair: str, run_id: str) -> dict[str, An
     }
 
 
-def _unknown(numbers: dict[str, Any], found: AnswerFile) -> list[str]:
+def _unknown(numbers: dict[str, Any], file: AnswerFile) -> list[str]:
     """Columns of what the files do not tell."""
-    stems = _UNTIMED if found.split else (*_UNTIMED, "prefill_s")
-    stems = (*stems, *_UNCOUNTED) if found.each_known else (*stems, *_UNCOUNTED, "acceptance_rate")
+    stems = _UNTIMED if file.split else (*_UNTIMED, "prefill_s")
+    stems = (*stems, *_UNCOUNTED) if file.each_known else (*stems, *_UNCOUNTED, "acceptance_rate")
     return [name for name in numbers if name.startswith(stems)]

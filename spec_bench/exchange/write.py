@@ -67,13 +67,13 @@ def write_answers(table: Path, folder: Path) -> list[Path]:
     rows = _complete(table)
     names = [_name(row) for row in rows]
     for row, name in zip(rows, names, strict=True):
-        found, text = _answers_of(table, row)
+        generations, text = _answers_of(table, row)
         unique = name if names.count(name) == 1 else f"{name}-{row['run_id']}"
-        for repeat in sorted({each.repeat for each in found}):
-            own = [each for each in found if each.repeat == repeat]
+        for repeat in sorted({each.repeat for each in generations}):
+            of_repeat = [each for each in generations if each.repeat == repeat]
             path = folder / f"run_{repeat + 1}" / f"{unique}.jsonl"
             model = f"{row['pair']}-{name}"
-            files.write_text(path, "".join(_lines(own, model, text)))
+            files.write_text(path, "".join(_lines(of_repeat, model, text)))
             written.append(path)
     return written
 
@@ -88,8 +88,8 @@ def write_texts(table: Path, path: Path) -> Path:
         {name: getattr(each, name) for name in ("repeat", "prompt_id")}
         | {"run_id": row["run_id"], "text": text(each.tokens)}
         for row in _complete(table)
-        for found, text in (_answers_of(table, row),)
-        for each in found
+        for generations, text in (_answers_of(table, row),)
+        for each in generations
     ]
     files.write_csv(path, lines, files.TEXT_COLUMNS)
     return path
@@ -108,12 +108,12 @@ def _complete(table: Path) -> list[dict[str, str]]:
 def _answers_of(table: Path, row: Mapping[str, str]) -> tuple[list[Generation], Text]:
     """A cell's generations, and what makes texts of their tokens."""
     run = files.run_folder(files.results_of(table), row["run_id"])
-    found = cell_folder.read_lines(run / files.GENERATIONS)
-    if not found:
+    generations = cell_folder.read_lines(run / files.GENERATIONS)
+    if not generations:
         raise ValueError(
             f"no generations of {_name(row)} in {str(run)!r}: texts are kept there alone"
         )
-    return found, _text_of(run)
+    return generations, _text_of(run)
 
 
 def _name(row: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What a search for a decoder found: as a table, an answer in three lines, plain values."""
+"""The outcome of a search for a decoder: as a table, an answer in three lines, plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spec_bench.vocabulary.columns import ENDS
 from spec_bench.vocabulary.numbers import with_ends
 
 _OF_THE_SEARCH = ("prompts=", "confirm", "cells=", "budget=", "length=", "name=")
-_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names its own
+_OF_A_DECODER = ("decoder=", "decoder.", "spec=")  # the answer names these itself
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def stated(
         known = {"block_efficiency": each.block_efficiency, "speedup": each.speedup}
         ours = {name: [i.value, i.low, i.high] for name, i in known.items()}
         line = {"decoder": each.cell.name, "spec": each.cell.spec, "forecast": each.forecast}
-        told = {"why_counted": each.why_counted, "timed": each.timed}
-        lines.append({**line, **told, **ours, "measured": measured})
+        counting = {"why_counted": each.why_counted, "timed": each.timed}
+        lines.append({**line, **counting, **ours, "measured": measured})
     return {
         "pair": settings.pair.name,
         "task": settings.task.name,
@@ -95,7 +95,9 @@ def counted_of(answer: Recommendation) -> list[str]:
     for each in answer.candidates:
         if each.why_counted:
             reasons.setdefault(each.why_counted, []).append(each.cell.title)
-    lines = [f"{', '.join(own)}: counted, not forecast: {why}" for why, own in reasons.items()]
+    lines = [
+        f"{', '.join(titles)}: counted, not forecast: {why}" for why, titles in reasons.items()
+    ]
     if not all(each.timed for each in answer.candidates):
         lines.append(
             "* not timed itself: its seconds are what its size should take by those that were, "
@@ -118,7 +120,9 @@ def needed_of(answer: Recommendation) -> list[str]:
     ]
     for each in answer.needed:
         least = (each.acceptance[share] for share in shares)
-        shown = "".join(f"{'never' if own is None else f'{own:.2f}':>10}" for own in least)
+        shown = "".join(
+            f"{'never' if acceptance is None else f'{acceptance:.2f}':>10}" for acceptance in least
+        )
         lines.append(f"{each.length:<14}{each.cost:>16.2f}{shown}")
     return lines
 

@@ -3,7 +3,7 @@
 A call at position t of a text of T tokens delivers what it accepts and one token more. With P(m|t)
 the chance that it accepts m given the text, the rest takes n(t) = 1 + sum_m P(m|t) n(t + m + 1)
 calls. Every exact decoder writes the same text with the same probability, so the mean over texts of
-plain decoding is the decoder's own.
+plain decoding is the decoder's too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def at_least_by_level(passes: Tensor) -> Tensor:
         text ends before.
     """
     depth, length = passes.shape
-    found, going = [], torch.ones(length, dtype=passes.dtype)
+    chances, going = [], torch.ones(length, dtype=passes.dtype)
     for level in range(depth):
         shifted = torch.zeros(length, dtype=passes.dtype)
         if level < length:
             shifted[: length - level] = passes[level, level:]
         going = going * shifted
-        found.append(going)
-    return torch.stack(found) if found else passes
+        chances.append(going)
+    return torch.stack(chances) if chances else passes
 
 
 def at_least_by_block(ratio: Tensor, depth: int) -> Tensor:
@@ -44,15 +44,15 @@ def at_least_by_block(ratio: Tensor, depth: int) -> Tensor:
         [L, T] as ``at_least_by_level``'s.
     """
     length = len(ratio)
-    found, product, least = [], torch.ones_like(ratio), torch.ones_like(ratio)
+    chances, product, least = [], torch.ones_like(ratio), torch.ones_like(ratio)
     for level in range(depth):
         shifted = torch.zeros_like(ratio)
         if level < length:
             shifted[: length - level] = ratio[level:]
         product = product * shifted
         least = torch.minimum(least, product)
-        found.append(least)
-    return torch.stack(found) if found else ratio.new_zeros((0, length))
+        chances.append(least)
+    return torch.stack(chances) if chances else ratio.new_zeros((0, length))
 
 
 def drafted_on(sure: Tensor, depth: int, confidence: float, path: float | None) -> Tensor:
@@ -70,17 +70,17 @@ def drafted_on(sure: Tensor, depth: int, confidence: float, path: float | None) 
         [L, T]: entry (i, t) 1 where a chain from position t on drafts token i, else 0.
     """
     length = len(sure)
-    found, going, product = [], torch.ones_like(sure), torch.ones_like(sure)
+    chances, going, product = [], torch.ones_like(sure), torch.ones_like(sure)
     for level in range(depth):
-        found.append(going)
-        own = torch.zeros_like(sure)
+        chances.append(going)
+        shifted = torch.zeros_like(sure)
         if level < length:
-            own[: length - level] = sure[level:]
-        product = product * own
-        going = going * (own >= confidence)
+            shifted[: length - level] = sure[level:]
+        product = product * shifted
+        going = going * (shifted >= confidence)
         if path is not None:
             going = going * (product >= path)
-    return torch.stack(found) if found else sure.new_zeros((0, length))
+    return torch.stack(chances) if chances else sure.new_zeros((0, length))
 
 
 def expected_calls(at_least: Tensor) -> float:

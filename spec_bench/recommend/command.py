@@ -27,10 +27,10 @@ def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
     """
     register()
     try:
-        told = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
-        told += recipe_arguments(list(overrides))
+        arguments = ["experiment=recommend", "sink=quiet", "sink.progress=true"]
+        arguments += recipe_arguments(list(overrides))
         with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-            config = compose("config", overrides=told)
+            config = compose("config", overrides=arguments)
         settings = settings_of(config)
         # They import torch, which settings that cannot be right do not wait for.
         from spec_bench.recommend.answer import answer_of, counted_of, needed_of, stated, table_of

@@ -36,7 +36,7 @@ class Text:
         tokens: [T].
         p: [T, V] the target's law at each position, after warping.
         q: [T, V] the draft's.
-        sure: [T] the draft's probability of what was said, at temperature 1.
+        sure: [T] the draft's probability of the text's tokens, at temperature 1.
     """
 
     tokens: Tensor
@@ -87,7 +87,7 @@ def calls_for(
         generator: of the children drawn.
         samples: S, for rules whose chances have no closed form.
         sets: in place of draws: every way the children may fall out.
-        known: chances that decoders have in common, of this text; those found here are added.
+        known: chances that decoders have in common, of this text; those computed here are added.
 
     Raises:
         ValueError: the decoder cannot be forecast, with the reason.
@@ -113,8 +113,8 @@ def calls_for(
             levels.append(ranked_passing(judge, text.p, text.q, text.tokens, width))
         else:
             among = config.tree.sampled if isinstance(config.tree, TopAndSample) else 1
-            found = sets or drawn(siblings, samples, generator, among)
-            levels.append(passing(judge, text.p, text.q, text.tokens, width, found))
+            children = sets or drawn(siblings, samples, generator, among)
+            levels.append(passing(judge, text.p, text.q, text.tokens, width, children))
         known[key] = levels[-1]
     return expected_calls(_stopped(config, text, at_least_by_level(torch.stack(levels))))
 
@@ -122,7 +122,7 @@ def calls_for(
 def _stopped(config: DecoderConfig, text: Text, at_least: Tensor) -> Tensor:
     """P(accepted >= i | text) [L, T], of a chain that stops only where it still drafts.
 
-    Where it stops follows from tokens that were passed, which are the text's own.
+    Where it stops follows from tokens that were passed, which are the text's tokens.
     """
     tree = config.tree
     if not isinstance(tree, DynamicChain):

@@ -31,11 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
 
     register()
-    told = [each for each in arguments if each.partition("=")[0] not in _OWN]
-    own = _OWN | dict(each.split("=", 1) for each in arguments if each not in told)
+    job_arguments = [each for each in arguments if each.partition("=")[0] not in _OWN]
+    shape = _OWN | dict(each.split("=", 1) for each in arguments if each not in job_arguments)
     try:
-        width, sizes = _numbers("width", own["width"])[0], _numbers("nodes", own["nodes"])
-        for words in product(*map(_choices, recipe_arguments(told))):
+        width, sizes = _numbers("width", shape["width"])[0], _numbers("nodes", shape["nodes"])
+        for words in product(*map(_choices, recipe_arguments(job_arguments))):
             _fit_one(words, width, sizes)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench fit_tree: {one_line(error)}", file=sys.stderr)
@@ -50,9 +50,9 @@ def _fit_one(words: Sequence[str], width: int, sizes: Sequence[int]) -> None:
     from spec_bench.jobs.app import settings_of
     from spec_bench.settings.configs import conf_dirs
 
-    own = ["sink=quiet", f"cells=[rsd_c:{width}]"]
+    overrides = ["sink=quiet", f"cells=[rsd_c:{width}]"]
     with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
-        config = compose("config", overrides=[*words, *own])
+        config = compose("config", overrides=[*words, *overrides])
     settings = settings_of(config)
     fit = fitted(settings, width)
     path = fit.write(settings.results / FOLDER)
@@ -137,7 +137,7 @@ def _numbers(key: str, text: str) -> list[int]:
     Raises:
         ValueError: another thing, naming it.
     """
-    found = text.strip("[]").split(",")
-    if not all(each.strip().isdecimal() and int(each) for each in found):
+    parts = text.strip("[]").split(",")
+    if not all(each.strip().isdecimal() and int(each) for each in parts):
         raise ValueError(f"{key} must be whole numbers >= 1 such as 14,30, got {text!r}")
-    return [int(each) for each in found]
+    return [int(each) for each in parts]

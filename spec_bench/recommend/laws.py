@@ -17,7 +17,7 @@ def laws_of(
     target: LanguageModel,
     draft: LanguageModel,
     prompt: Sequence[int],
-    said: Sequence[int],
+    answer: Sequence[int],
     settings: SamplingSettings,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One teacher-forced pass of each model.
@@ -26,16 +26,16 @@ def laws_of(
         target: the target.
         draft: the draft.
         prompt: token ids.
-        said: the T tokens that followed.
+        answer: the T tokens that followed.
         settings: sampling settings; the draft's own temperature applies.
 
     Returns:
         The target's and the draft's laws, [T, V] each, and the draft's probability of each token
-        said at temperature 1, nothing truncated, [T]; on the CPU.
+        of the answer at temperature 1, nothing truncated, [T]; on the CPU.
     """
-    ids = [*prompt, *said]
-    p, q = (_logits(model, ids, len(said)) for model in (target, draft))
-    at = torch.tensor(said, device=q.device).unsqueeze(1)
+    ids = [*prompt, *answer]
+    p, q = (_logits(model, ids, len(answer)) for model in (target, draft))
+    at = torch.tensor(answer, device=q.device).unsqueeze(1)
     sure = q.to(settings.dtype).softmax(dim=-1).gather(1, at).squeeze(1)
     return probs(p, settings).cpu(), probs(q, settings.for_draft()).cpu(), sure.cpu()
 

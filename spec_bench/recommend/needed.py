@@ -57,7 +57,7 @@ def pass_costs(target: LanguageModel) -> dict[int, float]:
             if turn:  # the first may warm up
                 seconds[count].append(time.perf_counter() - start)
     one = statistics.median(seconds[1])
-    return {count: statistics.median(own) / one for count, own in seconds.items()}
+    return {count: statistics.median(measured) / one for count, measured in seconds.items()}
 
 
 def needed(costs: Mapping[int, float]) -> list[Needed]:

@@ -19,23 +19,23 @@ _TITLES = {"block_efficiency": "tokens per target call", "speedup": "speed-up ov
 
 def write_page(kept: Path) -> Path:
     """Writes the page beside the file that ``python -m spec_bench recommend`` left; the page."""
-    found = json.loads(kept.read_text(encoding="utf-8"))
+    recommended = json.loads(kept.read_text(encoding="utf-8"))
     page = kept.with_suffix(".html")
-    files.write_text(page, build(found))
+    files.write_text(page, build(recommended))
     return page
 
 
-def build(found: Mapping[str, Any]) -> str:
+def build(recommended: Mapping[str, Any]) -> str:
     """The page's HTML: pair, task, answer and candidates, as the command states them."""
     pictures = [
-        (f"Forecast against measured: {title}", _picture(found["candidates"], name, title))
+        (f"Forecast against measured: {title}", _picture(recommended["candidates"], name, title))
         for name, title in _TITLES.items()
     ]
     return render(
         "recommended.html.j2",
-        found=found,
-        task=names.task(found["task"]),
-        lines=[_line(each) for each in found["candidates"]],
+        found=recommended,
+        task=names.task(recommended["task"]),
+        lines=[_line(each) for each in recommended["candidates"]],
         pictures=[(title, uri) for title, uri in pictures if uri],
     )
 
@@ -43,11 +43,11 @@ def build(found: Mapping[str, Any]) -> str:
 def _line(each: Mapping[str, Any]) -> dict[str, Any]:
     """One candidate's cells as text."""
     measured = each["measured"] or {}
-    told = [each["block_efficiency"], measured.get("block_efficiency")]
-    told += [each["speedup"], measured.get("speedup")]
+    estimates = [each["block_efficiency"], measured.get("block_efficiency")]
+    estimates += [each["speedup"], measured.get("speedup")]
     how = "forecast" if each["forecast"] else f"counted: {each['why_counted']}"
     how += "" if each["timed"] else "; not timed itself"
-    return {**each, "how": how, "numbers": [_shown(numbers) for numbers in told]}
+    return {**each, "how": how, "numbers": [_shown(numbers) for numbers in estimates]}
 
 
 def _shown(numbers: Sequence[float | None] | None) -> tuple[str, str]:

@@ -58,7 +58,7 @@ def drawn(siblings: Siblings, samples: int, generator: torch.Generator, sampled:
             tokens = q.topk(min(width, vocab), dim=-1).indices
             return [Children(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.ones(rows))]
         weight = torch.full((rows,), 1 / samples)
-        found = []
+        draws = []
         for _ in range(samples):
             if siblings == "iid":
                 tokens = inverse_cdf(q, uniforms(rows, width))
@@ -68,8 +68,8 @@ def drawn(siblings: Siblings, samples: int, generator: torch.Generator, sampled:
             else:
                 noise = uniforms(rows, vocab).clamp_(min=1e-300).log_().neg_().log_().neg_()
                 tokens, valid = gumbel_top_k(q.double().log(), noise, width)
-            found.append(Children(tokens, valid, weight))
-        return found
+            draws.append(Children(tokens, valid, weight))
+        return draws
 
     return sets
 
@@ -88,7 +88,7 @@ def _beside_the_best(
 
 
 def passing(rule: NodeRule, p: Tensor, q: Tensor, token: Tensor, width: int, sets: Sets) -> Tensor:
-    """P(the position is passed | the target said ``token`` there).
+    """P(the position is passed | the target wrote ``token`` there).
 
     Unbiased; exact where ``sets`` gives every way the children may fall out.
 
@@ -96,7 +96,7 @@ def passing(rule: NodeRule, p: Tensor, q: Tensor, token: Tensor, width: int, set
         rule: an exact node rule.
         p: [T, V] the target's law.
         q: [T, V] the draft's.
-        token: [T] what the target said.
+        token: [T] what the target wrote.
         width: children of the node.
         sets: children of laws.
 
@@ -104,13 +104,13 @@ def passing(rule: NodeRule, p: Tensor, q: Tensor, token: Tensor, width: int, set
         [T] float64; an estimate from few draws may lie outside 0 to 1.
     """
     at = token.unsqueeze(1)
-    said = p.gather(1, at).squeeze(1).double()
-    missed = torch.zeros_like(said)
+    chance = p.gather(1, at).squeeze(1).double()
+    missed = torch.zeros_like(chance)
     for tokens, valid, weight in sets(q, width):
         verdict = rule(p, q.unsqueeze(1), tokens, valid)
         none = (1 - verdict.acceptance.double()).prod(dim=1)
         missed += weight * none * verdict.residual.gather(1, at).squeeze(1).double()
-    return 1 - missed / said
+    return 1 - missed / chance
 
 
 def ranked_passing(rule: NodeRule, p: Tensor, q: Tensor, token: Tensor, width: int) -> Tensor:

@@ -27,8 +27,8 @@ from spec_bench.recommend.screening import Screening
 from spec_bench.records.types import CellResult
 
 
-def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) -> Recommendation:
-    """Looks for the fastest of the cells of a job in two stages; ``told`` takes a line before each
+def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
+    """Looks for the fastest of the cells of a job in two stages; ``show`` takes a line before each
     long step.
 
     Raises:
@@ -43,7 +43,7 @@ def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) 
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
         raise ValueError(f"recommend has no decoder to choose among{why}")
-    settings, step = settings.pinned(), told or (lambda line: None)
+    settings, step = settings.pinned(), show or (lambda line: None)
     baseline = settings.cells[0]
     step(f"1 of 3: plain decoding of {len(settings.examples)} prompts")
     (plain,) = run_stage(replace(settings, cells=(baseline,)), ())
@@ -51,7 +51,7 @@ def recommend(settings: JobSettings, told: Callable[[str], None] | None = None) 
         raise ValueError(f"plain decoding failed: {plain.reason}")
     store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
     step(f"2 of 3: a first look at {len(settings.cells) - 1} decoders")
-    screening = Screening(settings, dict(store.load()), told is not None)
+    screening = Screening(settings, dict(store.load()), show is not None)
     candidates = screening.candidates()
     tried = [each for each in candidates if each.timed][: confirm.best]
     titles = ", ".join(each.cell.title for each in tried)
@@ -92,18 +92,18 @@ def ties_of(
 ) -> tuple[CellResult, ...]:
     """Rows that may be as fast as the best, by their token rates over the same prompts."""
     others = [row for row in measured if row is not best and row.status == "complete"]
-    found, mine = [], CellStore(results, best.run_id).load()
+    tied, mine = [], CellStore(results, best.run_id).load()
     for row in others:
-        own = CellStore(results, row.run_id).load()
-        both = [(mine[prompt], own[prompt]) for prompt in mine if prompt in own]
+        other = CellStore(results, row.run_id).load()
+        both = [(mine[prompt], other[prompt]) for prompt in mine if prompt in other]
         rates = [[len(each.tokens), each.decode_s] for pair in both for each in pair]
         ours, theirs = rates[::2], rates[1::2]
         ratio = rate_ratio_interval(*zip(*ours, strict=True), *zip(*theirs, strict=True))
         ends = (ratio.value, ratio.low or 0.0, ratio.high or 0.0) if ratio else (0.0, 0.0, 0.0)
         surely = at_once(ends, len(both), len(others)) if both else None
         if surely is None or surely[0] <= 1:
-            found.append(row)
-    return tuple(found)
+            tied.append(row)
+    return tuple(tied)
 
 
 def _least_speedup(row: CellResult, of: int) -> float | None:
@@ -112,5 +112,5 @@ def _least_speedup(row: CellResult, of: int) -> float | None:
     prompts = row.metrics.get("prompts")
     if len(ends) < 3 or not isinstance(prompts, int | float):
         return None
-    found = at_once((ends[0], ends[1], ends[2]), prompts, of)
-    return found[0] if found else None
+    ends_at_once = at_once((ends[0], ends[1], ends[2]), prompts, of)
+    return ends_at_once[0] if ends_at_once else None

@@ -105,17 +105,19 @@ class Screening:
             return tokens * plain / line.of(sizes[place])
 
         near = NEAR if line is None else min(NEAR, 1 / line.factor)
-        least = near * max((hoped(p, own.value) for p, own in efficiency.items()), default=0.0)
+        least = near * max(
+            (hoped(p, interval.value) for p, interval in efficiency.items()), default=0.0
+        )
         for place in self._watched([place for place in why if why[place]], "counting"):
             enough = least / hoped(place, 1.0)  # tokens per call
             efficiency[place] = self._counted(decoders[place], enough)
-        hopes = {place: hoped(place, own.value) for place, own in efficiency.items()}
+        hopes = {place: hoped(place, interval.value) for place, interval in efficiency.items()}
         likely = sorted(hopes, key=lambda place: -hopes[place])
         going = [p for p in likely if hopes[p] >= least]
         going = [p for k, p in enumerate(going) if k < MOST or hopes[p] == inf]
         race(watch, decoders, {place: efficiency[place].value for place in going})
         seconds, line = watch.seconds, line_of(sizes, watch)
-        found = [
+        candidates = [
             Candidate(
                 cells[place],
                 efficiency[place],
@@ -125,7 +127,7 @@ class Screening:
             )
             for place in why
         ]
-        return sorted(found, key=lambda each: -each.speedup.value)
+        return sorted(candidates, key=lambda each: -each.speedup.value)
 
     def _faster(
         self,
@@ -142,29 +144,29 @@ class Screening:
 
     def _texts(self) -> list[Text]:
         """Plain decoding's answers with both models' laws at every token of them."""
-        settings, found = self._settings.sampling, []
+        settings, texts = self._settings.sampling, []
         for request in self._requests:
-            said = self._answers[request.prompt_id].tokens
-            laws = laws_of(self._models[0], self._models[1], request.prompt_ids, said, settings)
-            found.append(Text(torch.tensor(said), *laws))
-        return found
+            answer = self._answers[request.prompt_id].tokens
+            laws = laws_of(self._models[0], self._models[1], request.prompt_ids, answer, settings)
+            texts.append(Text(torch.tensor(answer), *laws))
+        return texts
 
     def _forecasts(self, places: Sequence[int]) -> dict[int, Interval]:
         """Tokens per target call of decoders that can be forecast."""
         if not places:
             return {}
-        texts, found = self._texts(), {}
+        texts, forecasts = self._texts(), {}
         shared: list[Known] = [{} for _ in texts]
-        own = self._settings.sampling, self._generator, DRAWS, None
+        drawing = self._settings.sampling, self._generator, DRAWS, None
         for place in self._watched(places, "forecasting"):
             calls = [
-                calls_for(self._configs[place], text, *own, known)
+                calls_for(self._configs[place], text, *drawing, known)
                 for text, known in zip(texts, shared, strict=True)
             ]
             interval = ratio_interval([len(text.tokens) for text in texts], calls)
             assert interval is not None
-            found[place] = interval
-        return found
+            forecasts[place] = interval
+        return forecasts
 
     def _decoder(self, cell: Cell) -> AnyDecoder:
         target, drafts = self._models[0], self._models[1 : cell.drafts + 1]
@@ -194,8 +196,8 @@ class Screening:
             (answer,) = decoder.generate([request], self._settings.seed)
             tokens.append(len(answer.tokens))
             calls.append(len(answer.steps))
-            found = ratio_interval(tokens, calls)
-            if found and len(tokens) >= SURE_FROM and found.high and found.high < enough:
+            ratio = ratio_interval(tokens, calls)
+            if ratio and len(tokens) >= SURE_FROM and ratio.high and ratio.high < enough:
                 break
-        assert found is not None
-        return found
+        assert ratio is not None
+        return ratio

@@ -69,9 +69,9 @@ def fitted(sizes: Sequence[Size], seconds: Sequence[float]) -> Seconds:
     """The line of least relative squares."""
     from scipy.optimize import nnls
 
-    own = np.array(seconds)
-    terms = np.array([[1.0, *size] for size in sizes]) / own[:, None]
-    (fixed, level, node), _ = nnls(terms, np.ones(len(own)))
+    measured = np.array(seconds)
+    terms = np.array([[1.0, *size] for size in sizes]) / measured[:, None]
+    (fixed, level, node), _ = nnls(terms, np.ones(len(measured)))
     line = Seconds(float(fixed), float(level), float(node), 1.0)
     misses = [log(s / line.of(size)) for size, s in zip(sizes, seconds, strict=True)]
     spare = max(len(misses) - 3, 1)

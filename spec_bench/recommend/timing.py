@@ -84,16 +84,16 @@ def race(watch: Stopwatch, decoders: dict[int, Any], efficiency: dict[int, float
         left = left[: max(FEWEST, len(left) // 2)]
 
 
-def faster(efficiency: Interval, plain: Sequence[float], own: Sequence[float]) -> Interval:
+def faster(efficiency: Interval, plain: Sequence[float], drafting: Sequence[float]) -> Interval:
     """Speed-up over plain decoding; noise of tokens and of seconds add up as squares of logs.
 
     Args:
         efficiency: tokens per target call.
         plain: seconds of plain decoding's iterations.
-        own: of the decoder's.
+        drafting: of the decoder's.
     """
-    spread = hypot(_error_of_median(plain), _error_of_median(own))
-    return _around(efficiency, statistics.median(plain) / statistics.median(own), spread)
+    spread = hypot(_error_of_median(plain), _error_of_median(drafting))
+    return _around(efficiency, statistics.median(plain) / statistics.median(drafting), spread)
 
 
 def faster_by_line(
@@ -124,7 +124,7 @@ def _error_of_median(seconds: Sequence[float]) -> float:
 def _timed(decoder: Any, request: Request, seed: int, count: int) -> list[float]:
     """Seconds of single iterations; the first one, which may warm up, is left out."""
     long = replace(request, max_new_tokens=max(request.max_new_tokens, 64), stop_ids=())
-    rows, found = decoder.begin([long], seed), []
+    rows, seconds = decoder.begin([long], seed), []
     for _ in range(count):
         if rows[0].finish is not None:
             break
@@ -132,6 +132,6 @@ def _timed(decoder: Any, request: Request, seed: int, count: int) -> list[float]
         start, before = time.perf_counter(), len(rows[0].steps)
         decoder.step(rows)
         synchronise(decoder.target.device)
-        # A library's own decoding makes all of its target calls in one step.
-        found.append((time.perf_counter() - start) / max(1, len(rows[0].steps) - before))
-    return found[1:] or found
+        # A library's decoder makes all of its target calls in one step.
+        seconds.append((time.perf_counter() - start) / max(1, len(rows[0].steps) - before))
+    return seconds[1:] or seconds

@@ -27,16 +27,16 @@ _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, Overf
 Read = TypeVar("Read")
 
 
-def pack_run(run: Path, own: Scores | None = None) -> Packed | None:
+def pack_run(run: Path, unjudged: Scores | None = None) -> Packed | None:
     """The records of a cell's folder; None where the cell is not here.
 
-    Scores or starts that cannot be used are said and left out; a rerun makes them good.
+    Scores or starts that cannot be used are logged and left out; a rerun makes them good.
     """
     starts = _or_none(read_starts, run / files.PROVENANCE)
     done = read_lines(run / files.GENERATIONS)
     if not starts and not done:
         return None
-    scores = _or_none(lambda run: read_scores(run, own), run)
+    scores = _or_none(lambda run: read_scores(run, unjudged), run)
     return pack(run.name, done, starts[-1] if starts else None, scores, read_retimed(run))
 
 
@@ -49,19 +49,19 @@ def _or_none(read: Callable[[Path], Read], path: Path) -> Read | None:
 
 
 def read_lines(path: Path) -> list[Generation]:
-    """A cell's own lines in their order, which another process may be adding to.
+    """A cell's lines in their order, which another process may be adding to.
 
     Args:
         path: its ``generations.jsonl``; none where there is none yet.
 
     Returns:
-        One a repeat and prompt, of several the last; what is no whole line is left out, and said
+        One a repeat and prompt, of several the last; what is no whole line is left out, and logged
         where it is not a kill's.
     """
-    found = read_generations(path)
-    if found.faults:
-        log.warning("%s: %s", path, found.faults[0])
-    return list(found.generations)
+    lines = read_generations(path)
+    if lines.faults:
+        log.warning("%s: %s", path, lines.faults[0])
+    return list(lines.generations)
 
 
 def read_retimed(run: Path) -> list[Generation]:
@@ -69,25 +69,27 @@ def read_retimed(run: Path) -> list[Generation]:
     return [each for path in files.retimed_files(run) for each in read_lines(path)]
 
 
-def read_scores(run: Path, own: Scores | None = None) -> Scores:
+def read_scores(run: Path, unjudged: Scores | None = None) -> Scores:
     """What a cell's answers scored, a judge's ratings included.
 
     Args:
         run: ``<results>/runs/<run_id>``; nothing where it has none.
-        own: what ``own_scores`` would give, where that is known better.
+        unjudged: what ``own_scores`` would give, where that is known better.
 
     Raises:
         ValueError: a file cannot be used, or has other scores than the cell's result was made of;
             the message names it and says why.
     """
-    own, path = own_scores(run) if own is None else own, run / files.JUDGED
+    unjudged, path = own_scores(run) if unjudged is None else unjudged, run / files.JUDGED
     if not os.path.lexists(path):
-        return own
+        return unjudged
     try:
         judged = seals.opened(path)
-        found = _numbers(judged.get("scores", {}))
+        ratings = _numbers(judged.get("scores", {}))
         # A version of before wrote a judge's ratings among the others.
-        return {name: each for name, each in own.items() if name not in judged["columns"]} | found
+        return {
+            name: each for name, each in unjudged.items() if name not in judged["columns"]
+        } | ratings
     except (*_FAULTS, KeyError) as error:
         raise ValueError(f"{str(path)!r} is no judgement: {one_line(error, 200)}") from error
 
@@ -98,25 +100,25 @@ def own_scores(run: Path) -> Scores:
     Raises:
         ValueError: as ``read_scores`` does.
     """
-    path, found = run / files.SCORES, dict[str, Any]()
+    path, scores = run / files.SCORES, dict[str, Any]()
     try:
         if os.path.lexists(path):
-            found = _numbers(json.loads(seals.bytes_of(path)))
-        if _sealed_scores(run) not in (None, scores_seal(found)):
+            scores = _numbers(json.loads(seals.bytes_of(path)))
+        if _sealed_scores(run) not in (None, scores_seal(scores)):
             raise ValueError(f"{files.RESULT} was made with others")
     except _FAULTS as error:
         raise ValueError(
             f"{str(path)!r} is not what the cell's answers scored: {one_line(error, 200)}; "
             "run its experiment again"
         ) from error
-    return found
+    return scores
 
 
 def scores_seal(scores: Scores) -> str:
     """What tells scores from others; a score that no prompt has does not count."""
-    named = {name: own for name, own in scores.items() if own}
+    named = {name: by_prompt for name, by_prompt in scores.items() if by_prompt}
     return files.digest(
-        {name: {k: _floats(v) for k, v in own.items()} for name, own in named.items()}
+        {name: {k: _floats(v) for k, v in by_prompt.items()} for name, by_prompt in named.items()}
     )
 
 
@@ -137,7 +139,7 @@ def _numbers(scores: Any) -> dict[str, Any]:
     Raises:
         ValueError: they are not; or another error of its kind.
     """
-    values = [value for own in scores.values() for value in own.values()]
+    values = [value for by_prompt in scores.values() for value in by_prompt.values()]
     numbers = [n for each in values for n in (each if isinstance(each, list) else [each])]
     if not all(type(value) in (int, float) and isfinite(value) for value in numbers):
         raise ValueError("a score is no number")

@@ -1,7 +1,7 @@
 """A cell's generations as lines of text, written so that what happened to one is noticed.
 
 A line is a generation's JSON with a check, the CRC-32 of its cell's id and of the line without it:
-a line that was cut, altered or comes from another cell is told from a whole one. A line without a
+a line that was cut, altered or comes from another cell differs from a whole one. A line without a
 check, as older versions wrote it, is held to what a generation can be.
 """
 
@@ -47,7 +47,7 @@ def written(generation: Generation, run_id: str) -> str:
 
 
 def read(path: Path, vocabulary: int | None = None) -> Lines:
-    """A cell's own lines, which another process may be adding to; writes nothing.
+    """A cell's lines, which another process may be adding to; writes nothing.
 
     Args:
         path: its ``generations.jsonl``, in the folder that its run id names; no file: no lines.
@@ -60,7 +60,7 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
     except OSError as error:
         return Lines(faults=(str(error.strerror),))
     whole = data.rfind(b"\n") + 1
-    found: dict[tuple[int, str], Generation] = {}
+    generations: dict[tuple[int, str], Generation] = {}
     faults = []
     for number, line in enumerate(data[:whole].split(b"\n")[:-1], start=1):
         try:
@@ -68,8 +68,8 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             faults.append(f"line {number}: {one_line(error, 120)}")
         else:
-            found[each.repeat, each.prompt_id] = each
-    return Lines(tuple(found.values()), tuple(faults), len(data) - whole)
+            generations[each.repeat, each.prompt_id] = each
+    return Lines(tuple(generations.values()), tuple(faults), len(data) - whole)
 
 
 def replace(path: Path, generations: Iterable[Generation]) -> None:

@@ -122,10 +122,10 @@ def line_of(run_id: str, generation: Generation, scores: Scores) -> dict[str, An
         line[f"{STEP}{each.name}"] = [getattr(step, each.name) for step in generation.steps]
     line |= {f"{SERVED}counted": "", f"{SERVED}proposed": 0, f"{SERVED}attempts": 0}
     if (came := generation.delivery) is not None:
-        line |= {f"{SERVED}{name}": getattr(came, own) for name, own in _DELIVERY.items()}
+        line |= {f"{SERVED}{name}": getattr(came, field) for name, field in _DELIVERY.items()}
         line[f"{SERVED}proposed"] = int(came.proposed)
-    for column, own in scores.items():
-        line[column] = None if generation.repeat else own.get(generation.prompt_id)
+    for column, by_prompt in scores.items():
+        line[column] = None if generation.repeat else by_prompt.get(generation.prompt_id)
     return line
 
 
@@ -141,18 +141,18 @@ def generation_of(line: Mapping[str, Any]) -> Generation:
     for values in columns:
         step = dict(zip(names, values, strict=True))
         steps.append(StepRecord(**{**step, "widths": tuple(step["widths"])}))
-    own = {name: value for name, value in line.items() if name in _GENERATION}
-    own |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
+    attributes = {name: value for name, value in line.items() if name in _GENERATION}
+    attributes |= {"tokens": (UNKNOWN_TOKEN,) * line["tokens"], "steps": tuple(steps)}
     if line[LISTED[1]]:
-        came = {own: line[f"{SERVED}{name}"] for name, own in _DELIVERY.items()}
+        came = {field: line[f"{SERVED}{name}"] for name, field in _DELIVERY.items()}
         lists = {name: tuple(came[name]) for name in ("seconds", "tokens")}
-        own["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
-    return Generation(**own)
+        attributes["delivery"] = Delivery(**{**came, **lists, "proposed": bool(came["proposed"])})
+    return Generation(**attributes)
 
 
-def column_of(score: str, own: Mapping[str, Scored]) -> str:
+def column_of(score: str, by_prompt: Mapping[str, Scored]) -> str:
     """The column of a score: of one number a prompt, or of several."""
-    several = any(isinstance(value, Sequence) for value in own.values())
+    several = any(isinstance(value, Sequence) for value in by_prompt.values())
     return f"{PARTS if several else SCORE}{score}"
 
 
@@ -170,11 +170,11 @@ def schema_of(scores: Iterable[str] = ()) -> pa.Schema:
     """The columns with their types, then those of scores, one number before several."""
     import pyarrow as pa
 
-    found = [pa.field(each.name, kind_of(each)) for each in FIELDS]
+    columns = [pa.field(each.name, kind_of(each)) for each in FIELDS]
     parts = pa.list_(pa.field("element", pa.float64()))
     for name in sorted(scores, key=lambda name: (name.startswith(PARTS), name)):
-        found.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
-    return pa.schema(found)
+        columns.append(pa.field(name, parts if name.startswith(PARTS) else pa.float64()))
+    return pa.schema(columns)
 
 
 def kind_of(field: Field) -> pa.DataType:
@@ -189,7 +189,7 @@ def kind_of(field: Field) -> pa.DataType:
 
 
 def leaf_of(schema: pa.Schema, name: str) -> str:
-    """A column's place in the file's own nesting."""
+    """A column's place in the file's nesting."""
     kind, path = schema.field(name).type, name
     while hasattr(kind, "value_type"):
         kind, path = kind.value_type, f"{path}.list.element"

@@ -2,7 +2,7 @@
 
 ``<results>/<name>/records.parquet`` has a line per run id, repeat and prompt: how it ended, its
 seconds and joules, and what every target call did. The report makes of it what it makes of the raw
-runs, to the byte. Texts and token ids are not in it. Where each cell was measured is told by the
+runs, to the byte. Texts and token ids are not in it. Where each cell was measured is kept in the
 file's metadata, and so is the digest of the file's bytes (``seals``): no reader takes altered ones.
 The same records give the same bytes. Knows nothing about what numbers mean, and loads pyarrow only
 where a file is read or written.
@@ -67,28 +67,28 @@ class Packed:
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
         """Run id -> its first line and how many it has."""
-        found, start = {}, 0
+        places, start = {}, 0
         for run_id, same in groupby(self.lines.column("run_id").to_pylist()):
             count = sum(1 for _ in same)
-            found[run_id] = (start, count)
+            places[run_id] = (start, count)
             start += count
-        return found
+        return places
 
     @property
     def run_ids(self) -> list[str]:
         """Cells that have lines or an origin, those with lines first."""
-        own = (each.removesuffix(AGAIN) for each in self._places)
-        return list(dict.fromkeys([*own, *self.origins]))
+        run_ids = (each.removesuffix(AGAIN) for each in self._places)
+        return list(dict.fromkeys([*run_ids, *self.origins]))
 
     def cell(self, run_id: str) -> Packed:
         """One cell alone; empty where it is not here."""
         import pyarrow as pa
 
-        own = {run_id: self.origins[run_id]} if run_id in self.origins else {}
-        both = [self.own(run_id), self.own(f"{run_id}{AGAIN}")]
-        return Packed(pa.concat_tables(both) if len(both[1]) else both[0], own)
+        origin = {run_id: self.origins[run_id]} if run_id in self.origins else {}
+        both = [self.lines_of(run_id), self.lines_of(f"{run_id}{AGAIN}")]
+        return Packed(pa.concat_tables(both) if len(both[1]) else both[0], origin)
 
-    def own(self, run_id: str) -> pa.Table:
+    def lines_of(self, run_id: str) -> pa.Table:
         """A cell's own lines, those of later timings left out."""
         start, count = self._places.get(run_id, (0, 0))
         return self.lines.slice(start, count)
@@ -98,7 +98,7 @@ class Packed:
 
         Of the tokens only the number was kept: each is ``UNKNOWN_TOKEN``.
         """
-        return [generation_of(line) for line in self.own(run_id).to_pylist()]
+        return [generation_of(line) for line in self.lines_of(run_id).to_pylist()]
 
     def retimed(self, run_id: str) -> list[Generation]:
         """A baseline's records of later sittings, which timed it again beside added cells."""
@@ -106,13 +106,13 @@ class Packed:
 
     def scores(self, run_id: str) -> Scores:
         """What the answers of a cell scored."""
-        own = self.own(run_id)
-        prompts, found = own["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
-        for column in scores_in(own):
-            values = zip(prompts, own[column].to_pylist(), strict=True)
+        lines = self.lines_of(run_id)
+        prompts, scores = lines["prompt_id"].to_pylist(), dict[str, Mapping[str, Scored]]()
+        for column in scores_in(lines):
+            values = zip(prompts, lines[column].to_pylist(), strict=True)
             if known := {prompt: value for prompt, value in values if value is not None}:
-                found[score_of(column)] = known
-        return found
+                scores[score_of(column)] = known
+        return scores
 
 
 def pack(
@@ -125,10 +125,12 @@ def pack(
     """The lines of one cell."""
     import pyarrow as pa
 
-    found = {column_of(name, own): own for name, own in (scores or {}).items()}
-    lines = [line_of(run_id, each, found) for each in done]
+    by_column = {
+        column_of(name, by_prompt): by_prompt for name, by_prompt in (scores or {}).items()
+    }
+    lines = [line_of(run_id, each, by_column) for each in done]
     lines += [line_of(f"{run_id}{AGAIN}", each, {}) for each in retimed]
-    schema = schema_of(found)
+    schema = schema_of(by_column)
     columns = [
         pa.array([line.get(name) for line in lines], schema.field(name).type)
         for name in schema.names
@@ -289,8 +291,8 @@ def _completed(lines: pa.Table) -> pa.Table:
 
 def _by_origin(origins: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The cells of a job share their origin, so it is written once."""
-    found: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for run_id, origin in origins.items():
         key = json.dumps(origin)
-        found.setdefault(key, {"cells": [], "origin": origin})["cells"].append(run_id)
-    return list(found.values())
+        groups.setdefault(key, {"cells": [], "origin": origin})["cells"].append(run_id)
+    return list(groups.values())

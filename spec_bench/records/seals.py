@@ -80,8 +80,8 @@ def check(data: bytes) -> None:
     at = data.rfind(_MARK)
     if at < 0:
         raise UnsealedError("it has no digest")
-    found = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
-    if data[at + len(_MARK) :][:_DIGITS] != found.encode():
+    digest = hashlib.sha256(_with(data, at, b"0" * _DIGITS)).hexdigest()
+    if data[at + len(_MARK) :][:_DIGITS] != digest.encode():
         raise ValueError("its digest does not fit: it was altered, or not copied whole")
 
 

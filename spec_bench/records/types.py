@@ -161,8 +161,8 @@ class Generation:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` inverts it."""
-        found = asdict(self)
-        return found if self.delivery else {k: v for k, v in found.items() if k != "delivery"}
+        fields = asdict(self)
+        return fields if self.delivery else {k: v for k, v in fields.items() if k != "delivery"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
@@ -171,11 +171,11 @@ class Generation:
             StepRecord(**{**step, "widths": tuple(step.get("widths", ()))})
             for step in data["steps"]
         )
-        own = {**data, "tokens": tuple(data["tokens"]), "steps": steps}
+        values = {**data, "tokens": tuple(data["tokens"]), "steps": steps}
         if came := data.get("delivery"):
             lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
-            own["delivery"] = Delivery(**{**came, **lists})
-        return cls(**own)
+            values["delivery"] = Delivery(**{**came, **lists})
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from spec_bench.system.files import package_folder
 
 
 def conf_dir() -> Path:
-    """Our own config groups: in the package for a wheel, beside it in a checkout."""
+    """Our config groups: in the package for a wheel, beside it in a checkout."""
     return package_folder("conf")
 
 
 def experiments_dir() -> Path:
-    """Our own papers: in the package for a wheel, beside it in a checkout."""
+    """Our papers: in the package for a wheel, beside it in a checkout."""
     return package_folder("experiments")
 
 
@@ -42,12 +42,12 @@ def read_config(path: Path) -> dict[str, Any]:
         path: a file such as ``conf/pair/llama2_7b.yaml``, its defaults such as
             ``shared/llama2@_here_``.
     """
-    own: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     merged: dict[str, Any] = {}
-    for entry in own.pop("defaults", []):
+    for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
             merged |= read_config(path.parent / f"{entry.partition('@')[0]}.yaml")
-    return merged | own
+    return merged | config
 
 
 def _brought(name: str) -> list[Path]:

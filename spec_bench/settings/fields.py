@@ -99,18 +99,18 @@ def shown(value: Any, *, quoted: bool = True) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def one_line(said: object, longest: int | None = None) -> str:
+def one_line(message: object, longest: int | None = None) -> str:
     """A text or an error's message in one line, cut where it is longer.
 
     An error that says nothing is known by its type.
     """
-    text = " ".join(str(said).split())[:longest]
-    return text or type(said).__name__ * isinstance(said, BaseException)
+    text = " ".join(str(message).split())[:longest]
+    return text or type(message).__name__ * isinstance(message, BaseException)
 
 
-def first_line(said: object) -> str:
+def first_line(message: object) -> str:
     """The first line of an error's message or of a text; "" where there is none."""
-    return next(iter(str(said).strip().splitlines()), "")
+    return next(iter(str(message).strip().splitlines()), "")
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

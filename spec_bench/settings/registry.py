@@ -1,8 +1,8 @@
 """What can be added without a list being edited: rules, policies, drafters, metrics, and so on.
 
 A registry knows names and what stands behind them. It fills itself when it is first asked: with the
-modules of our own package that it looks after, and with those that other installed packages name as
-entry points of its group. So a file that registers something is found by being there, and nothing
+modules of our package that it looks after, and with those that other installed packages name as
+entry points of its group. So a file that registers something is known by being there, and nothing
 is imported before it is needed. Knows nothing about what is registered, and imports no torch.
 
     rule = Registry("rule", "spec_bench.rules", Rule, within="spec_bench.verify")
@@ -80,7 +80,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, name: str, entry: Entry, origin: str) -> None:
         """Registers what stands behind a name, written as ``origin``, ``module.name``: a module
-        that is imported anew replaces its own entries.
+        that is imported anew replaces its entries.
 
         Raises:
             ValueError: something else has this name already.
@@ -123,12 +123,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         raise ValueError(f"{where} must be one of {', '.join(sorted(self))}, got {shown(name)}")
 
     def forget(self, name: str) -> None:
-        """Takes an entry out again; for tests that register something of their own."""
+        """Takes an entry out again; for tests that register something."""
         self._entries.pop(name, None)
         self._origins.pop(name, None)
 
     def _fill(self) -> None:
-        """Imports the modules of our own package, once."""
+        """Imports the modules of our package, once."""
         if self._within is None:
             return
         package, self._within = importlib.import_module(self._within), None
@@ -167,15 +167,15 @@ def config_folders() -> list[Path]:
     folders = []
     for point in _points(CONFIGS):
         try:
-            found = find_spec(point.module)
+            package = find_spec(point.module)
         except ModuleNotFoundError:
-            found = None
-        if found is None or not found.submodule_search_locations:
+            package = None
+        if package is None or not package.submodule_search_locations:
             raise ValueError(
                 f"entry point {point.name!r} of {CONFIGS} must name a package with a folder, "
                 f"got {point.value!r}"
             )
-        folders.append(Path(next(iter(found.submodule_search_locations))))
+        folders.append(Path(next(iter(package.submodule_search_locations))))
     return folders
 
 

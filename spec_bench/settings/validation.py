@@ -189,10 +189,10 @@ def _members(annotation: Any) -> list[Any]:
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """What a field takes, in words."""
     if get_origin(annotation) is Annotated:
-        inner, *own = get_args(annotation)
-        return _allowed(inner, [*own, *metadata])
-    if said := [mark.allowed for mark in metadata if isinstance(mark, Says)]:
-        return f"{said[-1]} {_range(metadata)}".strip()
+        inner, *constraints = get_args(annotation)
+        return _allowed(inner, [*constraints, *metadata])
+    if phrases := [mark.allowed for mark in metadata if isinstance(mark, Says)]:
+        return f"{phrases[-1]} {_range(metadata)}".strip()
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_allowed(member, metadata) for member in arguments))

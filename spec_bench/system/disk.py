@@ -18,7 +18,7 @@ _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 
 @contextmanager
 def naming(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Within the block a refusal to write names the file, whoever found it.
+    """Within the block a refusal to write names the file, whoever met it.
 
     Args:
         path: the file as it will be called.
@@ -48,9 +48,9 @@ def _number(error: BaseException | None, names: tuple[str | None, ...]) -> int |
     """The system's number of a refusal to write: of an error, or of what it was made of."""
     while error is not None:
         if isinstance(error, OSError):
-            own = None if error.filename is None else str(error.filename)
-            return error.errno if error.errno in NO_ROOM and own in names else None
-        if found := _WRITTEN_NUMBER.search(str(error)):
-            return int(found[1]) if int(found[1]) in NO_ROOM else None
+            filename = None if error.filename is None else str(error.filename)
+            return error.errno if error.errno in NO_ROOM and filename in names else None
+        if match := _WRITTEN_NUMBER.search(str(error)):
+            return int(match[1]) if int(match[1]) in NO_ROOM else None
         error = error.__cause__ or error.__context__
     return None

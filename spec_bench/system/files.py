@@ -98,7 +98,7 @@ def jobs_folder(results: Path, name: str) -> Path:
 
 
 def threads_file(results: Path) -> Path:
-    """The number of threads that was found faster, by machine and target."""
+    """The number of threads that was measured faster, by machine and target."""
     return results / RUNS / "threads.json"
 
 
@@ -131,8 +131,8 @@ def results_of(file: Path) -> Path:
 
 def results_files(results: Path) -> list[Path]:
     """All tables below a results folder, ``<name>/`` or ``<group>/<name>/``, by path."""
-    found = {*results.glob(f"*/{RESULTS}"), *results.glob(f"*/*/{RESULTS}")}
-    return sorted(path for path in found if RUNS not in path.relative_to(results).parts)
+    tables = {*results.glob(f"*/{RESULTS}"), *results.glob(f"*/*/{RESULTS}")}
+    return sorted(path for path in tables if RUNS not in path.relative_to(results).parts)
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
     """The same with the number of the line that each row ends in."""
     if not path.exists():
         return []
-    found: list[tuple[int, dict[str, str]]] = []
+    rows: list[tuple[int, dict[str, str]]] = []
     line = 1
     try:
         with path.open(newline="", encoding="utf-8") as stream:
@@ -241,11 +241,11 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
                 line = reader.line_num
                 if len(cells) != len(names):
                     raise ValueError(_misfit(cells, len(names)))
-                found.append((line, dict(zip(names, map(unescaped, cells), strict=True))))
+                rows.append((line, dict(zip(names, map(unescaped, cells), strict=True))))
     except (ValueError, csv.Error, OSError) as error:
-        said = "it is no UTF-8" if isinstance(error, UnicodeError) else error
-        raise ValueError(f"{str(path)!r}, line {line}: {said}") from error
-    return found
+        fault = "it is no UTF-8" if isinstance(error, UnicodeError) else error
+        raise ValueError(f"{str(path)!r}, line {line}: {fault}") from error
+    return rows
 
 
 def _header(names: list[str], needs: Sequence[str]) -> list[str]:

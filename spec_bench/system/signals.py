@@ -54,18 +54,19 @@ def orderly(line: str) -> Iterator[None]:
     """Ends the process in one line when a signal comes within the block, or its reader goes away.
 
     Args:
-        line: what is said, such as ``interrupted; the same command resumes``.
+        line: what is printed, such as ``interrupted; the same command resumes``.
     """
     global _owner, _line, _came, _raising
     before = {number: signal.signal(number, _take) for number in _SIGNALS}
     _owner, _line, _came, _raising = os.getpid(), line, 0, False
-    told, logging.raiseExceptions = logging.raiseExceptions, False  # a log nobody reads is no fault
+    # A log that nobody reads is no fault.
+    raised, logging.raiseExceptions = logging.raiseExceptions, False
     try:
         try:
             yield
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # at the process's end it would be too late to be told
+                sys.stdout.flush()  # at the process's end it would be too late to notice
     except (BrokenPipeError, SystemExit) as error:
         if not _unread(error):
             raise
@@ -74,7 +75,7 @@ def orderly(line: str) -> Iterator[None]:
         os.close(nowhere)
         sys.exit(128 + signal.SIGPIPE)
     finally:
-        logging.raiseExceptions = told
+        logging.raiseExceptions = raised
         _raising = False
         if _came and os.getpid() == _owner:
             _say()

@@ -118,7 +118,7 @@ def register(column: Column) -> Column:
     Raises:
         ValueError: another column has one of its names.
     """
-    taken = {name: own for own in COLUMNS for name in own.names}
+    taken = {name: registered for registered in COLUMNS for name in registered.names}
     for name in column.names:
         if taken.get(name, column) != column:
             raise ValueError(f"column {column.name!r}: {name!r} is a name of another column")
@@ -159,14 +159,14 @@ def apart_in(names: Iterable[str]) -> list[Column]:
 
 def header() -> dict[str, str]:
     """Every name that a file may have, ends of intervals too, with its one-line definition."""
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for each in COLUMNS:
         ends = [
             f"{which} end of the 95% interval of {each.name} (over prompts)"
             for which in ("lower", "upper")
         ]
-        found.update(zip(each.names, [each.definition, *ends], strict=False))
-    return found
+        definitions.update(zip(each.names, [each.definition, *ends], strict=False))
+    return definitions
 
 
 def ordered(names: Iterable[str]) -> list[str]:

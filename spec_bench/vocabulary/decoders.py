@@ -91,8 +91,8 @@ def decoders_table() -> str:
     lines = ["| decoder | drafter | tree | rule | from |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(files, key=place):
         display = _checked(_read(files[name]).get(DISPLAY), f"{files[name]}: {DISPLAY}")
-        said = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
-        lines.append(f"| {' | '.join(said)} |")
+        cells = (f"`{name}`", f"`{drafters[name]}`", display.tree, display.rule, display.source)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -118,14 +118,14 @@ def _of_parts(name: str, confs: tuple[Path, ...], papers: tuple[Path, ...]) -> D
     """
     for first, rest in _splits(name):
         if _drafter(_block(first, confs)) == first:
-            head, own = _find(first, confs, papers), _find(rest, confs, papers)
-            if head and own:
-                return replace(own, title=f"{head.title}, {own.title}")
+            head, base = _find(first, confs, papers), _find(rest, confs, papers)
+            if head and base:
+                return replace(base, title=f"{head.title}, {base.title}")
     for first, rest in _splits(name):
         if _rule(_block(rest, confs)) == rest:
-            own, rule = _find(first, confs, papers), _find(rest, confs, papers)
-            if own and rule:
-                return replace(own, title=f"{own.title}, {rule.title}", colour=rule.colour)
+            base, rule = _find(first, confs, papers), _find(rest, confs, papers)
+            if base and rule:
+                return replace(base, title=f"{base.title}, {rule.title}", colour=rule.colour)
     return None
 
 
@@ -146,13 +146,15 @@ def _files(confs: tuple[Path, ...]) -> dict[str, Path]:
 @functools.cache
 def _of_papers(folders: tuple[Path, ...]) -> dict[str, Decoder]:
     """What the papers' YAMLs say of decoders, the first folder's before all others'."""
-    found: dict[str, Decoder] = {}
+    decoders: dict[str, Decoder] = {}
     for path in (path for top in reversed(folders) for path in top.glob("*/paper.yaml")):
         where, listed = f"{path}: {DECODERS}", _read(path).get(DECODERS, {})
         if not isinstance(listed, Mapping):
             raise ValueError(f"{where} must be a mapping, got {shown(listed)}")
-        found |= {name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()}
-    return found
+        decoders |= {
+            name: _shown(_checked(each, f"{where}.{name}")) for name, each in listed.items()
+        }
+    return decoders
 
 
 @functools.cache

@@ -55,14 +55,14 @@ def apart(decoders: Collection[str]) -> dict[str, Decoder]:
     Args:
         decoders: their names.
     """
-    found: dict[str, Decoder] = {}
+    shown: dict[str, Decoder] = {}
     for name in sorted(decoders, key=lambda name: (find_decoder(name) is None, len(name), name)):
-        own = decoder(name)
-        taken = {(each.colour, each.marker, each.hollow) for each in found.values()}
-        free = (each for each in _looks(own) if each not in taken)
-        colour, marker, hollow = next(free, (own.colour, own.marker, own.hollow))
-        found[name] = replace(own, colour=colour, marker=marker, hollow=hollow)
-    return found
+        look = decoder(name)
+        taken = {(each.colour, each.marker, each.hollow) for each in shown.values()}
+        free = (each for each in _looks(look) if each not in taken)
+        colour, marker, hollow = next(free, (look.colour, look.marker, look.hollow))
+        shown[name] = replace(look, colour=colour, marker=marker, hollow=hollow)
+    return shown
 
 
 def _of_no_yaml(name: str) -> Decoder:
@@ -71,10 +71,10 @@ def _of_no_yaml(name: str) -> Decoder:
     return Decoder(name, COLOURS[colour], marker)
 
 
-def _looks(own: Decoder) -> Iterator[tuple[Colour, Marker, bool]]:
-    """A decoder's own look, then others, the more alike the sooner."""
-    colours = sorted(PALETTE, key=lambda colour: colour != own.colour)
-    markers = sorted(MARKERS, key=lambda marker: marker != own.marker)
+def _looks(look: Decoder) -> Iterator[tuple[Colour, Marker, bool]]:
+    """A decoder's look, then others, the more alike the sooner."""
+    colours = sorted(PALETTE, key=lambda colour: colour != look.colour)
+    markers = sorted(MARKERS, key=lambda marker: marker != look.marker)
     for colour, marker in product(colours, markers):
         yield from ((colour, marker, hollow) for hollow in (False, True))
 

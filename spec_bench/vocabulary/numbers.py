@@ -1,4 +1,4 @@
-"""How a number with its interval is written; nothing about how either is found."""
+"""How a number with its interval is written; nothing about how either is computed."""
 
 from __future__ import annotations
 

@@ -119,9 +119,9 @@ def parse(text: str | int) -> Spec:
         return Spec("number", (int(text),))
     if _LEVELS.fullmatch(text):
         return Spec("levels", tuple(map(int, text.split("-"))))
-    if found := _PRODUCT.fullmatch(text):
-        numbers = int(found[1]), int(found[2])
-        if found[3] is None:
+    if match := _PRODUCT.fullmatch(text):
+        numbers = int(match[1]), int(match[2])
+        if match[3] is None:
             return Spec("product", numbers)
-        return Spec("threshold", numbers, float(found[3]))
+        return Spec("threshold", numbers, float(match[3]))
     return Spec("name", name=text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spec_bench.jobs.config.budgets import said_of_budgets, trees_of, with_quoted_numbers
+from spec_bench.jobs.config.budgets import budget_lines, trees_of, with_quoted_numbers
 from spec_bench.settings.configs import conf_dir
 from spec_bench.vocabulary.spec import parse
 from tests import warm
@@ -98,7 +98,7 @@ def test_a_budget_that_there_is_not_is_refused_by_name(word: str, message: str) 
     ],
 )  # fmt: skip
 def test_a_budget_that_is_enumerated_says_what_it_gave(word: str, lines: list[str]) -> None:
-    assert said_of_budgets(["spec_bench", word, "seed=7"]) == lines
+    assert budget_lines(["spec_bench", word, "seed=7"]) == lines
 
 
 def test_the_line_comes_before_anything_is_composed(tmp_path: Path) -> None:

@@ -38,44 +38,46 @@ def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
 
 
 def _quoted(argument: str) -> str:
-    found = _ASKED.fullmatch(argument)
-    if found is None:
+    match = _ASKED.fullmatch(argument)
+    if match is None:
         return argument
-    group = found[2]
+    group = match[2]
 
     def quoted(word: re.Match[str]) -> str:
         if word[0].isidentifier() and word[0] != "null":
             return word[0]  # a config of the user's own
         return f"'{_offered(group, word[0])}'"
 
-    return f"{found[1]}{group}=" + _WORD.sub(quoted, found[3].replace("'", "").replace('"', ""))
+    return f"{match[1]}{group}=" + _WORD.sub(quoted, match[3].replace("'", "").replace('"', ""))
 
 
-def said_of_budgets(arguments: Sequence[str]) -> list[str]:
+def budget_lines(arguments: Sequence[str]) -> list[str]:
     """A line for each budget on a command line whose trees are enumerated: what there are."""
-    asked = [found for each in arguments if (found := _ASKED.fullmatch(each))]
-    words = (word for found in asked if found[2] == "budget" for word in _WORD.findall(found[3]))
+    asked = [match for each in arguments if (match := _ASKED.fullmatch(each))]
+    words = (word for match in asked if match[2] == "budget" for word in _WORD.findall(match[3]))
     numbers = dict.fromkeys(int(word) for word in words if word.isdecimal())
-    return [_said(number) for number in numbers if number not in _in_files("budget")]
+    return [_trees_line(number) for number in numbers if number not in _in_files("budget")]
 
 
-def _said(nodes: int) -> str:
+def _trees_line(nodes: int) -> str:
     """How many trees of exactly so many nodes each decoder has; the nearest sizes where none."""
     counts = _counts(nodes)
-    told = ", ".join(f"{decoder} {counts[decoder]}" for decoder in _DECODERS if counts[decoder])
+    counted = ", ".join(f"{decoder} {counts[decoder]}" for decoder in _DECODERS if counts[decoder])
     lacking: dict[str, list[str]] = {}
     for decoder in _DECODERS:
         if not counts[decoder]:
             lacking.setdefault(_nearest(decoder, nodes), []).append(decoder)
-    none = (f"; none of {', '.join(own)}: nearest {near}" for near, own in lacking.items())
-    return f"budget={nodes}: trees of exactly {nodes} nodes: {told}{''.join(none)}"
+    none = (
+        f"; none of {', '.join(decoders)}: nearest {near}" for near, decoders in lacking.items()
+    )
+    return f"budget={nodes}: trees of exactly {nodes} nodes: {counted}{''.join(none)}"
 
 
 def _nearest(decoder: str, nodes: int) -> str:
     """The next smaller and the next larger number of nodes of which a decoder has trees."""
     ways = (range(nodes - 1, 1, -1), range(nodes + 1, _MOST + 1))
-    found = (next((n for n in way if _counts(n)[decoder]), None) for way in ways)
-    return " and ".join(str(each) for each in found if each is not None)
+    sizes = (next((n for n in way if _counts(n)[decoder]), None) for way in ways)
+    return " and ".join(str(each) for each in sizes if each is not None)
 
 
 def _counts(nodes: int) -> Counter[str]:

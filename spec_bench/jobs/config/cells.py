@@ -208,7 +208,7 @@ def read_cell(item: Any, load: DecoderLoader, sampling: SamplingSettings) -> Cel
 def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -> Cell:
     """A cell from a decoder's config, the shorthand applied and the whole checked.
 
-    A drafter or verifier given by name replaces the decoder's, with settings of its own, and the
+    A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them.
     """
     from spec_bench.decode.blocks import resolve_spec  # needs torch

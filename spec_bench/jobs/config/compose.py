@@ -51,7 +51,7 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it.
 
     Recipes outside the list of defaults get a plus; numbers of ``budget`` and ``length`` are
-    quoted; a target of one's own comes without the default pair's draft and heads.
+    quoted; a target that the user names comes without the default pair's draft and heads.
 
     Raises:
         ValueError: an unknown budget or length, or several choices of a group that takes one.
@@ -117,10 +117,10 @@ def register() -> None:
 
 
 def data_of(target: object) -> str:
-    """Where a pair's prompts come from unless told, ``${data_of:${pair.target}}`` in a task.
+    """Where a pair's prompts come from by default, ``${data_of:${pair.target}}`` in a task.
 
     The small models shipped here use the small samples shipped here, and so do random weights; any
-    other pair, published or a user's own, uses the public data set. A target that is not text is
+    other pair, published or a user's, uses the public data set. A target that is not text is
     refused where the pair is checked.
     """
     return "embedded" if str(target).startswith((EMBEDDED, RANDOM)) else "hub"
@@ -186,12 +186,12 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override!r}: a setting is KEY=VALUE, its value as YAML has it"
-    if found := _NO_CHOICE.search(text):
-        group, choice, known = found[1], found[2], found[3].split("Config search path")[0].split()
+    if match := _NO_CHOICE.search(text):
+        group, choice, known = match[1], match[2], match[3].split("Config search path")[0].split()
         near = did_you_mean(choice, known, f"{group}=")
         return f"{group} must be one of {', '.join(known)}, got {choice!r}{near}"
-    if found := _NO_GROUP.match(text):
-        return f"there is no config group {found[1]!r} to choose from; --help lists those there are"
+    if match := _NO_GROUP.match(text):
+        return f"there is no config group {match[1]!r} to choose from; --help lists those there are"
     for cause in _causes(error):
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return _of_key(cause)
@@ -200,7 +200,7 @@ def one_line(error: BaseException) -> str:
 
 def comes_from_hydra(error: BaseException) -> bool:
     """Whether an error arose in Hydra or OmegaConf, so no config can be made; or in a launcher,
-    which refuses its own settings.
+    which refuses its settings.
     """
     last = deque(walk_tb(error.__traceback__), maxlen=1)
     module = last[0][0].f_globals.get("__name__", "") if last else ""

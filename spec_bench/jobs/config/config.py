@@ -66,7 +66,7 @@ class ConfirmSettings:
 class RunSettings:
     """What ``conf/config.yaml`` composes to, checked; it explains the keys.
 
-    A decoder's own mapping and the cells are checked where they become cells (``cells``).
+    A decoder's mapping and the cells are checked where they become cells (``cells``).
     """
 
     name: Annotated[Text, AfterValidator(_folder_name), Says("the name of a folder below results")]

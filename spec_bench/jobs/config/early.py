@@ -32,7 +32,7 @@ def check_early(asked: RunSettings, load: DecoderLoader) -> None:
         model_path(pair.tokenizer)
     if asked.engine.served:
         return
-    for name in (*folders, *(found for found in (pair.heads or {}).values() if found)):
+    for name in (*folders, *(heads for heads in (pair.heads or {}).values() if heads)):
         check_config(name)
     for item in asked.cells:
         for each in expand_grid(item):

@@ -19,7 +19,7 @@ def examples_of(task: Task | RandomPrompts, asked: RunSettings) -> tuple[Example
 
 def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
     """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
-    for an interval and ``confirm.share`` is set; how the rows are shared is said.
+    for an interval and ``confirm.share`` is set; a log line tells how the rows are shared.
 
     Raises:
         ValueError: a search has no row for its second stage.

@@ -42,7 +42,7 @@ class Fit:
         temperature: of the sampling, as are the next three.
         top_k: most probable tokens kept.
         top_p: probability mass kept.
-        draft_temperature: the draft's own; null: the target's.
+        draft_temperature: the draft's; null: the target's.
         prompts: decoded.
         iterations: target calls that were counted.
         accepted: share of them whose accepted child had rank 0, 1, ...
@@ -63,8 +63,8 @@ class Fit:
 
     def write(self, folder: Path) -> Path:
         """Writes it, in place of one of the same models, task and sampling; where to."""
-        told = [self.target, self.draft, self.top_k, self.top_p, self.draft_temperature]
-        name = f"{self.pair}-{self.task}-t{self.temperature:g}-{files.digest(told, 6)}.yaml"
+        setup = [self.target, self.draft, self.top_k, self.top_p, self.draft_temperature]
+        name = f"{self.pair}-{self.task}-t{self.temperature:g}-{files.digest(setup, 6)}.yaml"
         path = folder / name.replace("/", "_")
         files.write_text(path, yaml.safe_dump(_plain(asdict(self)), sort_keys=False, width=100))
         return path
@@ -79,14 +79,14 @@ class FittedTrees:
         task: the task's name; None: of no task, any fits.
         sampling: the job's.
         results: the results folder.
-        told: what else the command that fits must be told.
+        arguments: what else the command that fits must be given.
     """
 
     pair: Pair
     task: str | None
     sampling: SamplingSettings
     results: Path = Path("results")
-    told: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     def filled(self, cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
         """The cells, their trees filled in, and why each of the others is left out."""
@@ -107,12 +107,12 @@ class FittedTrees:
         tree = cell.settings["tree"]
         if tree.get("policy") != POLICY or tree.get("nodes") or not self.pair.drafts:
             return cell
-        found = next((fit for fit in self._known if self._is_ours(fit)), None)
-        if found is None:
+        ours = next((fit for fit in self._known if self._is_ours(fit)), None)
+        if ours is None:
             raise ValueError(f"{cell.title}: {self._why()}")
         from spec_bench.tree.best_list import best_list
 
-        nodes = [list(node) for node in best_list(found.accepted, int(tree["total"]))]
+        nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
         return Cell.read({**cell.settings, "tree": {**tree, "nodes": nodes}}, self.sampling)
 
     @cached_property
@@ -143,7 +143,7 @@ class FittedTrees:
         return (
             f"no tree was fitted to {self.pair.name}{where} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
-            f"python -m spec_bench fit_tree {' '.join([*words, *self.told])}"
+            f"python -m spec_bench fit_tree {' '.join([*words, *self.arguments])}"
         )
 
 

@@ -151,10 +151,10 @@ def _recipes() -> Iterator[tuple[str, str]]:
 def _settings(file: Path, prefix: str) -> Iterator[tuple[str, str]]:
     """The settings that a file has itself, not those nested below another."""
     for line in file.read_text(encoding="utf-8").splitlines():
-        if (found := _SETTING.fullmatch(line)) and found[1] != "defaults":
-            if found[2].startswith("#"):  # a group of settings, with its comment
+        if (match := _SETTING.fullmatch(line)) and match[1] != "defaults":
+            if match[2].startswith("#"):  # a group of settings, with its comment
                 continue
-            yield f"{prefix}{found[1]}={found[2]}".replace(": ", ":"), found[3] or ""
+            yield f"{prefix}{match[1]}={match[2]}".replace(": ", ":"), match[3] or ""
 
 
 def _about(file: Path) -> str:

@@ -31,7 +31,7 @@ def job_id(run_ids: Iterable[str]) -> str:
 
 def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
     """The examples as a cell's settings state them; with the digest of databases they query."""
-    found: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
+    described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
     if files := {
         gold.database
         for example in examples
@@ -39,8 +39,8 @@ def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
         for gold in golds
         if isinstance(gold, SqlReference)
     }:
-        found["databases"] = databases_digest(files)
-    return found
+        described["databases"] = databases_digest(files)
+    return described
 
 
 def examples_digest(examples: tuple[Example, ...]) -> str:

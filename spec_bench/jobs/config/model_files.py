@@ -43,9 +43,9 @@ def model_path(name: str) -> str:
         inside = name.removeprefix(EMBEDDED)
         folder = root / (inside if inside.startswith(_HEADS) else f"models/{inside}")
         if not (folder / "config.json").is_file():
-            models = [found.parent.name for found in root.glob("models/*/config.json")]
-            heads = [_HEADS + found.parent.name for found in root.glob(f"{_HEADS}*/config.json")]
-            known = sorted(f"{EMBEDDED}{found}" for found in (*models, *heads))
+            models = [config.parent.name for config in root.glob("models/*/config.json")]
+            heads = [_HEADS + config.parent.name for config in root.glob(f"{_HEADS}*/config.json")]
+            known = sorted(f"{EMBEDDED}{each}" for each in (*models, *heads))
             raise ValueError(
                 f"unknown embedded model {name!r}; embedded: {', '.join(known) or '-'}"
             )

@@ -1,4 +1,4 @@
-"""Prompts that the target has no room for, found by files alone, before torch is imported.
+"""Prompts that the target has no room for, recognised by files alone, before torch is imported.
 
 Only what is certain: a chat template may join a few tokens at a text's ends, and draft trees take
 positions too. ``positions`` looks at the whole, once the models' settings are loaded.

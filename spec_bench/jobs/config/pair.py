@@ -84,10 +84,10 @@ class Pair:
         drafts: as the user wrote them, in order.
         specs: what to load, the target first.
         revisions: hub revision or content hash of each, the target's first.
-        chat_template: Jinja, in place of the tokenizer's own; None keeps that.
+        chat_template: Jinja, in place of the tokenizer's; None keeps that.
         heads: draft heads on the target by kind, as the user wrote them.
         head_commits: of heads on the hub, once they are known.
-        tokenizer: where the tokenizer of all models is; None: in the target's own folder.
+        tokenizer: where the tokenizer of all models is; None: in the target's folder.
         draft_vocabulary: ``intersection``, or the tokens that drafts may propose: a file of ids, or
             how many of the lowest; None: all that they know.
     """
@@ -113,8 +113,8 @@ class Pair:
             "target_device_map": _plain(self.specs[0].device_map),
         }
         if self.tokenizer is not None:
-            told = fingerprint(self.tokenizer)
-            settings["tokenizer"] = {"source": self.tokenizer, "revision": told}
+            revision = fingerprint(self.tokenizer)
+            settings["tokenizer"] = {"source": self.tokenizer, "revision": revision}
         if self.draft_vocabulary is not None:
             settings["draft_vocabulary"] = _tokens(self.draft_vocabulary)
         if self.chat_template is not None:
@@ -226,13 +226,13 @@ def with_own_name(pair: PairSettings, folders: Sequence[Path]) -> PairSettings:
     path = next((path for path in files if path.is_file()), None)
     if path is None:
         return pair
-    own = check(PairSettings, read_config(path), str(path))
-    replaced = [model for model in _MODELS if getattr(pair, model) != getattr(own, model)]
+    named = check(PairSettings, read_config(path), str(path))
+    replaced = [model for model in _MODELS if getattr(pair, model) != getattr(named, model)]
     if not replaced:
         return pair
     # What a pair states about a replaced model is dropped, unless the user restated it.
     stated = [*(f"{model}_parameters" for model in replaced), "paper"]
-    stale = [key for key in stated if getattr(pair, key) == getattr(own, key)]
+    stale = [key for key in stated if getattr(pair, key) == getattr(named, key)]
     changes: dict[str, Any] = dict.fromkeys(["name", *stale])
     return replace(pair, **changes)
 
@@ -260,4 +260,6 @@ def pair_sizes(pair: PairSettings) -> tuple[ModelSize, ...]:
     """The sizes of a pair's models, the target first."""
     stated = [pair.target_parameters, *[pair.draft_parameters] * len(pair.drafts)]
     names = (pair.target, *pair.drafts)
-    return tuple(model_size(name, own) for name, own in zip(names, stated, strict=True))
+    return tuple(
+        model_size(name, parameters) for name, parameters in zip(names, stated, strict=True)
+    )

@@ -30,7 +30,7 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
         ValueError: naming the first such prompt, what it needs, the model, and the ways out.
     """
     if settings.served:
-        return  # the server knows its own limit
+        return  # the server knows its limit
     lengths = [(_length(spec), spec.path) for spec in settings.pair.specs]
     known = [
         (length - levels, length, levels, path)

@@ -3,7 +3,7 @@
 What a decoder may contain is declared in modules that import torch, which takes longer than all
 else that a refusal needs. The check is therefore first made in a forked copy of this process, where
 a stand-in takes torch's place. What it refuses is refused here, in the same words; where it comes
-to no end, nothing is said and the check is made again once torch is here.
+to no end, it refuses nothing and the check is made again once torch is here.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ def refuse_before_torch(check: Callable[[], object]) -> None:
         return
     if any(entry_points(group=group) for group in _OTHERS):
         return
-    if said := _said_elsewhere(check):
-        raise ValueError(said)
+    if refusal := _refusal_elsewhere(check):
+        raise ValueError(refusal)
 
 
-def _said_elsewhere(check: Callable[[], object]) -> str:
+def _refusal_elsewhere(check: Callable[[], object]) -> str:
     """What a check in a forked copy of this process refuses; "" where it refuses nothing."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(writing, _said(check).encode())
+            os.write(writing, _refusal(check).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with open(reading, encoding="utf-8") as stream:
-        said = stream.read()
+        refusal = stream.read()
     os.waitpid(child, 0)
-    return said
+    return refusal
 
 
-def _said(check: Callable[[], object]) -> str:
+def _refusal(check: Callable[[], object]) -> str:
     """The message of a ``ValueError`` that a check raises; "" for any other end. It prints nothing:
     the check will be made again.
     """

@@ -35,12 +35,12 @@ def check_served(asked: RunSettings) -> None:
 
 def _problems(asked: RunSettings) -> Iterator[str]:
     """What does not go with a server."""
-    server, told = asked.server, "a server decodes as it was started and cannot be told"
+    server, why = asked.server, "a server decodes as it was started and cannot be told"
     if server.url is None:
         yield "server.url must be a base address such as http://127.0.0.1:8000/v1, got null"
     if (asked.decoder.get("verifier") or {}).get("rule") != SERVER:
         named = asked.decoder.get("name")
-        yield f"{told} decoder={named}; engine=server takes decoder=served, named by server.decoder"
+        yield f"{why} decoder={named}; engine=server takes decoder=served, named by server.decoder"
     for key, value in {
         "cells": asked.cells,
         "spec": asked.spec,
@@ -48,11 +48,11 @@ def _problems(asked: RunSettings) -> Iterator[str]:
     }.items():
         if value:
             shown = list(value) if key == "cells" else value
-            yield f"{told} {key}={shown}; what it decodes by is named by server.decoder"
+            yield f"{why} {key}={shown}; what it decodes by is named by server.decoder"
     if asked.confirm is not None:
         yield "confirm goes with several decoders; engine=server has one"
     if asked.generation.draft_temperature is not None:
-        yield f"{told} generation.draft_temperature={asked.generation.draft_temperature:g}"
+        yield f"{why} generation.draft_temperature={asked.generation.draft_temperature:g}"
     if server.has_baseline and server.decoder == BASELINE:
         yield f"server.decoder must not be {BASELINE!r} beside a baseline's own row"
     if asked.energy.devices is None and "devices" in meter[asked.energy.meter].settings:
@@ -65,9 +65,9 @@ def _problems(asked: RunSettings) -> Iterator[str]:
 def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
     """The plain server's cell, if one is named, and the server's."""
     server = asked.server
-    own = (server.decoder, server.url, server.model)
+    server_cell = (server.decoder, server.url, server.model)
     plain = (BASELINE, server.baseline_url or server.url, server.baseline_model or server.model)
-    named = [plain, own] if server.has_baseline else [own]
+    named = [plain, server_cell] if server.has_baseline else [server_cell]
     return tuple(_cell(asked, *each) for each in named)
 
 
@@ -100,5 +100,5 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
 
 def alone(pair: Pair) -> Pair:
     """The pair under its own name; a server has its target and nothing is loaded."""
-    own = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
-    return replace(own, drafts=(), heads={}, head_commits={})
+    target_only = replace(pair, specs=pair.specs[:1], revisions=pair.revisions[:1])
+    return replace(target_only, drafts=(), heads={}, head_commits={})

@@ -35,7 +35,7 @@ from spec_bench.tasks.generation import Generation
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
-_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only")  # told by what they are
+_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only")  # identified by content
 _USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts
@@ -176,8 +176,8 @@ class JobSettings:
 
     def _draft_temperature(self) -> float | None:
         """The draft's own temperature; None where it is the target's."""
-        own = self.sampling.draft_temperature
-        return None if own in (None, self.sampling.temperature) else own
+        temperature = self.sampling.draft_temperature
+        return None if temperature in (None, self.sampling.temperature) else temperature
 
     def _later_turns(self) -> str | None:
         """What later turns continue; None if no example has several turns."""
@@ -193,14 +193,14 @@ class JobSettings:
         """Their revisions, in the same order; ``-`` if unknown."""
         kind = cell.heads
         drafting = self.pair.revisions[1 : 1 + cell.drafts]
-        found = drafting if kind is None else (self.pair.heads_revision(kind),)
-        return tuple(revision or "-" for revision in found)
+        revisions = drafting if kind is None else (self.pair.heads_revision(kind),)
+        return tuple(revision or "-" for revision in revisions)
 
 
 def _library(cell: Cell) -> str:
     """Whose code decodes, with its version; a server's is known once it has been asked."""
-    own = cell.library
-    return own if own in ("", SERVER) else f"{own} {version(own)}"
+    library = cell.library
+    return library if library in ("", SERVER) else f"{library} {version(library)}"
 
 
 def build_settings(
@@ -270,9 +270,9 @@ def _pair_and_cells(
     if engine.served:
         return alone(pair), served_cells(asked), ()
     cells = build_cells(asked.decoder, asked.spec, asked.cells, load, batch.sampling)
-    own = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
-    told = tuple(f"{key}={value}" for key, value in own.items() if value is not None)
-    trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), told)
+    sampling = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
+    generation = tuple(f"{key}={value}" for key, value in sampling.items() if value is not None)
+    trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), generation)
     cells, unfitted = trees.filled(cells)
     cells = simulate_cells(cells, asked.simulate, batch.sampling)
     return pair, *fitting(cells, pair, batch, unfitted)

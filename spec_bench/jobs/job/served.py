@@ -87,9 +87,9 @@ def _warm_up(settings: JobSettings, decoder: ServedDecoder, requests: Sequence[R
 
 def library_of(server: Server) -> str:
     """A server's name and version as far as it tells them; vLLM says both."""
-    said = server.read("version")
+    answer = server.read("version")
     try:
-        version = json.loads(said or "{}").get("version")
+        version = json.loads(answer or "{}").get("version")
     except (ValueError, AttributeError):
         version = None
     if not isinstance(version, str) or not version:

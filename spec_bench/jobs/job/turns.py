@@ -131,7 +131,7 @@ def _dated(session: Session, turn: Turn, generations: Sequence[Generation]) -> l
 
 
 def _keep(session: Session, turn: Turn, generations: Sequence[Generation]) -> Sequence[Generation]:
-    """Writes a batch; returns the cell's own generations, without new timings of the baseline.
+    """Writes a batch; returns the cell's generations, without new timings of the baseline.
 
     Raises:
         OtherTokensError: the baseline's tokens are not those of before.

@@ -38,13 +38,13 @@ def bound_columns(
         for each in generations
     )
     at_once = max(1, processes.count())
-    found: dict[str, Any] = {"moved_bytes": round(moved / calls)}
+    columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
     if (measured := measured_bandwidth(known[0].module)) is not None:
-        found["bandwidth_bytes_per_s"] = round(measured * at_once)
+        columns["bandwidth_bytes_per_s"] = round(measured * at_once)
     if (gpu := known_gpu(device_name)) is not None:
         nominal = gpu.bytes_per_s * at_once
-        found["bound_over_measured"] = bound_over_measured(moved, generations, nominal)
-    return found
+        columns["bound_over_measured"] = bound_over_measured(moved, generations, nominal)
+    return columns
 
 
 def _cost(model: HuggingFaceModel) -> ModelCost:

@@ -99,8 +99,8 @@ def _complete(
         draft_calls=_draft_calls(decoder, generations),
         parameter_ratio=decoder.speed_ratio,
     )
-    found = summary_of(records, prompts.scores())
-    run.store.keep_scores(found.scores)
+    summary = summary_of(records, prompts.scores())
+    run.store.keep_scores(summary.scores)
     if _judged(settings):
         model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
         write_answers(run.store.folder, model, settings, prompts, generations)
@@ -111,7 +111,7 @@ def _complete(
         "partial" if untimed else "complete",
         decoder.lossless,
         (*_reasons(settings, records, prompts, metering), *reasons_of(run, decoder)),
-        found.row
+        summary.row
         | rates_left_out(decoder)
         | _beside(settings, run, decoder, prompts)
         | _bound(facts, decoder, records, prompts)
@@ -122,7 +122,7 @@ def _complete(
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
-    """L of MBSU: the decoder's own, or counted where its trees have no fixed depth."""
+    """L of MBSU: the decoder states it, or it is counted where its trees have no fixed depth."""
     if not isinstance(decoder, Decoder) or not decoder.policy.as_deep_as_drafted:
         return decoder.draft_calls
     a_level = decoder.draft_calls == decoder.depth  # one call
@@ -166,7 +166,7 @@ def _reasons(
     if has_no_baseline(settings):
         none = "no server decodes plainly beside it, server.baseline_url names none"
     left_out = f"{prompts.left_out} not asked, no fixed answer to continue"
-    said = [
+    causes = [
         ("speedup", none if records.baseline is None else ""),
         ("later_turns", left_out if prompts.left_out else ""),
         (SCORE, "not judged" if _judged(settings) else ""),
@@ -176,9 +176,9 @@ def _reasons(
     ]
     unmetered = bool(settings.served) and metering.meter.name == "none"
     retold = settings.served is not None and settings.served.tokens == "text"
-    said += served_reasons(records.windows, unmetered, retold)
-    found = [Reason(column, text) for column, text in said if text]
-    return found if unmetered else [*found, *energy_reasons(metering, records.windows)]
+    causes += served_reasons(records.windows, unmetered, retold)
+    reasons = [Reason(column, text) for column, text in causes if text]
+    return reasons if unmetered else [*reasons, *energy_reasons(metering, records.windows)]
 
 
 def _in_order(run: CellRun, prompts: Prompts) -> list[list[Generation]]:

@@ -1,7 +1,7 @@
 """Acceptance beside the most that any rule could accept, from a sample of a cell's iterations.
 
 Done once all cells are timed: some iterations of each cell are picked, their contexts (the prompt
-and the answer so far) are restored, and one iteration is run from each with draws of its own. What
+and the answer so far) are restored, and one iteration is run from each with separate draws. What
 its rule was given determines the bound (``decode.gap``). All of it is off the clock, and no token,
 draw or timing of the cell depends on it.
 """
@@ -63,11 +63,11 @@ def columns_of(nodes: Sequence[VisitedNode]) -> dict[str, Any]:
     if not levels:
         return {}
     return {
-        COLUMN: json.dumps([_mean([node.bound for node in own]) for own in levels]),
+        COLUMN: json.dumps([_mean([node.bound for node in level]) for level in levels]),
         "acceptance_gap": json.dumps(
-            [_mean([node.bound - node.accepted for node in own]) for own in levels]
+            [_mean([node.bound - node.accepted for node in level]) for level in levels]
         ),
-        "acceptance_nodes": json.dumps([len(own) for own in levels]),
+        "acceptance_nodes": json.dumps([len(level) for level in levels]),
     }
 
 
@@ -84,8 +84,8 @@ def rates_left_out(decoder: AnyDecoder) -> dict[str, Any]:
 
 def reasons_of(run: CellRun, decoder: AnyDecoder) -> list[Reason]:
     """Why a cell has no bound, or no acceptance rate."""
-    found = [Reason(RATE, _VARY)] if _vary(decoder) else []
-    return [*found, Reason(COLUMN, run.no_nodes)] if run.no_nodes else found
+    reasons = [Reason(RATE, _VARY)] if _vary(decoder) else []
+    return [*reasons, Reason(COLUMN, run.no_nodes)] if run.no_nodes else reasons
 
 
 def _vary(decoder: AnyDecoder) -> bool:
@@ -119,12 +119,14 @@ def _nodes(
             visits.clear()
     finally:
         decoder.rule, decoder.walk = rule, walk
-    law, found = law_of(config, settings.sampling), []
+    law, nodes = law_of(config, settings.sampling), []
     for level in range(levels_bounded(config)):
-        own = [visit for visit in kept if visit.level == level]
-        bounds = bounds_of(own, law, _STEP) if own else []
-        found += [VisitedNode(level + 1, v.accepted, b) for v, b in zip(own, bounds, strict=True)]
-    return tuple(found)
+        of_level = [visit for visit in kept if visit.level == level]
+        bounds = bounds_of(of_level, law, _STEP) if of_level else []
+        nodes += [
+            VisitedNode(level + 1, v.accepted, b) for v, b in zip(of_level, bounds, strict=True)
+        ]
+    return tuple(nodes)
 
 
 def contexts(
@@ -141,17 +143,17 @@ def contexts(
         replace(
             request,
             prompt_id=f"{request.prompt_id}, nodes of iteration {place}",
-            prompt_ids=request.prompt_ids + said,
-            max_new_tokens=request.max_new_tokens - len(said),
+            prompt_ids=request.prompt_ids + answered,
+            max_new_tokens=request.max_new_tokens - len(answered),
         )
-        for request, said, place in picked
+        for request, answered, place in picked
     ]
 
 
 def _starts(answer: Generation) -> list[int]:
     """How many tokens were delivered before each target call."""
-    found, before = [], 0
+    starts, before = [], 0
     for step in answer.steps:
-        found.append(before)
+        starts.append(before)
         before += step.delivered
-    return found
+    return starts

@@ -36,10 +36,10 @@ def feed(
 ) -> None:
     """Gives every sink the job's cells, and the table's rows of its pair and task."""
     place = settings.pair.name, settings.task.name
-    own = [row for row in rows if (row["pair"], row["task"]) == place]
+    job_rows = [row for row in rows if (row["pair"], row["task"]) == place]
     logged = [_logged(settings.results, result) for result in results]
     for each in sinks:
-        each.take(logged, own)
+        each.take(logged, job_rows)
 
 
 def _logged(results: Path, result: CellResult) -> LoggedCell:

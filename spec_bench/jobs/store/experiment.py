@@ -1,7 +1,7 @@
 """The cells that share a name: their jobs' notes, and the CSV and the records made of them.
 
-Every job writes a note of its own, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
-nobody else writes that file. The CSV is rebuilt from all notes and the cells' own results, so jobs
+Every job writes a separate note, ``runs/jobs/<experiment>/<job_id>.json``, that lists its cells;
+nobody else writes that file. The CSV is rebuilt from all notes and the cells' results, so jobs
 that end at the same moment on different machines need no lock on a shared file, and a process
 killed at any point leaves a CSV that the next job's end, or a rerun, completes. The file of records
 beside it is rebuilt likewise, from what each cell packed when it finished: a job's end reads no
@@ -110,7 +110,7 @@ class Experiment:
     def rebuild(self) -> list[dict[str, Any]]:
         """Rewrites CSV and records until no job has ended since its notes were read; the rows.
 
-        Whoever renames last has then seen every note: a later note brings its own rebuild. Rows of
+        Whoever renames last has then seen every note: a later note brings another rebuild. Rows of
         the file that no note knows stay first, in their order.
         """
         state, rows = None, list[dict[str, Any]]()
@@ -118,8 +118,8 @@ class Experiment:
             notes = self._read_notes()
             order, ended = _stages(notes), _ends(notes)
             known = ((CellStore(self._results, each).result(), order[each]) for each in order)
-            found = [result.at_stage(stage) for result, stage in known if result is not None]
-            rows = merge_csv(self.csv, found, order, ended)
+            results = [result.at_stage(stage) for result, stage in known if result is not None]
+            rows = merge_csv(self.csv, results, order, ended)
             past = files.read_csv(files.archive_file(self.csv))
             kept = [row for row in (*rows, *past) if row.get("stage") != "screen"]
             self._write_records([str(row["run_id"]) for row in kept])

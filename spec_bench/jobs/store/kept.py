@@ -83,7 +83,7 @@ def read_result(folder: Path) -> Kept | None:
         _hold(result, folder.name)
         _result_adapter().validate_json(json.dumps(asdict(result)), strict=True)
     except _FAULTS as error:
-        raise ValueError(_said(error)) from error
+        raise ValueError(_message(error)) from error
     return Kept(result, job, made_of, scores)
 
 
@@ -114,18 +114,18 @@ def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
     """Sets aside what is unusable in a cell's folder, whose lock this process holds; its
     generations.
     """
-    found = mend_lines(folder)
+    lines = mend_lines(folder)
     _mend_result(folder)
     try:
         read_judged(folder)
     except _FAULTS as error:
-        _aside(folder / files.JUDGED, _said(error))
+        _aside(folder / files.JUDGED, _message(error))
     records = _usable_records(folder)
     _mend_scores(folder, records)
     _mend_starts(folder, records)
-    _mend_records(folder, found, records)
+    _mend_records(folder, lines, records)
     _mend_config(folder, settings)
-    return found
+    return lines
 
 
 def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
@@ -137,15 +137,15 @@ def mend_lines(folder: Path, vocabulary: int | None = None) -> Lines:
 
 def _whole_lines(path: Path, vocabulary: int | None) -> Lines:
     """One file's."""
-    found = jsonl.read(path, vocabulary)
-    if found.faults:
-        more = f" and {len(found.faults) - 1} more lines" if len(found.faults) > 1 else ""
-        _aside(path, f"{found.faults[0]}{more}", copy=True)
-        jsonl.replace(path, found.generations)
-    elif found.torn:
+    lines = jsonl.read(path, vocabulary)
+    if lines.faults:
+        more = f" and {len(lines.faults) - 1} more lines" if len(lines.faults) > 1 else ""
+        _aside(path, f"{lines.faults[0]}{more}", copy=True)
+        jsonl.replace(path, lines.generations)
+    elif lines.torn:
         with path.open("rb+") as stream:
-            stream.truncate(path.stat().st_size - found.torn)
-    return found
+            stream.truncate(path.stat().st_size - lines.torn)
+    return lines
 
 
 def _mend_result(folder: Path) -> None:
@@ -158,12 +158,12 @@ def _mend_result(folder: Path) -> None:
         return
     if kept is None or kept.result.status == "failed":
         return
-    own = folder / files.GENERATIONS
+    generations = folder / files.GENERATIONS
     if kept.measured is None:  # an older version's
         asked = kept.result.metrics.get("prompts") or 0
-        fits = own.is_file() and own.read_bytes().count(b"\n") >= int(asked)
+        fits = generations.is_file() and generations.read_bytes().count(b"\n") >= int(asked)
     else:
-        fits = measured(own, int(kept.measured["bytes"])) == kept.measured
+        fits = measured(generations, int(kept.measured["bytes"])) == kept.measured
     if not fits:
         _aside(path, f"it was made of other generations than {files.GENERATIONS} holds")
 
@@ -178,7 +178,7 @@ def _usable_records(folder: Path) -> Packed | None:
         if set(kept.run_ids) - {folder.name}:
             raise ValueError("it has other runs' records")
     except ValueError as error:
-        _aside(path, _said(error))
+        _aside(path, _message(error))
         return None
     return kept
 
@@ -193,16 +193,16 @@ def _mend_scores(folder: Path, records: Packed | None) -> None:
     try:
         scores = cell_folder.own_scores(folder)
     except ValueError as error:
-        why = _said(error.__cause__ or error)
+        why = _message(error.__cause__ or error)
         if os.path.lexists(path):
             _aside(path, why)
         else:
             log.warning("%s: %s", path, why)
         judged = read_judged(folder)
-        found = {} if records is None else records.scores(folder.name)
-        own = {k: v for k, v in found.items() if judged is None or k not in judged.columns}
-        if kept is not None and kept.scores == cell_folder.scores_seal(own):
-            files.write_json(path, own)
+        packed = {} if records is None else records.scores(folder.name)
+        unjudged = {k: v for k, v in packed.items() if judged is None or k not in judged.columns}
+        if kept is not None and kept.scores == cell_folder.scores_seal(unjudged):
+            files.write_json(path, unjudged)
         elif kept is not None:
             _aside(folder / files.RESULT, f"its {files.SCORES} is gone")
         return
@@ -212,18 +212,18 @@ def _mend_scores(folder: Path, records: Packed | None) -> None:
         _aside(folder / files.RESULT, f"of an older version, which sealed no {files.SCORES}")
 
 
-def _mend_records(folder: Path, found: Lines, records: Packed | None) -> None:
+def _mend_records(folder: Path, lines: Lines, records: Packed | None) -> None:
     """A finished cell's records are packed again where they are not those of its files."""
     path = folder / files.RECORDS
     if not (folder / files.RESULT).exists():
         return
     if records is not None:
         more = cell_folder.read_scores(folder), cell_folder.read_retimed(folder)
-        own = parquet.pack(folder.name, found.generations, None, *more)
-        if records.lines.equals(own.lines):
+        packed = parquet.pack(folder.name, lines.generations, None, *more)
+        if records.lines.equals(packed.lines):
             return
         # Where only later timings are missing, a kill kept them out.
-        if not records.own(folder.name).equals(own.own(folder.name)):
+        if not records.lines_of(folder.name).equals(packed.lines_of(folder.name)):
             _aside(path, f"its lines are not those of {files.GENERATIONS}")
     if (again := cell_folder.pack_run(folder)) is not None:
         parquet.write(path, again)
@@ -251,7 +251,7 @@ def _mend_config(folder: Path, settings: Mapping[str, Any]) -> None:
             raise ValueError("it has other settings than its run id stands for")
     except _FAULTS as error:
         if path.exists():
-            _aside(path, _said(error))
+            _aside(path, _message(error))
         files.write_text(path, text)
 
 
@@ -259,7 +259,7 @@ def _aside(path: Path, why: str, copy: bool = False) -> None:
     log.warning("%s: %s; it is now %s", path, why, files.set_aside(path, copy).name)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """An error in one short line."""
     text = one_line(error, 200)
     return f"{text} is missing" if isinstance(error, KeyError) else text

@@ -130,14 +130,14 @@ class CellStore:
         """
         self.pack()
         made_of = kept.measured(self.folder / files.GENERATIONS)
-        said = {**stored(result), "compared": compared, "job": job, "generations": made_of}
-        said["scores"] = None if self._scores is None else cell_folder.scores_seal(self._scores)
-        files.write_json(self.folder / files.RESULT, seals.sealed(said))
+        document = {**stored(result), "compared": compared, "job": job, "generations": made_of}
+        document["scores"] = None if self._scores is None else cell_folder.scores_seal(self._scores)
+        files.write_json(self.folder / files.RESULT, seals.sealed(document))
 
     def pack(self) -> None:
         """Writes the cell's records as an experiment keeps them, later timings included."""
-        if (own := cell_folder.pack_run(self.folder, self._scores)) is not None:
-            parquet.write(self.folder / files.RECORDS, own)
+        if (packed := cell_folder.pack_run(self.folder, self._scores)) is not None:
+            parquet.write(self.folder / files.RECORDS, packed)
 
     def records(self) -> Packed | None:
         """The cell's records as an experiment keeps them; None if the cell is not here.
@@ -157,20 +157,20 @@ class CellStore:
 
         A judge's ratings of its answers are part of it.
         """
-        own = self._kept()
-        if own is None or own.result.status == "failed":
-            return None if own is None else own.result
+        kept_result = self._kept()
+        if kept_result is None or kept_result.result.status == "failed":
+            return None if kept_result is None else kept_result.result
         try:
             judged = read_judged(self.folder)
         except (ValueError, TypeError, OSError) as error:
             log.warning("%s: its judgement is not used: %s", self.folder, error)
             judged = None
-        return own.result if judged is None else judged.joined(own.result)
+        return kept_result.result if judged is None else judged.joined(kept_result.result)
 
     def job(self) -> str | None:
         """The job that finished the cell; cells of one job were measured interleaved."""
-        own = self._kept()
-        return None if own is None else own.job
+        kept_result = self._kept()
+        return None if kept_result is None else kept_result.job
 
     def _kept(self) -> Kept | None:
         """The result on disk; an unusable one is reported, and set aside by a rerun."""
@@ -229,9 +229,9 @@ class FollowerStore(CellStore):
         """Process 0 writes."""
 
 
-def _by_repeat(found: Lines) -> Repeats:
+def _by_repeat(lines: Lines) -> Repeats:
     """Generations by repeat and prompt id."""
     repeats: Repeats = defaultdict(dict)
-    for each in found.generations:
+    for each in lines.generations:
         repeats[each.repeat][each.prompt_id] = each
     return repeats

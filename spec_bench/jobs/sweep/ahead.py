@@ -45,7 +45,7 @@ class CheckJobs(Callback):
 def _check(job: DictConfig, words: Sequence[str], folders: list[Path] | None) -> None:
     """Raises a ValueError where a job's settings, and what it names here, cannot be right."""
     try:
-        # Without Hydra's own part, some of which is known only once the job runs.
+        # Without Hydra's part, some of which is known only once the job runs.
         parts = {key: job[key] for key in job if key != "hydra"}
         asked = check_settings(OmegaConf.to_container(OmegaConf.create(parts), resolve=True))
         if folders is not None:

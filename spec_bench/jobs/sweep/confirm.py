@@ -1,9 +1,9 @@
-"""A search in two stages: many trees on few prompts, then the best few on prompts of their own.
+"""A search in two stages: many trees on few prompts, then the best few on fresh prompts.
 
 The best of hundreds of trees on a few prompts is partly luck, and its interval does not account for
 being that of a maximum. So a first job screens all cells, and a second one decodes the best of them
 on prompts that the first did not see; its rows say ``confirm`` in the column ``stage``. The cells
-of both are ordinary cells with run ids of their own, and both jobs resume as any job does.
+of both are ordinary cells with other run ids, and both jobs resume as any job does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
 
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
-    """The second job of a search, with a baseline of its own; None if there is none."""
+    """The second job of a search, with a baseline timed anew; None if there is none."""
     if settings.confirm is None:
         return None
     chosen = set(best_of(results, settings.confirm))
@@ -65,18 +65,18 @@ def planned_confirmation(
     if settings.confirm is None:
         return []
     windows = len(settings.fresh) * settings.repeats
-    found = []
+    planned = []
     for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
         of_decoder = (cell for cell in screened if cell.facts.decoder == decoder)
-        own = [_again(cell, windows, settings.max_new_tokens) for cell in of_decoder]
-        own.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
-        for place, cell in enumerate(own[: settings.confirm.best], start=1):
+        again = [_again(cell, windows, settings.max_new_tokens) for cell in of_decoder]
+        again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
+        for place, cell in enumerate(again[: settings.confirm.best], start=1):
             which = cell.facts.spec
             if decoder != BASELINE:
-                which = f"best {place} of {len(own)} by {settings.confirm.by}"
+                which = f"best {place} of {len(again)} by {settings.confirm.by}"
             facts = replace(cell.facts, spec=which, stage="confirm")
-            found.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
-    return found
+            planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
+    return planned
 
 
 def _again(cell: PlannedCell, windows: int, max_new_tokens: int) -> PlannedCell:

@@ -112,8 +112,8 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
     def of(name: str) -> str:
         if name in uuids:
             return uuids[name]
-        found = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
-        return found[0] if len(found) == 1 else name
+        matching = [uuid for uuid in uuids.values() if name and uuid.startswith(name)]
+        return matching[0] if len(matching) == 1 else name
 
     return {device: of(device) for device in devices}
 
@@ -128,7 +128,7 @@ def _lock(path: Path) -> TextIO | None:
 
 
 def _ask(field: str) -> list[str]:
-    """One value per GPU from the driver's own program; none if there is no driver."""
+    """One value per GPU from the driver's program; none if there is no driver."""
     command = [*_QUERY, f"--query-gpu={field}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

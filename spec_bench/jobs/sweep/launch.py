@@ -99,7 +99,7 @@ def _workers_here(*, _root_: DictConfig) -> int:
 
 
 def _gpus_of_jobs(root: DictConfig) -> Iterator[int]:
-    """The need of every job that Hydra's own sweeper makes of the command line."""
+    """The need of every job that Hydra's sweeper makes of the command line."""
     for _, config in jobs_of(root):
         # These parts alone: the whole holds the launcher, whose number of GPUs is what is asked.
         parts: Any = {each: OmegaConf.to_container(config[each], resolve=True) for each in _ASKING}
@@ -180,7 +180,7 @@ def claim_gpus(pair: PairSettings, engine: EngineSettings) -> None:
 
 
 def disturbing() -> str | None:
-    """What is to be said of jobs that a launcher runs at the same time on one machine's cores.
+    """The warning about jobs that a launcher runs at the same time on one machine's cores.
 
     None where jobs run one after the other, on machines of their own, or on GPUs.
     """
@@ -198,6 +198,6 @@ def disturbing() -> str | None:
 def lost_worker(error: Exception) -> bool:
     """Whether a launcher's error says that a process died, and not that our code is wrong.
 
-    joblib, submitit and Ray each raise classes of their own, and none of them needs to be here.
+    joblib, submitit and Ray each raise their private classes, and none of them needs to be here.
     """
     return type(error).__module__.partition(".")[0] in {"joblib", "submitit", "ray"}

@@ -38,8 +38,8 @@ def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> li
     planned = plan_job(settings, *known)
     if any(cell.state in _OPEN for cell in planned):
         return [*planned, *planned_confirmation(settings, planned)]
-    found = [CellStore(settings.results, cell.run_id).result() for cell in planned]
-    second = confirming(settings, [result for result in found if result is not None])
+    results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
+    second = confirming(settings, [result for result in results if result is not None])
     return [*planned, *(plan_job(second, *known) if second else [])]
 
 

@@ -1,6 +1,6 @@
 """How fast a decoder is known to be: from rows measured here, else from published tables.
 
-Pure functions of rows; reads CSV files and, for a row's device, the cell's own config.
+Pure functions of rows; reads CSV files and, for a row's device, the cell's config.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def find_rate(
         and row.batch_size == wanted.batch_size
         and row.device in (None, wanted.device)
     ]
-    own = [row for row in here if row.draft in ("", wanted.draft)]
+    of_draft = [row for row in here if row.draft in ("", wanted.draft)]
     printed = [
         row
         for row in published
@@ -99,7 +99,7 @@ def find_rate(
         and any(row.target == target for target, _ in wanted.printed)
         and any(row.draft in ("", draft) or _is_baseline(row) for _, draft in wanted.printed)
     ]
-    for rows, source in ((own, "measured"), (printed, "published")):
+    for rows, source in ((of_draft, "measured"), (printed, "published")):
         same = [row for row in rows if (row.decoder, row.spec) == (wanted.decoder, wanted.spec)]
         if same:
             return Rate(_of_task(same, wanted.task), source)
@@ -116,24 +116,24 @@ def known_rates(results: Path, experiments: Path) -> tuple[list[RateRow], list[R
 
 def measured_rows(results: Path) -> list[RateRow]:
     """The rates in all CSVs below a results folder."""
-    found = []
+    rates = []
     for path in files.results_files(results):
         for row in read_rows(path):
             if (rate := _number(row.get("token_rate"))) and not row["simulated_acceptance"]:
                 target, draft, task = row["target"], row["draft"], row["task"]
                 device = _device(files.run_folder(files.results_of(path), row["run_id"]))
                 size, kind = int(row["batch_size"] or 1), (row["decoder"], row["spec"])
-                found.append(RateRow(target, draft, task, *kind, rate, size, device))
-    return found
+                rates.append(RateRow(target, draft, task, *kind, rate, size, device))
+    return rates
 
 
 def published_rows(experiments: Path) -> list[RateRow]:
     """The rates in the papers' reference tables that state tokens per second."""
-    found = []
+    rates = []
     for path in sorted(experiments.glob(f"*/{FILE}")):
         numbers = (row for row in read_published(path) if row["metric"] == "token_rate")
-        found += [_published(row) for row in numbers if row["value"] and row["target"]]
-    return found
+        rates += [_published(row) for row in numbers if row["value"] and row["target"]]
+    return rates
 
 
 def _published(row: Mapping[str, str]) -> RateRow:

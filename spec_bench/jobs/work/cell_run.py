@@ -36,7 +36,7 @@ class VisitedNode:
 
     Attributes:
         depth: of its children; 1 is the root's.
-        accepted: P(one of the children drawn is accepted), over the rule's own uniforms.
+        accepted: P(one of the children drawn is accepted), over the rule's uniforms.
         bound: the most this could be for any exact rule, in the mean over children drawn that way.
     """
 
@@ -96,8 +96,10 @@ class CellRun:
         Raises:
             OSError: the error itself, if its folder can take no more: not even a trace.
         """
-        own = error.filename if isinstance(error, OSError) and disk.refused(error) else None
-        if own is not None and Path(own).is_relative_to(self.store.folder):
+        refused_path = (
+            error.filename if isinstance(error, OSError) and disk.refused(error) else None
+        )
+        if refused_path is not None and Path(refused_path).is_relative_to(self.store.folder):
             raise error
         files.write_text(self.store.trace_path, "".join(traceback.format_exception(error)))
         message = first_line(error)[:_MESSAGE_LENGTH]

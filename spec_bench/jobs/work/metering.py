@@ -142,10 +142,10 @@ def ordinals(settings: JobSettings) -> tuple[int, ...] | None:
         return None
     if settings.pair.specs[0].tensor_parallel:  # one process per GPU, one of which meters
         return tuple(range(processes.count_here()))
-    own, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
+    device, maps = int(index or 0), [spec.device_map for spec in settings.pair.specs]
     named = [where for each in maps if isinstance(each, tuple) for _, where in each]
     if any(isinstance(each, str) for each in maps) or any(str(n).startswith("cuda") for n in named):
         return None
     spread = {where for where in named if isinstance(where, int)}
-    # What no map places is on the job's own device.
-    return tuple(sorted(spread | ({own} if None in maps else set())))
+    # What no map places is on the job's device.
+    return tuple(sorted(spread | ({device} if None in maps else set())))

@@ -104,15 +104,15 @@ def warn_of_misreading(decoder: Any, prompt: Sequence[int]) -> None:
     layers = decoder.drafter.layers(heads, decoder.target.blocks)
     if (id(heads), layers) not in _tried:
         _tried.add((id(heads), layers))
-        if said := misreading(heads, decoder.target, layers, prompt):
-            log.warning("%s", said)
+        if warning := misreading(heads, decoder.target, layers, prompt):
+            log.warning("%s", warning)
 
 
 def tokenizer_of(pair: Pair) -> tuple[Any, int]:
     """The target's tokenizer, after checking that every draft's agrees, and how many tokens exist.
 
     A tokenizer that the pair names is every model's, and none is looked for beside them. A pair
-    with a chat template of its own gets a copy with that template.
+    that names a chat template gets a copy with that template.
 
     Raises:
         ValueError: naming the first token on which two vocabularies differ.

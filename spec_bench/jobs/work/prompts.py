@@ -40,7 +40,7 @@ class Prompts:
             so that all decoders continue the same text, or the cell's own (``follow_ups``): such a
             request has a prompt as long as it can become here; ``resolved`` has the real one.
         references: by prompt id.
-        follow_ups: what continues a cell's own answers, by prompt id.
+        follow_ups: what continues a cell's answers, by prompt id.
         left_out: turns that are not asked, for want of a fixed answer to continue.
         examples: what is asked, overlong ones cut or left out.
         truncated: how many were cut.
@@ -69,8 +69,8 @@ class Prompts:
         asked, truncated = list[tuple[Example, list[Request]]](), 0
         room = _room(settings)
         for example in settings.examples:
-            own = _requests(settings, tokenizer, example)
-            if room is not None and _longest(settings, own) > room:
+            requests = _requests(settings, tokenizer, example)
+            if room is not None and _longest(settings, requests) > room:
                 assert isinstance(task, Task)
                 if task.overlong == "skip":
                     continue
@@ -78,14 +78,18 @@ class Prompts:
                     *(example, room, task.cut_to),
                     lambda each: _longest(settings, _requests(settings, tokenizer, each)),
                 )
-                example, own, truncated = cut, _requests(settings, tokenizer, cut), truncated + 1
-            asked.append((example, own))
+                example, requests, truncated = (
+                    cut,
+                    _requests(settings, tokenizer, cut),
+                    truncated + 1,
+                )
+            asked.append((example, requests))
         skipped = len(settings.examples) - len(asked)
         if not asked:
             raise ValueError(
                 f"task {task.name}: all {skipped} prompts are longer than {room} tokens"
             )
-        _refuse_overlong(settings, [each for _, own in asked for each in own])
+        _refuse_overlong(settings, [each for _, requests in asked for each in requests])
         if truncated or skipped:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
@@ -106,19 +110,19 @@ class Prompts:
         task = settings.task
         requests: list[Request] = []
         references, follow_ups, left_out = {}, {}, 0
-        for example, own in asked:
+        for example, of_example in asked:
             names = prompt_ids(task, example)
             for turn, prompt_id in enumerate(names):
                 if turn and isinstance(task, Task) and task.later_turns == "own":
                     follow_ups[prompt_id] = FollowUp(example, turn, names[:turn])
                 references[prompt_id] = task.references(example, turn)
-            requests += own
+            requests += of_example
             if isinstance(task, Task) and task.later_turns == "fixed":
                 left_out += len(example.turns) - len(names)
         log.info("%s: %d prompts", task.name, len(requests))
         if (least := min(each.max_new_tokens for each in requests)) < settings.max_new_tokens:
-            said = (task.name, least, settings.max_new_tokens)
-            log.warning("%s: room for %d to %d new tokens of later turns", *said)
+            limits = (task.name, least, settings.max_new_tokens)
+            log.warning("%s: room for %d to %d new tokens of later turns", *limits)
         if left_out:
             log.warning(
                 "%s: %d later turns are not asked: no fixed answer to continue (task.answers)",
@@ -149,9 +153,9 @@ class Prompts:
         follow_up = self.follow_ups.get(request.prompt_id)
         if follow_up is None:
             return request
-        own = self.texts(done[prompt_id] for prompt_id in follow_up.earlier)
+        answers = self.texts(done[prompt_id] for prompt_id in follow_up.earlier)
         ids = self.task.encode(
-            follow_up.example, self.tokenizer, follow_up.turn, list(own.values())
+            follow_up.example, self.tokenizer, follow_up.turn, list(answers.values())
         )
         return Request(request.prompt_id, ids, request.max_new_tokens, request.stop_ids)
 
@@ -185,7 +189,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
     answers at their limits, so that 1024 tokens per turn fit into 2048.
     """
     task, limit = settings.task, settings.max_new_tokens
-    stop_ids, found, room = task.stop_ids(tokenizer), list[Request](), None
+    stop_ids, requests, room = task.stop_ids(tokenizer), list[Request](), None
     for turn, prompt_id in enumerate(prompt_ids(task, example)):
         if turn and isinstance(task, Task) and task.later_turns == "own":
             ids = task.encode(example, tokenizer, turn, [""] * turn)
@@ -193,15 +197,15 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
             room = _context(settings) if room is None else room
             left = limit if room is None else min(limit, room - len(ids))
             # If not even one token is left the prompt is refused as it is.
-            found.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
+            requests.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
         else:
             ids = task.encode(example, tokenizer, turn)
-            found.append(Request(prompt_id, ids, limit, stop_ids))
-    return found
+            requests.append(Request(prompt_id, ids, limit, stop_ids))
+    return requests
 
 
 def _longest(settings: JobSettings, requests: Sequence[Request]) -> int:
-    """Tokens of the longest prompt, less what its own limit leaves of the job's."""
+    """Tokens of the longest prompt, less what its limit leaves of the job's."""
     limit = settings.max_new_tokens
     return max((len(each.prompt_ids) + each.max_new_tokens - limit for each in requests), default=0)
 
@@ -230,7 +234,7 @@ def _refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:
-    """Ids of the turns that are asked: the example's own; where it has several, with ``/TURN``."""
+    """Ids of the turns that are asked: the example's; where it has several, with ``/TURN``."""
     if len(example.turns) == 1:
         return example.prompt_ids
     assert isinstance(task, Task), "random prompts have one turn"

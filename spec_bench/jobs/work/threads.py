@@ -49,7 +49,7 @@ def use_threads(settings: JobSettings, target: LanguageModel) -> None:
 
 
 def kept(path: Path, key: str, usual: int, run_pass: Callable[[], object]) -> int:
-    """The number found earlier; if there is none, it is found now, by one process at a time.
+    """The number measured earlier; if there is none, it is measured now, by one process at a time.
 
     Args:
         path: the file that keeps it.
