@@ -198,13 +198,15 @@ class Eagle1Head(EagleHead):
     def __init__(self, shape: EagleShape, ids: Tensor | None = None) -> None:
         super().__init__(shape, ids)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
+        self.kept: nn.Module | None = None  # in place of the target's last layer
 
     def joined(self, feature: Tensor, embedded: Tensor) -> Tensor:
         joined: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
         return joined
 
     def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        return project(output)
+        logits: Tensor = project(output) if self.kept is None else self.kept(output)
+        return logits
 
     @classmethod
     def smallest(cls, hidden: int, vocab: int) -> EagleHead:

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from spec_bench.audit.catalogue import tree_cases
-from spec_bench.audit.decoders import block_law
+from spec_bench.audit.decoders import block_law, heads_on
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.decoder import Decoder
+from spec_bench.draft.base import head_kinds
+from spec_bench.draft.eagle_network import EagleHead
+from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs
@@ -66,6 +69,31 @@ def test_the_law_is_the_targets_whatever_the_draft_calls_its_tokens(
             built, lambda prefix, length, s=settings: target.law(prefix, length, settings=s)
         )
         assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE, said
+
+
+@pytest.mark.parametrize("kind", head_kinds())
+def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind: str) -> None:
+    config = next(
+        case.config
+        for case in tree_cases("exact")
+        if case.config.heads == kind and case.tree.enumerable
+    )
+    target = random_markov(V, 3)
+    heads = heads_on(target, kind, 5)
+    keep_outputs(heads, (0, 2), torch.eye(target.hidden_size, dtype=torch.float64)[:V])
+    settings = SETTINGS["temperature"]
+    built = config.build(target, [], settings, heads=heads)
+    assert isinstance(built, Decoder)
+    got, expected, _ = block_law(built, lambda *given: target.law(*given, settings=settings))
+    assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
+    x = torch.ones(1, target.hidden_size, dtype=torch.float64)
+    if not isinstance(heads, EagleHead):
+        logits = next(heads.guesses(x, torch.zeros(1, 2, target.hidden_size).double()))
+    else:
+        logits = heads.logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)
+    assert logits[0].isfinite().tolist() == [True, False, True, False]
+    with pytest.raises(ValueError, match="know none of these tokens"):
+        keep_outputs(heads_on(target, kind, 5), (99,), torch.eye(V))
 
 
 def test_several_of_the_drafts_tokens_add_up_and_what_it_lacks_is_never_proposed() -> None:

@@ -13,10 +13,12 @@ import torch
 from spec_bench.draft.eagle_check import misreading
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.heads import load_heads
+from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.network import Heads
 from spec_bench.engine.loading import ModelSpec, common_tokenizer, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import MappedModel, behind
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.packed_products import dense_weight
 from spec_bench.engine.random_weights import TokenIds
 from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens
 from spec_bench.engine.vocabulary_map import of_tokenizers, read_ids
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _models: dict[tuple[ModelSpec, str | None], LanguageModel] = {}
 _mapped: dict[tuple[int, int, str | int | None, str], LanguageModel] = {}
-_heads: dict[tuple[str, str | None, str], Heads] = {}
+_heads: dict[tuple[str, str | None, str, str | int | None], Heads] = {}
 _tried: set[tuple[int, tuple[int, ...]]] = set()  # heads, and where they look
 _tokenizers: dict[tuple[str, str | None, str | None], Any] = {}
 
@@ -88,11 +90,16 @@ def heads_of(pair: Pair, kind: str | None, target: LanguageModel) -> Heads | Non
     if kind is None:
         return None
     path, revision = model_path(pair.heads[kind]), pair.heads_revision(kind)
-    key = (path, revision, str(target.device))
+    kept = None if pair.draft_vocabulary == INTERSECTION else pair.draft_vocabulary
+    key = (path, revision, str(target.device), kept)
     if key not in _heads:
         log.info("loading %s", path)
         dtype = target.embed(torch.zeros(1, dtype=torch.long, device=target.device)).dtype
-        _heads[key] = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
+        heads = load_heads(path, target.device, dtype, pair.head_commits.get(kind))
+        if kept is not None:
+            last = dense_weight(target.module.get_output_embeddings())  # type: ignore[attr-defined]
+            keep_outputs(heads, kept_tokens(kept), last)
+        _heads[key] = heads
     return _heads[key]
 
 
