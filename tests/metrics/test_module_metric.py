@@ -147,8 +147,8 @@ def test_what_the_hub_cannot_give_is_said_with_what_works_offline():
     text = str(caught.value)
     assert "\n" not in text
     assert text.endswith(
-        "without a network: bleu, rouge2, exact_match, f1, execution_accuracy, rouge, sacrebleu, "
-        "or a metric module's path"
+        "without a network: bleu, rouge2, exact_match, f1, execution_accuracy, pass_at_1, rouge, "
+        "sacrebleu, or a metric module's path"
     )
 
 

@@ -45,7 +45,7 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint() -> Non
     ("overrides", "complaint"),
     [
         ([], "data.kind=chats needs data.path, the file"),
-        (["data.kind=books"], "data.kind must be one of chats, prompts, task, got 'books'"),
+        (["data.kind=books"], "must be one of chats, prompts, sampled, task, got 'books'"),
         (["data.kind=task", "data.answered_by=file"], "data.kind=task has no answers"),
         (["data.kind=task", "head.guesses=0"], "head.guesses must be a whole number >= 1, got 0"),
         (["data.kind=task", "head.decay=1.5"], "head.decay must be a number from 0 to 1, got 1.5"),
