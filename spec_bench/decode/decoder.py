@@ -16,10 +16,12 @@ from torch import Tensor
 
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
+from spec_bench.core.parts import run_part
 from spec_bench.core.transfer import Committed, Known, send
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, raw_log_probs
 from spec_bench.decode.loop import DecodingLoop
+from spec_bench.decode.recorded_parts import RecordedParts
 from spec_bench.decode.rows import Row, check_largest
 from spec_bench.draft.base import Drafter, Drafting, Equipment
 from spec_bench.draft.network import Heads
@@ -82,6 +84,7 @@ class Decoder(DecodingLoop[Row]):
             else PathScorer(self.target, self.pool, self.policy.shape, needs_hidden=layers)
         )
         self.drafting = Drafting()
+        self._parts: RecordedParts | None = None
 
     @property
     def depth(self) -> int:
@@ -142,17 +145,43 @@ class Decoder(DecodingLoop[Row]):
         Returns:
             Tokens emitted, over all rows.
         """
-        draws = self.make_draws([row.generator for row in active])
+        draws = self._draws([row.generator for row in active])
         committed, drafting = Committed(row.tokens for row in active), self.drafting
         numbers = (committed.lengths, committed.roots, *self.policy.needs(drafting, committed))
         send(numbers, self.target.device)
         tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
         processes.agree(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
-        result = self._judge(tree, logits, draws)
-        processes.agree(result.path, result.accepted, result.token)
+        result, told = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
         if hidden is not None:
             drafting.see_path(hidden, result.path, result.accepted)
+        verdict, largest = told.tolist(), [logits.shape[1], *(x.shape[1] for x in tree.largest)]
+        for row, line in zip(active, verdict, strict=True):
+            check_largest(row.request.prompt_id, line, largest)
+        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
+        draws.settle(emitted_now)
+        return sum(emitted_now)
+
+    def _draws(self, generators: Sequence[torch.Generator]) -> Draws:
+        """An iteration's randomness; on a GPU, where passes are recorded, its parts are too."""
+        passes = getattr(self.target, "static", None)
+        if passes is None or self.make_draws is not SeededDraws or self.target.device.type == "cpu":
+            return self.make_draws(generators)
+        if self._parts is None or self._parts.passes is not passes:
+            self._parts = RecordedParts(passes)
+        return self._parts.draws(generators)
+
+    def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> tuple[WalkResult, Tensor]:
+        """Which path of each tree is accepted, and what the host is told of it.
+
+        Returns:
+            The walk's end, and [R, ...] float64: the number accepted, L + 1 entries each of path,
+            tokens emitted and their log-probabilities, the sizes of trees that differ, and the
+            largest logit of each node, of the target and then of the draft.
+        """
+        merge_copies = self.policy.merge_copies
+        result = self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
+        processes.agree(result.path, result.accepted, result.token)
         emitted = result.token.unsqueeze(1)
         if tree.shape.depth:
             tokens = tree.tokens.gather(1, result.path)[:, 1:]
@@ -160,22 +189,10 @@ class Decoder(DecodingLoop[Row]):
                 1, result.accepted.unsqueeze(1), emitted
             )
         log_p = raw_log_probs(logits, result.path, emitted)
-        largest = [logits.amax(dim=-1), *tree.largest]
         parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
-        if (own := tree.own_sizes()) is not None:
-            parts.append(own)
-        parts += largest
-        verdict = torch.cat(parts, dim=1).tolist()  # float64, as the widest part is
-        for row, line in zip(active, verdict, strict=True):
-            check_largest(row.request.prompt_id, line, [part.shape[1] for part in largest])
-        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
-        draws.settle(emitted_now)
-        return sum(emitted_now)
-
-    def _judge(self, tree: Tree, logits: Tensor, draws: Draws) -> WalkResult:
-        """Which path of each tree is accepted."""
-        merge_copies = self.policy.merge_copies
-        return self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
+        if (sizes := tree.own_sizes()) is not None:
+            parts.append(sizes)
+        return result, torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)
 
     def _commit(
         self,

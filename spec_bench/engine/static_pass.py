@@ -34,6 +34,7 @@ from spec_bench.engine.pass_buffers import (
     slot_steps,
 )
 from spec_bench.engine.pass_counts import PassCounts
+from spec_bench.engine.recorder import Outputs, Recorder
 from spec_bench.settings.fields import one_line
 
 log = logging.getLogger(__name__)
@@ -44,51 +45,6 @@ _WAITING_ROPE = ("dynamic", "longrope")  # they look at the longest position
 MOST_ROWS = 16
 MOST_TOKENS = 512  # of all rows; larger passes keep a GPU busy by themselves
 CHECKS = 2  # first answers of a pass that are compared with the module's
-_WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
-Outputs = tuple[Tensor, ...]
-
-
-class Recorder:
-    """Where a GPU's passes are recorded: one stream, and a pool of memory that they share.
-
-    torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
-    grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
-    recording's stream and its pool in use: the stream is put back, and the pool replaced.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._renew()
-
-    def _renew(self) -> None:
-        """Takes a new pool and keeps a graph in it."""
-        self._pool = torch.cuda.graph_pool_handle()
-        one = torch.zeros(1, device=self._device)
-        self._kept = one, self._record(lambda: (one + 1,))
-
-    def record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
-        """The function as a graph, with what its replays overwrite."""
-        try:
-            return self._record(function)
-        except Exception:
-            self._renew()
-            raise
-
-    def _record(self, function: Callable[[], Outputs]) -> tuple[Any, Outputs]:
-        now = torch.cuda.current_stream(self._device)
-        with torch.cuda.device(self._device), torch.cuda.stream(now):
-            self._stream.wait_stream(now)
-            with torch.cuda.stream(self._stream):
-                for _ in range(_WARM_UPS):
-                    function()
-            now.wait_stream(self._stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
-                outputs = function()
-        return graph, outputs
 
 
 class StaticPass:
@@ -161,6 +117,13 @@ class StaticPasses:
         self._recorder: Recorder | None = None
         self.counts = PassCounts()
         self.refusals: list[str] = []  # why passes stayed with the module
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where a GPU's work is recorded; None elsewhere."""
+        if self._recorder is None and self._device.type == "cuda":
+            self._recorder = Recorder(self._device)
+        return self._recorder
 
     def kind(
         self, cache: SlotCache, rows: int, count: int, reach: int, hidden: tuple[int, ...]
@@ -240,9 +203,7 @@ class StaticPasses:
             return run(written, kind, filled)
 
         try:
-            if self._recorder is None and self._device.type == "cuda":
-                self._recorder = Recorder(self._device)
-            return StaticPass(buffers, function, self._recorder)
+            return StaticPass(buffers, function, self.recorder)
         except Exception as error:  # recording fails in many ways; none may end a run
             if len(self._ways) > 1:
                 log.warning("static passes are not fused: %s", one_line(error)[:300])

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spec_bench.core.draws import Draws
+from spec_bench.core.parts import run_part
 from spec_bench.core.transfer import Committed, Known
 from spec_bench.core.tree import Siblings, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
@@ -173,20 +175,37 @@ class GrownTree(Policy):
             settings: sampling settings; the draft's own temperature applies.
             draws: randomness.
         """
-        siblings = self.siblings(settings)
-        tree = Tree(self.shape, committed.roots.on(device), siblings)
-        for _ in range(self.shape.depth):
-            self.grow(tree, scores_below(tree, drafting, committed, settings), draws)
+        rooted = partial(self._rooted, self.siblings(settings))
+        tree = run_part(draws, "root", rooted, committed.roots.on(device))
+        for level in range(self.shape.depth):
+            logits = drafted_below(tree, drafting, committed)
+            tree = run_part(draws, level, partial(self._grown, tree, settings), logits, of=tree)
+        return tree
+
+    def _rooted(self, siblings: Siblings, draws: Draws, roots: Tensor) -> Tree:
+        """Trees of roots [R] alone."""
+        return Tree(self.shape, roots, siblings)
+
+    def _grown(self, tree: Tree, settings: SamplingSettings, draws: Draws, logits: Tensor) -> Tree:
+        """The trees with one level more, of logits [R, F, D, V]."""
+        tree = tree.copy()
+        tree.largest.append(logits.amax(dim=-1).flatten(1))
+        self.grow(tree, scores_of(logits, tree.siblings, settings), draws)
         return tree
 
     def under(self, tree_attention: bool) -> Policy:
         return self if self.fixed_parents else super().under(tree_attention)
 
 
-def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
-    """What a drafter says below a tree's frontier, [R, F, D, V]; see ``scores_below``."""
+def drafted_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
+    """A drafter's logits below a tree's frontier, [R, F, D, V]."""
     logits = drafting.at_frontier(tree, committed) if tree.grown else drafting.at_root(committed)
-    logits = logits.to(tree.tokens.device)
+    return logits.to(tree.tokens.device)
+
+
+def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
+    """``drafted_below``; the tree is told the largest of the logits."""
+    logits = drafted_below(tree, drafting, committed)
     tree.largest.append(logits.amax(dim=-1).flatten(1))
     return logits
 
@@ -194,20 +213,18 @@ def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor
 def scores_below(
     tree: Tree, drafting: Drafting, committed: Committed, settings: SamplingSettings
 ) -> Tensor:
-    """What is proposed below a tree's frontier, which the drafter runs for it.
+    """What is proposed below a tree's frontier, which the drafter runs; see ``scores_of``."""
+    return scores_of(logits_below(tree, drafting, committed), tree.siblings, settings)
 
-    Args:
-        tree: grown up to its frontier of F nodes; it is told the largest of the logits.
-        drafting: gives logits.
-        committed: per row all tokens so far.
-        settings: sampling settings; the draft's own temperature applies.
+
+def scores_of(logits: Tensor, siblings: Siblings, settings: SamplingSettings) -> Tensor:
+    """What is proposed by logits [R, F, D, V], the draft's own temperature applied.
 
     Returns:
         [R, F, D, V] log-probabilities after warping; for deterministic siblings the logits, their
         maximum shifted to 0.
     """
-    logits = logits_below(tree, drafting, committed)
-    if tree.siblings == "deterministic":
+    if siblings == "deterministic":
         logits = logits.to(settings.dtype)
         return logits - logits.amax(dim=-1, keepdim=True)
     return log_probs(logits, settings.for_draft())

@@ -17,7 +17,8 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.pass_buffers import Buffers, Kind, slot_steps
 from spec_bench.engine.pool import CachePool
-from spec_bench.engine.static_pass import CHECKS, Recorder, StaticPass, why_not_recorded
+from spec_bench.engine.recorder import Recorder
+from spec_bench.engine.static_pass import CHECKS, StaticPass, why_not_recorded
 from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
