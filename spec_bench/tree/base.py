@@ -197,7 +197,7 @@ def scores_below(
     """What is proposed below a tree's frontier, which the drafter runs for it.
 
     Args:
-        tree: grown up to its frontier of F nodes; it is told the largest of the logits.
+        tree: grown up to its frontier of F nodes; it keeps the largest of the logits.
         drafting: gives logits.
         committed: per row all tokens so far.
         settings: sampling settings; the draft's own temperature applies.
