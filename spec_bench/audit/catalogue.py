@@ -80,7 +80,7 @@ def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
             continue
         for drafting in known.audit_cases(tree.drafts):
             for verifier in _verifiers(tree.policy, mark):
-                name = f"{_named(tree, known.kind)} + {verifier.said}"
+                name = f"{_named(tree, known.kind)} + {verifier.described}"
                 try:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except ValueError:

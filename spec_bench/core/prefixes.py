@@ -41,13 +41,13 @@ def merge_prefixes(root: Tensor, beams: Tensor) -> Tree:
     """
     match = prefix_match(beams)
     width, length = beams.shape[1:]
-    own = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
-    place = own.cumsum(dim=1) - 1  # among the distinct prefixes of its length
-    counts = own.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length
+    is_first = match == torch.arange(width, device=beams.device)[:, None]  # the prefix's first beam
+    place = is_first.cumsum(dim=1) - 1  # among the distinct prefixes of its length
+    counts = is_first.sum(dim=1).amax(dim=0).tolist() if beams.is_cpu else [width] * length
     tree = Tree(TreeShape(tuple(counts), (width,) * length), root, "deterministic")
     for level, count in enumerate(counts):
-        order = (~own[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]
-        valid = own[:, :, level].gather(1, order)
+        order = (~is_first[:, :, level]).byte().sort(dim=1, stable=True).indices[:, :count]
+        valid = is_first[:, :, level].gather(1, order)
         tokens = beams[:, :, level].gather(1, order)
         if level == 0:
             parent = torch.zeros_like(order)

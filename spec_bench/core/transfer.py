@@ -66,10 +66,10 @@ class Known(list[Any]):
         return numbers if isinstance(numbers, Known) else cls(numbers)
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
+        item = super().__getitem__(index)
         if not isinstance(index, slice):
-            return found
-        part = Known(found)
+            return item
+        part = Known(item)
         part._there = None if self._there is None else self._there[index]
         return part
 

@@ -157,8 +157,8 @@ class Tree:
         if nodes == 1:
             self.ancestors = self.valid.unsqueeze(2)
         else:
-            own = torch.eye(nodes, dtype=torch.bool, device=device)
-            self.ancestors = own.expand(rows, -1, -1).clone()
+            itself = torch.eye(nodes, dtype=torch.bool, device=device)
+            self.ancestors = itself.expand(rows, -1, -1).clone()
         self.q: list[Tensor | None] = []
         self.log_q: list[Tensor | None] = []
         self.largest: list[Tensor] = []

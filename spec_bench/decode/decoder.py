@@ -152,10 +152,10 @@ class Decoder(DecodingLoop[Row]):
         tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
         processes.agree(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
-        result, told = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
+        result, message = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
         if hidden is not None:
             drafting.see_path(hidden, result.path, result.accepted)
-        verdict, largest = told.tolist(), [logits.shape[1], *(x.shape[1] for x in tree.largest)]
+        verdict, largest = message.tolist(), [logits.shape[1], *(x.shape[1] for x in tree.largest)]
         for row, line in zip(active, verdict, strict=True):
             check_largest(row.request.prompt_id, line, largest)
         emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
@@ -172,7 +172,7 @@ class Decoder(DecodingLoop[Row]):
         return self._parts.draws(generators)
 
     def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> tuple[WalkResult, Tensor]:
-        """Which path of each tree is accepted, and what the host is told of it.
+        """Which path of each tree is accepted, and the message to the host about it.
 
         Returns:
             The walk's end, and [R, ...] float64: the number accepted, L + 1 entries each of path,

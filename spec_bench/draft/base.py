@@ -206,6 +206,6 @@ def heads_class(kind: str) -> type[Heads]:
     """
     if kind not in head_kinds():
         raise ValueError(f"heads must be one of {', '.join(head_kinds())}, got {kind!r}")
-    found = drafter[kind].heads
-    assert found is not None
-    return found
+    heads = drafter[kind].heads
+    assert heads is not None
+    return heads

@@ -2,7 +2,7 @@
 
 Layer ids count inputs of blocks in one family and outputs in another, and nothing in a file says
 which; a head that reads neighbouring states still drafts, but badly. So a head is tried on the
-target's own text: at the places it is said to read, at each moved by one block, and reversed.
+target's own text: at the places it is declared to read, at each moved by one block, and reversed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ CLEARLY = 0.15  # how much more often another reading must agree
 
 def own_text(target: LanguageModel, prompt: Sequence[int], count: int = TOKENS) -> list[int]:
     """A prompt's end and the target's likeliest continuation of ``count`` tokens."""
-    said = list(prompt[-LONGEST:])
-    cache = target.allocate(1, len(said) + count)
-    for at in (0, *range(len(said), len(said) + count - 1)):
-        tokens = torch.tensor([said[at:]], device=target.device)
+    text = list(prompt[-LONGEST:])
+    cache = target.allocate(1, len(text) + count)
+    for at in (0, *range(len(text), len(text) + count - 1)):
+        tokens = torch.tensor([text[at:]], device=target.device)
         positions = at + torch.arange(tokens.shape[1], device=target.device).unsqueeze(0)
-        visible = causal(positions, len(said))
+        visible = causal(positions, len(text))
         logits = target.forward(
             cache, slice(0, 1), [at], tokens, positions, visible, logits_to_keep=1, prefill=True
         ).logits
-        said.append(int(logits[0, -1].argmax()))
-    return said
+        text.append(int(logits[0, -1].argmax()))
+    return text
 
 
 def agreements(
@@ -82,8 +82,8 @@ def _agreement(
 def misreading(
     head: Eagle3Head, target: LanguageModel, layers: Layers, prompt: Sequence[int]
 ) -> str | None:
-    """What is wrong with the places that a head is said to read, in a line; None if nothing is. The
-    target continues the prompt, which may be of any task.
+    """What is wrong with the places that a head is declared to read, in a line; None if nothing is.
+    The target continues the prompt, which may be of any task.
     """
     moved = {
         "one block earlier": tuple(place - 1 for place in layers),
@@ -95,13 +95,13 @@ def misreading(
         for name, places in moved.items()
         if all(0 <= place < target.blocks for place in places)
     }
-    found = agreements(head, target, readings, own_text(target, prompt))
-    best = max(found, key=lambda name: found[name])
-    if found[best] <= found[""] + CLEARLY:
+    shares = agreements(head, target, readings, own_text(target, prompt))
+    best = max(shares, key=lambda name: shares[name])
+    if shares[best] <= shares[""] + CLEARLY:
         return None
     return (
-        f"the EAGLE-3 head agrees with its target on {found['']:.0%} of {TOKENS} tokens with "
-        f"hidden states {', '.join(map(str, layers))}, and on {found[best]:.0%} with those {best}, "
-        f"{', '.join(map(str, readings[best]))}: set drafter.layer_ids (input, output), or correct "
-        "the ids in its config.json"
+        f"the EAGLE-3 head agrees with its target on {shares['']:.0%} of {TOKENS} tokens with "
+        f"hidden states {', '.join(map(str, layers))}, and on {shares[best]:.0%} with those "
+        f"{best}, {', '.join(map(str, readings[best]))}: set drafter.layer_ids (input, output), or "
+        "correct the ids in its config.json"
     )

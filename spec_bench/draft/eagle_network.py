@@ -62,8 +62,8 @@ class EagleHead(Heads):
 
     @property
     def parameter_count(self) -> int:
-        own = super().parameter_count
-        return own - (self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0)
+        count = super().parameter_count
+        return count - (self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0)
 
     @property
     def _like(self) -> Tensor:
@@ -92,8 +92,8 @@ class EagleHead(Heads):
             tokens: [...].
             embed: the target's.
         """
-        own = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return own.to(self._like.dtype)
+        vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
+        return vectors.to(self._like.dtype)
 
     def fuse(self, hidden: Tensor) -> Tensor:
         """What the target hands over [..., W] as a feature [..., D]."""
@@ -139,11 +139,11 @@ class EagleHead(Heads):
             project: the target's last layer.
             vocab: V, tokens that exist.
         """
-        own = self.own_logits(output, project)
+        logits = self.own_logits(output, project)
         if self.ids is None:
-            return own[..., :vocab]
-        full = own.new_full((*own.shape[:-1], max(vocab, self.shape.vocab)), -torch.inf)
-        return full.index_copy(-1, self.ids, own)[..., :vocab]
+            return logits[..., :vocab]
+        full = logits.new_full((*logits.shape[:-1], max(vocab, self.shape.vocab)), -torch.inf)
+        return full.index_copy(-1, self.ids, logits)[..., :vocab]
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
         """Not position by position: it learns from whole sequences, ``train.unrolled``."""
@@ -265,8 +265,8 @@ class Eagle3Head(EagleHead):
         return self.norm(output) if self.shape.norm_output else output
 
     def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        found: Tensor = self.lm_head(self.norm(output))
-        return found
+        logits: Tensor = self.lm_head(self.norm(output))
+        return logits
 
     @classmethod
     def smallest(cls, hidden: int, vocab: int) -> EagleHead:

@@ -106,35 +106,35 @@ def shape_of(
     Raises:
         ValueError: an unknown switch or activation, naming it; or a missing size.
     """
-    own = {**config, **config.get("transformer_layer_config", {})}
+    settings = {**config, **config.get("transformer_layer_config", {})}
     _refuse_unknown(config)
-    _refuse_unknown(own)
+    _refuse_unknown(settings)
     width = weights["layers.0.post_attention_layernorm.weight"].shape[0]
     parts = 3 if version == 3 else 1
     fused = weights["fc.weight"].shape[1]
     first = "layers.0.self_attn."
     try:
-        heads = int(own["num_attention_heads"])
+        heads = int(settings["num_attention_heads"])
     except KeyError:
         raise ValueError("config.json of the EAGLE head names no num_attention_heads") from None
     head_dim = weights[first + "q_proj.weight"].shape[0] // heads
-    rows = weights["lm_head.weight"].shape[0] if version == 3 else int(own["vocab_size"])
+    rows = weights["lm_head.weight"].shape[0] if version == 3 else int(settings["vocab_size"])
     switches = {name: bool(config.get(name, False)) for name in _SWITCHES}
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("layers."))
     return EagleShape(
         version,
         hidden=fused // parts if version == 3 else width,
         width=width,
-        vocab=int(own.get("vocab_size", rows)),
+        vocab=int(settings.get("vocab_size", rows)),
         draft_vocab=rows,
         heads=heads,
         kv_heads=weights[first + "k_proj.weight"].shape[0] // head_dim,
         head_dim=head_dim,
         inner=weights["layers.0.mlp.gate_proj.weight"].shape[0],
         layers=layers,
-        eps=float(own.get("rms_norm_eps", 1e-6)),
-        rope=_rope(own),
-        max_positions=int(own.get("max_position_embeddings") or 2048),
+        eps=float(settings.get("rms_norm_eps", 1e-6)),
+        rope=_rope(settings),
+        max_positions=int(settings.get("max_position_embeddings") or 2048),
         layer_ids=_layer_ids(config) if version == 3 else None,
         id_shift=_id_shift(config),
         fc_bias="fc.bias" in weights,
@@ -147,12 +147,12 @@ def shape_of(
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have them."""
-    found = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if "type" in found:
-        found.setdefault("rope_type", found.pop("type"))
-    found.setdefault("rope_type", "default")
-    found.setdefault("rope_theta", config.get("rope_theta") or THETA)
-    return found
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if "type" in rope:
+        rope.setdefault("rope_type", rope.pop("type"))
+    rope.setdefault("rope_type", "default")
+    rope.setdefault("rope_theta", config.get("rope_theta") or THETA)
+    return rope
 
 
 def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:

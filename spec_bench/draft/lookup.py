@@ -36,11 +36,11 @@ class LookupDrafting(Drafting):
         self, committed: Sequence[Sequence[int]], width: int, depth: int
     ) -> list[list[list[Guess]]]:
         bounds = self._plan.bounds(width, depth)
-        found = []
+        guesses = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
-            found.append(index.guesses(bounds))
-        return found
+            guesses.append(index.guesses(bounds))
+        return guesses
 
     def move_row(self, source: int, target: int) -> None:
         self._rows[target] = self._rows[source]

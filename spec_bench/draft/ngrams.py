@@ -138,12 +138,12 @@ class NgramIndex:
         levels: list[list[Guess]] = []
         above: list[list[int]] = [ends] if ends else []
         while above and len(levels) < bounds.depth and left > 0:
-            found = self._next(above, len(levels), bounds.share)[: min(bounds.width, left)]
-            if not found:
+            level = self._next(above, len(levels), bounds.share)[: min(bounds.width, left)]
+            if not level:
                 break
-            levels.append([guess for guess, _ in found])
-            above = [ends for _, ends in found]
-            left -= len(found)
+            levels.append([guess for guess, _ in level])
+            above = [ends for _, ends in level]
+            left -= len(level)
         return levels
 
     def _next(

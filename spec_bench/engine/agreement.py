@@ -37,8 +37,8 @@ def disagreement(one: Tensor, other: Tensor) -> str:
     error, allowed = float(apart(one, other).max()), TOLERANCE[other.dtype]
     if not error <= allowed:
         return f"logits differ by {error:.2g} of their spread (allowed: {allowed:.2g})"
-    mine, own = one.argmax(dim=-1, keepdim=True), other.argmax(dim=-1, keepdim=True)
-    best, chosen = other.gather(-1, own), other.gather(-1, mine)
+    mine, theirs = one.argmax(dim=-1, keepdim=True), other.argmax(dim=-1, keepdim=True)
+    best, chosen = other.gather(-1, theirs), other.gather(-1, mine)
     step = 2 * torch.finfo(other.dtype).eps * best.abs()
     if bool((best - chosen > step.clamp(min=NEAR_TIE_GAP)).any()):
         return "greedy tokens differ"

@@ -229,8 +229,8 @@ class SlotCache(Cache):
             read = [block[:, plan.rows, :, : plan.reach] for block in self._storage[2 * pair :][:2]]
             written = [part.narrow(3, first, plan.count) for part in read]
             parts = zip(*(part.unbind(0) for part in (*read, *written)), strict=True)
-            for member, own in zip(members, parts, strict=True):
-                views[member] = own
+            for member, view in zip(members, parts, strict=True):
+                views[member] = view
         return views
 
     def slot_index(self, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -46,13 +46,13 @@ def capture(module: PreTrainedModel, how: str) -> Callable[..., Any]:
         return captured_module(**given)
 
     code = forward.__code__.replace(co_name=f"forward_{next(_numbers)}")
-    own = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
+    renamed = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
     # Target and drafts may share code further in, and every kind of pass is a graph of its own.
     torch._dynamo.config.recompile_limit = 64
     options: dict[str, Any] = {"guard_filter_fn": _kept} if _FILTERS else {}
     if backend == "inductor":
         options["cpp.min_chunk_size"] = _CHUNK
-    return torch.compile(own, dynamic=True, backend=backend, options=options or None)
+    return torch.compile(renamed, dynamic=True, backend=backend, options=options or None)
 
 
 def _kept(guards: Sequence[Any]) -> list[bool]:

@@ -35,7 +35,7 @@ def read_module(
         )
     try:
         with _without_report():
-            module, found = AutoModelForCausalLM.from_pretrained(
+            module, info = AutoModelForCausalLM.from_pretrained(
                 path,
                 revision=revision,
                 dtype=dtype,
@@ -48,7 +48,7 @@ def read_module(
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
         reason = _damaged_file(path, revision) or reason_of(path, error)
         raise ValueError(f"cannot load model {path!r}: {reason}") from error
-    lacking = _lacking(found)
+    lacking = _lacking(info)
     if lacking:
         raise ValueError(f"cannot load model {path!r}: its checkpoint {lacking}")
     return module
@@ -80,9 +80,9 @@ def _two_halves(path: str) -> bool:
     return isinstance(config, dict) and config.get("is_encoder_decoder") is True
 
 
-def _lacking(found: dict[str, Any]) -> str:
+def _lacking(info: dict[str, Any]) -> str:
     """What a checkpoint lacks of the model that its config describes; empty if nothing."""
-    missing, other = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
+    missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
     if other:
         name, *shapes = other[0]
         stored, wanted = (list(shape) for shape in shapes)

@@ -131,8 +131,8 @@ class Forest:
         first = len(self.tokens) * self.width
         index = parents.unsqueeze(-1).expand(-1, -1, self._seen[-1].shape[-1])
         layer = constant(tuple(range(first, first + self.width)), self.device)
-        own = self._sizes.on(self.device).unsqueeze(1) + layer
-        seen = self._seen[-1].gather(1, index).scatter(2, own.unsqueeze(-1), True)
+        nodes = self._sizes.on(self.device).unsqueeze(1) + layer
+        seen = self._seen[-1].gather(1, index).scatter(2, nodes.unsqueeze(-1), True)
         self.tokens.append(tokens)
         self._seen.append(seen)
 

@@ -200,13 +200,13 @@ def prompts_own_s(first_s: float, later_s: float, later: int) -> float:
 @contextmanager
 def _settings(module: PreTrainedModel, settings: GenerationConfig) -> Iterator[None]:
     """A module with other generation settings, and without warnings about them."""
-    own, level = module.generation_config, _log.level
+    replaced, level = module.generation_config, _log.level
     module.generation_config = settings
     _log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        module.generation_config = own
+        module.generation_config = replaced
         _log.setLevel(level)
 
 

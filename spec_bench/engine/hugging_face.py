@@ -121,8 +121,8 @@ class HuggingFaceModel:
 
     def project(self, hidden: Tensor) -> Tensor:
         last = self.module.get_output_embeddings()
-        found: Tensor = last(hidden.to(last.weight.device))
-        return found[..., : self.vocab_size].to(self.device)
+        logits: Tensor = last(hidden.to(last.weight.device))
+        return logits[..., : self.vocab_size].to(self.device)
 
     def allocate(self, rows: int, slots: int) -> SlotCache:
         return SlotCache(self._layouts, rows, slots, scratch=self.static is not None)

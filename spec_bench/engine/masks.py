@@ -159,13 +159,13 @@ def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
         [R, T, S] bool.
     """
     count = visible.cumsum(dim=-1, dtype=torch.int32)  # one more than the position, along the path
-    own = count[..., -1:]
+    total = count[..., -1:]
     if chunked:
-        same = (count - 1).div(reach, rounding_mode="floor") == (own - 1).div(
+        same = (count - 1).div(reach, rounding_mode="floor") == (total - 1).div(
             reach, rounding_mode="floor"
         )
         return visible & same
-    return visible & (count > own - reach)
+    return visible & (count > total - reach)
 
 
 def positions_of_slots(visible: Tensor) -> Tensor:
@@ -185,11 +185,11 @@ def positions_of_slots(visible: Tensor) -> Tensor:
 def shortened(config: PretrainedConfig, reach: int) -> Iterator[None]:
     """Temporarily replaces a model's windows and chunks by ones of ``reach`` tokens."""
     settings = [name for name in REACH.values() if name and getattr(config, name, None) is not None]
-    own: dict[str, Any] = {name: getattr(config, name) for name in settings}
+    original: dict[str, Any] = {name: getattr(config, name) for name in settings}
     try:
         for name in settings:
-            setattr(config, name, min(reach, own[name]))
+            setattr(config, name, min(reach, original[name]))
         yield
     finally:
-        for name, value in own.items():
+        for name, value in original.items():
             setattr(config, name, value)

@@ -130,14 +130,14 @@ def _decoded(model: HuggingFaceModel, lengths: Sequence[int]) -> list[Node]:
         before = [len(tokens) - 1 for tokens in rows]
         logits = run_nodes(model, cache, tree, before, slice(0, _SHAPE.size)).logits
         for row, tokens in enumerate(rows):
-            own = tree.tokens[row].tolist()
+            drafted = tree.tokens[row].tolist()
             for path in _PATHS:
                 for end in range(1, len(path) + 1):
-                    whole = (*tokens, *(own[node] for node in path[1:end]))
+                    whole = (*tokens, *(drafted[node] for node in path[1:end]))
                     nodes.append(Node(where, whole, logits[row, path[end - 1]]))
             kept = _PATHS[1 - row % 2]
             cache.commit(row, before[row], kept)
-            tokens += [*(own[node] for node in kept[1:]), *draw(1)]
+            tokens += [*(drafted[node] for node in kept[1:]), *draw(1)]
     return nodes
 
 
@@ -164,11 +164,11 @@ def _plain_logits(model: HuggingFaceModel, paths: Sequence[tuple[int, ...]]) -> 
     ids = torch.tensor(filled, device=model.device)
     keep = length - first + 1
     logits = model.module(input_ids=ids, use_cache=False, logits_to_keep=keep).logits
-    found = []
+    at_ends = []
     for path in paths:
         row = next(i for i, other in enumerate(whole) if other[: len(path)] == path)
-        found.append(logits[row, len(path) - first, : model.vocab_size].to(model.device))
-    return found
+        at_ends.append(logits[row, len(path) - first, : model.vocab_size].to(model.device))
+    return at_ends
 
 
 def _check_causal(model: HuggingFaceModel, path: tuple[int, ...]) -> None:

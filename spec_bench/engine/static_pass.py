@@ -105,7 +105,7 @@ class StaticPasses:
     """The static passes of one model, made and checked when first needed.
 
     Args:
-        ways: each runs the module over buffers and a cache that has been told of them; the next
+        ways: each runs the module over buffers and a cache set up for them; the next
             one is taken once one fails.
         device: of the buffers.
     """
@@ -182,10 +182,10 @@ class StaticPasses:
         if ready is None:
             return eager()
         # The module's pass comes second: what it writes is right, whatever the other one wrote.
-        found = _kept(ready.run(*given), given[0], keep)
+        answers = _kept(ready.run(*given), given[0], keep)
         expected = eager()
         ready.unchecked -= 1
-        reasons = [disagreement(one, right) for one, right in zip(found, expected, strict=True)]
+        reasons = [disagreement(one, right) for one, right in zip(answers, expected, strict=True)]
         if reason := next(filter(None, reasons), ""):
             self._refuse(kind, reason)
             passes[kind] = None

@@ -81,12 +81,12 @@ def refuse_different_files(target: Path, draft: Path) -> None:
 
 def _vocabulary(folder: Path) -> dict[str, int] | None:
     """Ids of the tokens that a folder's files name; None where they are of another kind."""
-    found, config = _read(folder / _TOKENS), _read(folder / _CONFIG)
+    tokenizer, config = _read(folder / _TOKENS), _read(folder / _CONFIG)
     try:
-        vocab = found["model"]["vocab"]
+        vocab = tokenizer["model"]["vocab"]
         if isinstance(vocab, list):  # Unigram: tokens with their scores, in the order of ids
             vocab = {token: number for number, (token, _) in enumerate(vocab)}
-        added = {each["content"]: each["id"] for each in found.get("added_tokens") or ()}
+        added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens") or ()}
         decoder = config.get("added_tokens_decoder") or {}
         more = {each["content"]: int(number) for number, each in decoder.items()}
         return {**vocab, **added, **more}
@@ -96,16 +96,16 @@ def _vocabulary(folder: Path) -> dict[str, int] | None:
 
 def _special(folder: Path) -> set[str]:
     """Tokens that a loader may add: those that the settings name by their text."""
-    found: set[str] = set()
+    special: set[str] = set()
     for values in (_read(folder / _CONFIG), _read(folder / _SPECIAL)):
         queue: list[Any] = list(values.values())
         while queue:
             value = queue.pop()
             if isinstance(value, str):
-                found.add(value)
+                special.add(value)
             elif isinstance(value, dict | list):
                 queue += value.values() if isinstance(value, dict) else value
-    return found
+    return special
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def of_ids(ids: Sequence[int], count: int) -> VocabularyMap:
     """
     if len(set(ids)) < len(ids) or not all(0 <= token < count for token in ids):
         raise ValueError(f"a draft's tokens must be distinct and of 0 to {count - 1}")
-    own = {token: place for place, token in enumerate(ids)}
-    reads = tuple(own.get(token, len(ids)) for token in range(count))
+    place_of = {token: place for place, token in enumerate(ids)}
+    reads = tuple(place_of.get(token, len(ids)) for token in range(count))
     return VocabularyMap(reads, (*ids, _NONE))
 
 
@@ -135,7 +135,7 @@ def _by_text(tokenizer: Any) -> dict[str, list[int]]:
     """Ids of every token's string, a space written as one, in order."""
     probe = tokenizer.convert_ids_to_tokens(tokenizer(" a", add_special_tokens=False)["input_ids"])
     sign = next((sign for sign in _SPACES if probe and sign in probe[0]), None)
-    found: dict[str, list[int]] = {}
+    ids: dict[str, list[int]] = {}
     for token, id_ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
-        found.setdefault(token.replace(sign, " ") if sign else token, []).append(id_)
-    return found
+        ids.setdefault(token.replace(sign, " ") if sign else token, []).append(id_)
+    return ids

@@ -204,7 +204,7 @@ def drafted_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tenso
 
 
 def logits_below(tree: Tree, drafting: Drafting, committed: Committed) -> Tensor:
-    """``drafted_below``; the tree is told the largest of the logits."""
+    """``drafted_below``; the tree keeps the largest of the logits."""
     logits = drafted_below(tree, drafting, committed)
     tree.largest.append(logits.amax(dim=-1).flatten(1))
     return logits

@@ -63,8 +63,8 @@ class BestSlots(DynamicTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if found := _NODES.fullmatch(spec.name):
-            return dict.fromkeys(("width", "depth", "total"), int(found[1]))
+        if match := _NODES.fullmatch(spec.name):
+            return dict.fromkeys(("width", "depth", "total"), int(match[1]))
         return super().of_spec(spec)
 
     @property
@@ -129,8 +129,8 @@ class BestSlots(DynamicTree):
         levels: list[Candidates] = []
         while True:
             scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            found = self.children(tree, scores, above.unsqueeze(-1), draws, counts=counts)
-            levels.append(self.candidates(*found, frontier))
+            below = self.children(tree, scores, above.unsqueeze(-1), draws, counts=counts)
+            levels.append(self.candidates(*below, frontier))
             ordered = levels[-1].score.sort(dim=-1, descending=True, stable=True)
             running = self._running(levels, ordered.values[:, : self.total])
             processes.agree(running)

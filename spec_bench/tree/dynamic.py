@@ -138,8 +138,8 @@ class DynamicTree(GrownTree):
         levels: list[Candidates] = []
         for _ in range(self.depth):
             scores = scores_below(tree, drafting, committed, settings)[:, :, 0]
-            found = self.children(tree, scores, above.unsqueeze(-1), draws)
-            levels.append(self.candidates(*found, frontier))
+            below = self.children(tree, scores, above.unsqueeze(-1), draws)
+            levels.append(self.candidates(*below, frontier))
             level = levels[-1]
             going = self.going(levels)
             if going is not None:

@@ -44,8 +44,8 @@ class FittedList(SampledList):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        found = _NODES.fullmatch(spec.name)
-        return {"total": int(found[1])} if found else None
+        match = _NODES.fullmatch(spec.name)
+        return {"total": int(match[1])} if match else None
 
     @property
     def spec(self) -> str:

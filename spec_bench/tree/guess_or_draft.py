@@ -37,12 +37,12 @@ class GuessOrDraft(Chain):
     drafters = ("lookup_or_model",)
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
-        found = [
+        chains = [
             [level[0].token for level in levels]
             for levels in drafting.guesses(committed, 1, self.depth)
         ]
-        counts = Known([len(tokens) for tokens in found])
-        packed = Known([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in found])
+        counts = Known([len(tokens) for tokens in chains])
+        packed = Known([[*tokens, *[0] * (self.depth - len(tokens))] for tokens in chains])
         committed.planned = counts, packed
         needed = () if all(counts) else drafting.needs(committed)
         return (counts, packed, *needed)

@@ -43,16 +43,16 @@ class Guessed(Rectangle):
         raise AssertionError("guesses come whole")
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:
-        found = drafting.guesses(committed, self.width, self.depth)
-        deepest = max(len(levels) for levels in found)
+        guesses = drafting.guesses(committed, self.width, self.depth)
+        deepest = max(len(levels) for levels in guesses)
         counts = [
-            max(len(levels[level]) if level < len(levels) else 0 for levels in found)
+            max(len(levels[level]) if level < len(levels) else 0 for levels in guesses)
             for level in range(deepest)
         ]
         packed = Known(
             [
                 _packed(tokens[-1], levels, counts)
-                for tokens, levels in zip(committed, found, strict=True)
+                for tokens, levels in zip(committed, guesses, strict=True)
             ]
         )  # [R, 3, N]: tokens, parents within the level above, whether there
         committed.planned = TreeShape(tuple(counts), self.shape.children), packed

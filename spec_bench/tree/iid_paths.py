@@ -84,9 +84,9 @@ class IidPaths(GrownTree):
         same = (tokens.unsqueeze(2) == tokens.unsqueeze(1)) & (
             above.unsqueeze(2) == above.unsqueeze(1)
         )
-        own = same.byte().argmax(dim=2)  # the first of equals
-        tree.carried = (own,)
-        tree.add_level(tokens, above, own == path, None, scores.squeeze(2))
+        earliest = same.byte().argmax(dim=2)  # the first of equals
+        tree.carried = (earliest,)
+        tree.add_level(tokens, above, earliest == path, None, scores.squeeze(2))
 
     @classmethod
     def audit_cases(cls) -> tuple[AuditTree, ...]:

@@ -77,7 +77,7 @@ class Verifier:
         )
 
     @property
-    def said(self) -> str:
+    def described(self) -> str:
         """The rule and the settings that its exactness depends on, for messages."""
         hung = sorted({key for needed in self.laws.values() for key in needed})
         values = [f"{key}: {str(getattr(self, key)).lower()}" for key in hung]
@@ -118,12 +118,12 @@ class TreeVerifier(Verifier):
         single = siblings != "deterministic" and all(count == 1 for count in shape.children)
         if siblings not in self.siblings and not single:
             raise ValueError(
-                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.said!r} is "
+                f"tree policy {tree!r} draws siblings {siblings!r}, but rule {self.described!r} is "
                 f"exact only for siblings drawn {' or '.join(repr(law) for law in self.siblings)}"
             )
         if drafts > 1 and not self.several_drafts:
             raise ValueError(
-                f"rule {self.said!r} takes one draft model, drafter.drafts is {drafts}"
+                f"rule {self.described!r} takes one draft model, drafter.drafts is {drafts}"
             )
 
 
@@ -139,8 +139,8 @@ class NodeVerifier(TreeVerifier):
     steps: ClassVar[Steps | None] = None
 
     def judge(self, depth: int) -> NodeRule:
-        own = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
-        whole = partial(self.function, **own) if own else self.function
+        settings = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        whole = partial(self.function, **settings) if settings else self.function
         return whole if self.steps is None else OneByOne(whole, self.steps)
 
 
@@ -182,10 +182,10 @@ def _declare(
         several_drafts: whether ``q`` may be [B, C, V].
         steps: of a node rule that can be asked child by child.
     """
-    found: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing, steps)
-    found.name, found.declared, found.several_drafts = name, mark, several_drafts
-    found.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
-    return found
+    entry: type[Verifier] = thing if isinstance(thing, type) else _of_function(thing, steps)
+    entry.name, entry.declared, entry.several_drafts = name, mark, several_drafts
+    entry.laws = siblings if isinstance(siblings, Mapping) else {law: {} for law in siblings}
+    return entry
 
 
 def _of_function(function: Callable[..., Any], steps: Steps | None) -> type[NodeVerifier]:
@@ -225,5 +225,5 @@ def read_verifier(given: Mapping[str, Any], where: str) -> Verifier:
     """
     name = given.get("rule")
     kind = rule.find(name, f"{where}.rule")
-    own = {key: value for key, value in given.items() if key != "rule"}
-    return read(kind, own, where, f"rule {name!r}")
+    settings = {key: value for key, value in given.items() if key != "rule"}
+    return read(kind, settings, where, f"rule {name!r}")

@@ -77,7 +77,7 @@ def _same_prefix(tree: Tree) -> Tensor:
         return constant(((True,),), device).expand(len(tree.tokens), 1, 1)
     text = torch.stack(upwards, dim=-1)
     depth = shape.node_depth[:inner]
-    level = constant(tuple(tuple(own == other for other in depth) for own in depth), device)
+    level = constant(tuple(tuple(one == other for other in depth) for one in depth), device)
     return (text.unsqueeze(1) == text.unsqueeze(2)).all(dim=-1) & level
 
 
@@ -100,12 +100,12 @@ def _table(shape: TreeShape) -> Table | None:
         above = shape.level(level)
         if not shape.in_equal_shares(level):
             return None
-        own = min(most, count)
+        share = min(most, count)
         first = shape.starts[level + 1]
         for place in range(above.stop - above.start):
-            mine = [first + place * own + child for child in range(own)]
-            numbers.append(tuple(mine + mine[-1:] * (width - own)))
-            there.append((True,) * own + (False,) * (width - own))
+            mine = [first + place * share + child for child in range(share)]
+            numbers.append(tuple(mine + mine[-1:] * (width - share)))
+            there.append((True,) * share + (False,) * (width - share))
     return tuple(numbers), tuple(there)
 
 

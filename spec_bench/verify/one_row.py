@@ -41,7 +41,7 @@ def walk_one_row(
         place = path[-1] - shape.starts[level]
         tokens = [row.tokens[child] for child in children]
         if isinstance(judge, OneByOne) and row.draws_in_turn(level):
-            present = [(number, tokens[number]) for number, own in enumerate(there) if own]
+            present = [(number, tokens[number]) for number, exists in enumerate(there) if exists]
             laws = row.laws_in_turn(level, place, present)
             first, p = _in_turn(judge, p, laws, level, chosen)
         else:
@@ -55,7 +55,7 @@ def walk_one_row(
         alike = {path[-1]}
         if merge_copies:
             mine = zip(children, tokens, there, strict=True)
-            alike = {child for child, token, own in mine if own and token == tokens[first]}
+            alike = {child for child, token, exists in mine if exists and token == tokens[first]}
         p = probs(logits[:, path[-1]], settings)
     accepted = len(path) - 1
     path += path[-1:] * (shape.depth - accepted)
@@ -92,12 +92,12 @@ class _Row:
             return order, [self._valid[child] for child in order]
         below = range(first, first + count)
         mine = [child for child in below if self._valid[child] and self._parent[child] in alike]
-        found = len(mine)
+        existing = len(mine)
         # If a node has fewer children, other nodes fill up the list, marked as absent.
-        if found < width:
-            own = set(mine)
-            mine += [child for child in below if child not in own]
-        return mine[:width], [number < found for number in range(width)]
+        if existing < width:
+            listed = set(mine)
+            mine += [child for child in below if child not in listed]
+        return mine[:width], [number < existing for number in range(width)]
 
     def draws_in_turn(self, level: int) -> bool:
         """Whether each child's own law is known: what its earlier siblings left of the draft's."""

@@ -82,8 +82,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         child, token, there = (part[above][..., :width] for part in (children, tokens, exist))
         if parents.real is not None:
             there = there & parents.real.unsqueeze(-1)
-        own = success[above]
-        left, mass = p[above] * own.unsqueeze(-1).to(p.dtype), own.unsqueeze(-1)
+        parent_quota = success[above]
+        left, mass = p[above] * parent_quota.unsqueeze(-1).to(p.dtype), parent_quota.unsqueeze(-1)
         laws = sibling_laws(tree, level, parents, token)
         drawn, asked = 0 if laws is None else laws.shape[2], []
         for place in range(width):
@@ -94,7 +94,7 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         quota = _quotas(torch.cat(asked, dim=-1), laws, token, there)
         chance = mass.squeeze(-1)
         if parents.real is not None:
-            chance = torch.where(parents.real, chance, own)
+            chance = torch.where(parents.real, chance, parent_quota)
             left = torch.where(parents.real.unsqueeze(-1), left, residual[above])
         success[above], residual[above] = chance, left
         # Each node has one parent; the places of absent children add 0.
@@ -216,8 +216,8 @@ def path_walk(
     rows, depth = places(len(last), last.device), tree.depths
     token = chosen.token(normalised(residual[rows, last], p[rows, last]))
     level = places(shape.depth + 1, last.device).unsqueeze(1)
-    own = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]
-    path = (own & (depth.unsqueeze(1) == level)).byte().argmax(dim=2)
+    on_path = tree.ancestors[rows, last].unsqueeze(1)  # [R, 1, N]
+    path = (on_path & (depth.unsqueeze(1) == level)).byte().argmax(dim=2)
     accepted = depth.expand(len(rows), -1).gather(1, last.unsqueeze(1)).squeeze(1)
     return WalkResult(path, accepted, token)
 

@@ -54,13 +54,13 @@ def _ratio(p_token: Tensor, q_token: Tensor) -> Tensor:
 
 def _accepts(p: Tensor, q: Tensor | None, token: int) -> float:
     """Recursive rejection of one child of one node: see ``Steps``."""
-    own = p.numpy()[0, token]
+    at_p = p.numpy()[0, token]
     if q is None:
-        return min(float(own), 1.0)
+        return min(float(at_p), 1.0)
     drawn = q.numpy()[0, token]
     if not drawn > 0:
         return 0.0
-    return 1.0 if own >= drawn else float(own / drawn)
+    return 1.0 if at_p >= drawn else float(at_p / drawn)
 
 
 def _leaves(p: Tensor, q: Tensor | None, token: int) -> Tensor:
@@ -116,14 +116,14 @@ def recursive_rejection(
     if q is None:
         return ranked_list(p, None, tokens, valid)
     at_p, at_q, current_q, last = [], [], q[:, 0], tokens.shape[1] - 1
-    own = q.shape[1] > 1
+    per_child = q.shape[1] > 1
     for child, (token, there) in enumerate(_one_by_one(tokens, valid)):
-        if own:
+        if per_child:
             current_q = q[:, child]
         at_p.append(p.gather(-1, token))
         at_q.append(current_q.gather(-1, token))
         p = normalised((p - current_q).clamp_(min=0.0), p, there)
-        if not own and not replacement and child < last:
+        if not per_child and not replacement and child < last:
             # Absent children come last: what becomes of q after one is never looked at.
             current_q = _scaled(current_q.scatter(-1, token, 0.0))
     return Verdict(_ratio(_columns(at_p, p), _columns(at_q, p)) * valid, p)

@@ -53,8 +53,10 @@ def typical_walk(
     reached = torch.where(path_stands, depth, -1)
     last = reached.argmax(dim=1)  # argmax takes the first of equals
     accepted = reached[rows, last]
-    own = tree.ancestors[rows, last]  # [R, N]
-    path = [(own & (depth == level)).byte().argmax(dim=1) for level in range(tree.shape.depth + 1)]
+    on_path = tree.ancestors[rows, last]  # [R, N]
+    path = [
+        (on_path & (depth == level)).byte().argmax(dim=1) for level in range(tree.shape.depth + 1)
+    ]
     token = draws.verdict(tree.shape.children).token(log_p[rows, last].exp())
     return WalkResult(torch.stack(path, dim=1), accepted, token)
 
