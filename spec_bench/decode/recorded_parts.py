@@ -114,7 +114,7 @@ class RecordedDraws(SeededDraws):
         part = parts.made.get(key)
         if not whole or (part is not None and part.of is not of):
             return function(self, *given)  # it goes on with what was called
-        numbers = self._drawn(parts.asked[key], part and part.numbers)
+        numbers = self._drawn(parts.asked[key], None if part is None else part.numbers)
         try:
             if part is None:
                 part = parts.made[key] = self._made(function, given, numbers, of)
@@ -147,7 +147,9 @@ class RecordedDraws(SeededDraws):
         def run() -> tuple[Any, ...]:
             return (self._called(function, part.given, part.numbers),)
 
-        graph, (part.result,) = self._recorded.passes.recorder.record(run)
+        recorder = self._recorded.passes.recorder
+        assert recorder is not None  # on a GPU there is one
+        graph, (part.result,) = recorder.record(run)
         part.replay = graph.replay
         self._recorded.passes.counts.captures += 1
         return part

@@ -1,0 +1,124 @@
+"""Parts of an iteration recorded on a simulated GPU draw what calls draw, in few launches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spec_bench.core.parts import run_part
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder
+from spec_bench.decode.recorded_parts import RecordedParts
+from spec_bench.engine.hugging_face import HuggingFaceModel
+from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
+from tests.heads import HEADS
+from tests.simcuda import DEVICE, SimCuda
+from tests.simcuda.counted import counted
+
+FAST = {("rsd_s", 3, 1.0), ("sd", 1, 0.0)}
+CASES = [
+    pytest.param(name, rows, law, marks=[] if (name, rows, law) in FAST else pytest.mark.slow)
+    for name in OURS
+    for rows in (1, 3)
+    for law in (0.0, 1.0)
+]
+# Their trees have another form in every iteration, or come from beams.
+CALLED = {
+    "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "eagle2", "eagle3",
+    "lookup_or_draft", "lookup_vote", "opt_tree", "prompt_lookup", "redrafter",
+    "redrafter_typical", "sd_dynamic", "suffix_lookup",
+}  # fmt: skip
+
+
+def built(name: str, rows: int, law: float, how: str, device: torch.device) -> tuple[Any, Any]:
+    pair = [
+        HuggingFaceModel(model.module.to(device), VOCAB, device, how)
+        for model in tiny_pair.__wrapped__("llama", torch.float64)
+    ]
+    settings = decoder_settings(name)
+    kind = settings["drafter"]["kind"]
+    heads = HEADS[kind](32, VOCAB).to(device, torch.float64) if kind in HEADS else None
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
+    sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
+    return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads), heads
+
+
+@pytest.mark.parametrize(("name", "rows", "law"), CASES)
+def test_recorded_parts_draw_the_cpus_tokens_in_few_launches(
+    name: str, rows: int, law: float
+) -> None:
+    requests = [
+        dataclasses.replace(each, max_new_tokens=24, stop_ids=())
+        for each in random_requests(rows, 24)
+    ]
+    plain, _ = built(name, rows, law, "none", torch.device("cpu"))
+    expected = [answer.tokens for answer in plain.generate(requests, seed=0)]
+    with SimCuda() as sim:
+        decoder, heads = built(name, rows, law, "static", DEVICE)
+        answers = [
+            [answer.tokens for answer in decoder.generate(requests, seed=0)] for _ in range(2)
+        ]
+        assert answers == [expected] * 2
+        assert decoder.target.static.refusals == []
+        if name in CALLED:
+            return
+        counts = counted(sim, decoder, requests, heads)
+    a_level = 4 + rows  # its logits, a replay, each row's random numbers
+    assert 0 < counts.launches["sampling"] <= 2 + 2 * a_level * max(decoder.depth, 1)
+    assert counts.launches["verify"] == 0
+    assert 0 < counts.launches["rest"] <= 16 + 2 * rows
+    assert (counts.uploads, counts.downloads, counts.waits) == (1, 1, 1)
+
+
+def generators(rows: int = 2) -> list[torch.Generator]:
+    return [torch.Generator(device=DEVICE).manual_seed(row) for row in range(rows)]
+
+
+def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = itertools.count()
+
+    def part(draws: Any, given: Tensor) -> Tensor:
+        return given + draws._uniforms(3) + next(host)
+
+    with SimCuda(), caplog.at_level(logging.WARNING), torch.inference_mode():
+        model = HuggingFaceModel(
+            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
+        )
+        parts, rows = RecordedParts(model.static), generators()
+        given = torch.zeros((2, 3), dtype=torch.float64, device=DEVICE)
+        found = [run_part(parts.draws(rows), "part", part, given).cpu() for _ in range(4)]
+        same = generators()
+        expected = [
+            [torch.rand(3, generator=each, dtype=torch.float64, device=DEVICE).cpu() for each in same]
+            for _ in range(4)
+        ]
+    for answer, row in zip(found, expected, strict=True):
+        torch.testing.assert_close(answer.frac(), torch.stack(row))
+    assert "a replay's answer is not a call's" in caplog.text
+    assert len(model.static.refusals) == 1
+
+
+def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded() -> None:
+    def part(draws: Any, given: Tensor) -> Tensor:
+        return given + draws.gumbel(given, [1, 2])
+
+    with SimCuda(), torch.inference_mode():
+        model = HuggingFaceModel(
+            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
+        )
+        parts, rows, same = RecordedParts(model.static), generators(), generators()
+        given = torch.zeros((2, 2, 4), dtype=torch.float64, device=DEVICE)
+        for _ in range(3):
+            noise = run_part(parts.draws(rows), "part", part, given).cpu()
+            first = torch.rand((1, 4), generator=same[0], dtype=torch.float64, device=DEVICE)
+            torch.rand((2, 4), generator=same[1], dtype=torch.float64, device=DEVICE)
+            assert torch.equal(noise[0, :1], -torch.log(-torch.log(first.cpu())))
+    assert model.static.refusals == ["how much it draws hangs on the tree"]
