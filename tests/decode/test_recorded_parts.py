@@ -95,10 +95,10 @@ def test_a_part_that_hangs_on_the_host_is_called_and_a_line_says_so(
         parts, rows = RecordedParts(model.static), generators()
         given = torch.zeros((2, 3), dtype=torch.float64, device=DEVICE)
         found = [run_part(parts.draws(rows), "part", part, given).cpu() for _ in range(4)]
+        shape = {"dtype": torch.float64, "device": DEVICE}
         same = generators()
         expected = [
-            [torch.rand(3, generator=each, dtype=torch.float64, device=DEVICE).cpu() for each in same]
-            for _ in range(4)
+            [torch.rand(3, generator=each, **shape).cpu() for each in same] for _ in range(4)
         ]
     for answer, row in zip(found, expected, strict=True):
         torch.testing.assert_close(answer.frac(), torch.stack(row))
