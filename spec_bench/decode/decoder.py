@@ -97,8 +97,8 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def speed_ratio(self) -> float:
-        own = self.heads.parameter_count if self.heads else 0
-        return super().speed_ratio + own / self.target.parameters
+        head_parameters = self.heads.parameter_count if self.heads else 0
+        return super().speed_ratio + head_parameters / self.target.parameters
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Cache slots per row: all committed tokens and one whole tree after them.
@@ -120,10 +120,10 @@ class Decoder(DecodingLoop[Row]):
             self.pool.cache(f"draft {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)
         ]
-        own = None
+        heads_cache = None
         if self.heads is not None and self.heads.bytes_per_slot:
-            own = self.pool.cache("heads", self.heads, self.rows, slots)
-        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, own)
+            heads_cache = self.pool.cache("heads", self.heads, self.rows, slots)
+        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, heads_cache)
         self.drafting = self.drafter.drafting(equipment)
 
     def join(self, index: int, request: Request, seed: int) -> Row:
@@ -162,8 +162,8 @@ class Decoder(DecodingLoop[Row]):
         log_p = raw_log_probs(logits, result.path, emitted)
         largest = [logits.amax(dim=-1), *tree.largest]
         parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
-        if (own := tree.own_sizes()) is not None:
-            parts.append(own)
+        if (sizes := tree.own_sizes()) is not None:
+            parts.append(sizes)
         parts += largest
         verdict = torch.cat(parts, dim=1).tolist()  # float64, as the widest part is
         for row, line in zip(active, verdict, strict=True):
