@@ -52,8 +52,8 @@ def moved_slots(moves: Sequence[Moves], caches: int) -> list[Tensor]:
     for cache in range(caches):
         pairs = [move.slots(cache) for move in moves]
         most = max(map(len, pairs))
-        for own, move in zip(pairs, moves, strict=True):
-            last = own[-1] if own else (move.length, move.length)
-            own += [last] * (most - len(own))
+        for slots, move in zip(pairs, moves, strict=True):
+            last = slots[-1] if slots else (move.length, move.length)
+            slots += [last] * (most - len(slots))
         tables.append(torch.tensor(pairs, dtype=torch.long).view(len(moves), most, 2))
     return [table.permute(2, 0, 1) for table in tables] if any(t.numel() for t in tables) else []

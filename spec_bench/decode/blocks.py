@@ -35,9 +35,9 @@ def read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, whe
         ValueError: an unknown kind, or fields that are not its own or out of range.
     """
     name = block.get(kind)
-    found = registry.find(name, f"{where}.{kind}")
-    own = {key: value for key, value in block.items() if key != kind}
-    return read(found, own, where, f"{registry.noun} {name!r}")
+    registered = registry.find(name, f"{where}.{kind}")
+    settings = {key: value for key, value in block.items() if key != kind}
+    return read(registered, settings, where, f"{registry.noun} {name!r}")
 
 
 def read_tree(given: Mapping[str, Any]) -> Policy:
@@ -70,11 +70,11 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
     name = block_of(given, "tree", title).get("policy")
     kind = policy.find(name, f"{title}: tree.policy")
     text = str(spec).strip()
-    found = kind.of_spec(parse(text)) if text else None
-    if found is None:
+    sizes = kind.of_spec(parse(text)) if text else None
+    if sizes is None:
         raise ValueError(
             f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
             f"{kind.takes}"
         )
-    resolved["tree"] = {**resolved["tree"], **found}
+    resolved["tree"] = {**resolved["tree"], **sizes}
     return resolved

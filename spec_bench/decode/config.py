@@ -90,11 +90,11 @@ class DecoderConfig:
         if isinstance(self.verifier, Transformers):
             check_elsewhere(self.title, self.drafter, self.tree, self.tree_attention)
         for key in self.tree.shared:
-            own, other = getattr(self.tree, key), getattr(self.verifier, key, None)
-            if other not in (None, own):
+            value, other = getattr(self.tree, key), getattr(self.verifier, key, None)
+            if other not in (None, value):
                 raise ValueError(
-                    f"{self.title}: tree.{key} is {shown(own)} and verifier.{key} {shown(other)}; "
-                    "they must be the same"
+                    f"{self.title}: tree.{key} is {shown(value)} and verifier.{key} "
+                    f"{shown(other)}; they must be the same"
                 )
 
     @property

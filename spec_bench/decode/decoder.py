@@ -100,8 +100,8 @@ class Decoder(DecodingLoop[Row]):
 
     @property
     def speed_ratio(self) -> float:
-        own = self.heads.parameter_count if self.heads else 0
-        return super().speed_ratio + own / self.target.parameters
+        head_parameters = self.heads.parameter_count if self.heads else 0
+        return super().speed_ratio + head_parameters / self.target.parameters
 
     def slots_needed(self, longest_prompt: int, max_new_tokens: int) -> int:
         """Cache slots per row: all committed tokens and one whole tree after them.
@@ -123,10 +123,10 @@ class Decoder(DecodingLoop[Row]):
             self.pool.cache(f"draft {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)
         ]
-        own = None
+        heads_cache = None
         if self.heads is not None and self.heads.bytes_per_slot:
-            own = self.pool.cache("heads", self.heads, self.rows, slots)
-        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, own)
+            heads_cache = self.pool.cache("heads", self.heads, self.rows, slots)
+        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, heads_cache)
         self.drafting = self.drafter.drafting(equipment)
 
     def join(self, index: int, request: Request, seed: int) -> Row:

@@ -39,8 +39,8 @@ def check_elsewhere(title: str, drafter: Drafter, tree: Policy, tree_attention: 
     fixed = {"shortest": 1, "share": 0.0, "per_match": None}
     for key, value in fixed.items():
         if getattr(drafter, key) != value:
-            own = shown(getattr(drafter, key))
-            raise ValueError(f"{title}: transformers has drafter.{key} {shown(value)}, got {own}")
+            given = shown(getattr(drafter, key))
+            raise ValueError(f"{title}: transformers has drafter.{key} {shown(value)}, got {given}")
     width = getattr(tree, "width", 1)
     if width != 1:
         raise ValueError(f"{title}: transformers looks up one chain, tree.width is {width}")
@@ -52,11 +52,11 @@ def check_settings(title: str, settings: SamplingSettings) -> None:
     Raises:
         ValueError: the draft has a temperature of its own.
     """
-    own = settings.draft_temperature
-    if own not in (None, settings.temperature):
+    temperature = settings.draft_temperature
+    if temperature not in (None, settings.temperature):
         raise ValueError(
             f"{title}: transformers samples target and assistant at one temperature, "
-            f"draft_temperature must be {settings.temperature:g} or null, got {own:g}"
+            f"draft_temperature must be {settings.temperature:g} or null, got {temperature:g}"
         )
 
 

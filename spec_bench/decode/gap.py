@@ -147,13 +147,13 @@ def gaps(visits: Sequence[Visit], law: Law) -> list[Gap]:
     """What was accepted and what could have been, by level, of a decoder whose number of children
     does not depend on what was drawn.
     """
-    found = []
+    per_level = []
     for level in sorted({visit.level for visit in visits}):
-        own = [visit for visit in visits if visit.level == level]
-        bounds = bounds_of(own, law)
-        accepted = sum(visit.accepted for visit in own) / len(own)
-        found.append(Gap(level, len(own), accepted, sum(bounds) / len(own)))
-    return found
+        at_level = [visit for visit in visits if visit.level == level]
+        bounds = bounds_of(at_level, law)
+        accepted = sum(visit.accepted for visit in at_level) / len(at_level)
+        per_level.append(Gap(level, len(at_level), accepted, sum(bounds) / len(at_level)))
+    return per_level
 
 
 def bounds_of(visits: Sequence[Visit], law: Law, step: float = STEP) -> list[float]:

@@ -64,9 +64,9 @@ class GeneratedRow(Answering):
     ) -> Generation:
         """The record, the prompt's share of the passes counted as prefill."""
         draft, target = self.prompt_s
-        found = super().generation(prefill_s, decode_s, draft_s, target_s)
+        record = super().generation(prefill_s, decode_s, draft_s, target_s)
         return replace(
-            found,
+            record,
             prefill_s=prefill_s + draft + target,
             decode_s=max(0.0, decode_s - draft - target),
             draft_s=max(0.0, draft_s - draft),
@@ -128,14 +128,16 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
     def step(self, active: Sequence[GeneratedRow]) -> int:
         """Decodes whole answers."""
         requests = [row.request for row in active]
-        found = generate(self.target, requests, self.settings, active[0].seed, self.aid)
-        for row, tokens in zip(active, found.answers, strict=True):
-            draft_s, target_s = (each / len(active) for each in found.prompt_s)
+        generated = generate(self.target, requests, self.settings, active[0].seed, self.aid)
+        for row, tokens in zip(active, generated.answers, strict=True):
+            draft_s, target_s = (each / len(active) for each in generated.prompt_s)
             row.prompt_s = draft_s, target_s
-            row.ended(tokens, steps_of(found.calls, len(row.request.prompt_ids), tokens, self.aid))
+            row.ended(
+                tokens, steps_of(generated.calls, len(row.request.prompt_ids), tokens, self.aid)
+            )
         drafting_s, verifying_s = self._forward_s
-        self._forward_s = drafting_s + found.forward_s[0], verifying_s + found.forward_s[1]
-        return sum(len(tokens) for tokens in found.answers)
+        self._forward_s = drafting_s + generated.forward_s[0], verifying_s + generated.forward_s[1]
+        return sum(len(tokens) for tokens in generated.answers)
 
     def calls_of(self, active: Sequence[GeneratedRow]) -> int:
         """The passes that the rows' whole answers took."""
@@ -145,8 +147,8 @@ class GenerateDecoder(DecodingLoop[GeneratedRow]):
         """Never needed: all rows end in the step that they began in."""
 
     def take_forward_s(self) -> tuple[float, float]:
-        found, self._forward_s = self._forward_s, (0.0, 0.0)
-        return found
+        seconds, self._forward_s = self._forward_s, (0.0, 0.0)
+        return seconds
 
 
 def steps_of(
