@@ -1,7 +1,7 @@
 """Launches, copies and waits of one iteration of every decoder, on a simulated GPU.
 
 Llama's shape with 32 layers and a draft of 4, tiny widths (counts do not depend on them), one row,
-temperature 1, top-p 0.9, eager passes: ``python scripts/bench/launches.py [--out FILE]``.
+temperature 1, top-p 0.9, eager and recorded: ``python scripts/bench/launches.py [--out FILE]``.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ BEFORE = {
 }
 
 
-def model(layers: int) -> HuggingFaceModel:
-    """A Llama of random weights on the simulated device."""
+def model(layers: int, how: str) -> HuggingFaceModel:
+    """A Llama of random weights on the simulated device, its passes run in some way."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -80,14 +80,14 @@ def model(layers: int) -> HuggingFaceModel:
         tie_word_embeddings=False,
     )  # fmt: skip
     module = AutoModelForCausalLM.from_config(config).eval()
-    return HuggingFaceModel(module.to(DEVICE), VOCAB, DEVICE)
+    return HuggingFaceModel(module.to(DEVICE), VOCAB, DEVICE, how)
 
 
-def measured() -> dict[str, Counts]:
-    """One iteration of each decoder."""
+def measured(how: str) -> dict[str, Counts]:
+    """One iteration of each decoder, passes eager (``none``) or recorded (``static``)."""
     found = {}
     with SimCuda() as sim:
-        pair = model(32), model(4)
+        pair = model(32, how), model(4, how)
         heads: dict[str, Any] = {name: made().to(DEVICE).eval() for name, made in HEADS.items()}
         for name in (*SPECS, *OWN_TREES):
             settings = yaml.safe_load((ROOT / "conf" / "decoder" / f"{name}.yaml").read_text())
@@ -104,23 +104,28 @@ def measured() -> dict[str, Counts]:
                 heads=heads.get(kind),
             )
             request = Request("p", (3, 1, 4, 1, 5, 9, 2, 6), 40)
+            if how == "static":  # past the checks of what was recorded
+                for _ in range(3):
+                    built.generate([request], seed=0)
             found[name] = counted(sim, built, [request], heads.get(kind))
-            print(name, found[name], file=sys.stderr, flush=True)
+            print(how, name, found[name], file=sys.stderr, flush=True)
     return found
 
 
-def page(found: dict[str, Counts]) -> str:
+def page(found: dict[str, Counts], recorded: dict[str, Counts]) -> str:
     """The table in Markdown."""
-    head = ["decoder", "tree", *PHASES, "uploads", "downloads", "waits"]
+    head = ["decoder", "tree", *PHASES, "uploads", "downloads", "waits", "recorded"]
     lines = [
         "# What one iteration asks of a GPU",
         "",
-        "Kernel launches by what they are for, copies and waits, counted on a simulated device by "
-        "`make launches`: Llama of 32 layers and a draft of 4, one row, temperature 1, top-p 0.9, "
-        "eager passes. Before the arrow: each node walked to by itself, each number copied by "
-        "itself. Draft heads propose in `draft`; what orders their proposals is `sampling`. An "
-        "EAGLE head is a layer, run once a level of the tree; `sd_dynamic` and `dyspec` ask behind "
-        "each level whether another is worth it.",
+        "Kernel launches by what they are for, copies and waits, counted on a simulated device "
+        "by `make launches`: Llama of 32 layers and a draft of 4, one row, temperature 1, top-p "
+        "0.9, eager passes. Before the arrow: each node walked to by itself, each number copied "
+        "by itself. `recorded`: all launches of an iteration whose passes, levels and walk are "
+        "recorded (`engine.compile=static`), each replay one of them. Draft heads propose in "
+        "`draft`; what orders their proposals is `sampling`. An EAGLE head is a layer, run once "
+        "a level of the tree; `sd_dynamic` and `dyspec` ask behind each level whether another "
+        "is worth it.",
         "",
         "| " + " | ".join(head) + " |",
         "| --- | --- |" + " --: |" * (len(head) - 2),
@@ -130,17 +135,21 @@ def page(found: dict[str, Counts]) -> str:
         cells += [str(counts.uploads), str(counts.downloads), str(counts.waits)]
         for place, before in zip((1, 3, 5, 7), BEFORE.get(name, ()), strict=False):
             cells[place] = f"{before} → {cells[place]}"
+        cells.append(str(sum(recorded[name].launches.values())))
         lines.append("| " + " | ".join([name, (SPECS | OWN_TREES)[name], *cells]) + " |")
     lines += [
         "",
         "Draft beams (`dsbd`) are verified layer by layer: the law of a layer depends on which "
         "beams of the layer before stand, and each is a warp of its own. `traversal` carries a "
         "quota from child to child, some ten launches each; `block`, a chain, has all quotas at "
-        "once, in float64. `optimal` finds eight levels of its choice one after the "
-        "other. `prompt_lookup` and `suffix_lookup` draw each position's number by a call of its "
-        "own, 11 and 17 a row, as plain decoding does. A stochastic "
-        "beam (`rsd_s`) takes some 75 launches a level: its truncated Gumbel values and a stable "
-        "sort over all parents.",
+        "once, in float64. `optimal` finds eight levels of its choice one after the other. "
+        "`prompt_lookup` and `suffix_lookup` draw each position's number by a call of its own, "
+        "11 and 17 a row, as plain decoding does. A stochastic beam (`rsd_s`) takes some 75 "
+        "launches a level: its truncated Gumbel values and a stable sort over all parents. What "
+        "is left of a recorded iteration: masks, positions and slots of each pass, copied into "
+        "its buffers (some nine launches a pass), a row's random numbers, the accepted path "
+        "moved in the caches. Trees whose form changes with every iteration, beams and draft "
+        "heads are not recorded.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -150,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "benchmarks" / "launches.md")
     out = parser.parse_args().out
-    text = page(measured())
+    text = page(measured("none"), measured("static"))
     out.write_text(text, encoding="utf-8")
     print(text)
 
