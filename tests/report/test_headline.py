@@ -54,6 +54,13 @@ def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_ma
     assert found.basis == "the only speculative cell, 8 prompts each"
 
 
+def test_the_basis_says_how_many_seeds_were_pooled() -> None:
+    found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0,1,2")
+    assert found.basis == "the only speculative cell, 8 prompts and 3 seeds each"
+    one = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0")
+    assert one.basis == "the only speculative cell, 8 prompts each"
+
+
 def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
     lucky, others = row("sd", "3", speedup=around(1.1, 0.09)), [str(k) for k in range(4, 24)]
     assert card(AR, lucky).decoder == "SD 3"

@@ -13,12 +13,8 @@ import pandas as pd
 
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import (
-    Group,
-    number_in,
-    numbers_in,
-    prompts_of,
-)
+from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
+from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column
@@ -173,7 +169,9 @@ def _basis(rows: pd.DataFrame, by: str) -> str:
     kind = "confirmed" if confirmed else "speculative"
     cells = f"best of {len(rows)} {kind} cells" if several else f"the only {kind} cell"
     intervals = several and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
-    parts = [cells, f"{prompts} each" if prompts else "", _MAXIMUM if intervals else ""]
+    pooled = rows[SEEDS].dropna().str.count(",").max() if SEEDS in rows else 0
+    seeds = f" and {pooled + 1:.0f} seeds" if pooled else ""
+    parts = [cells, f"{prompts}{seeds} each" if prompts else "", _MAXIMUM if intervals else ""]
     return "; ".join(filter(None, [", ".join(filter(None, parts[:2])), parts[2]]))
 
 
