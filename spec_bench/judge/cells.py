@@ -131,6 +131,6 @@ def _write(folder: Path, judged: Judged) -> Judged:
     """
     scores = cell_folder.own_scores(folder)
     files.write_json(folder / files.JUDGED, seals.sealed(asdict(judged)))
-    if (own := cell_folder.pack_run(folder, scores)) is not None:
-        parquet.write(folder / files.RECORDS, own)
+    if (packed := cell_folder.pack_run(folder, scores)) is not None:
+        parquet.write(folder / files.RECORDS, packed)
     return judged

@@ -88,8 +88,8 @@ def _renew_records(table: Path, folders: Sequence[Path]) -> None:
     if path.is_file():
         before = parquet.read(path)
         kept = [folder for folder in folders if (folder / files.RECORDS).is_file()]
-        own = {folder.name: parquet.read(folder / files.RECORDS) for folder in kept}
-        parts = (own.get(run_id, before).cell(run_id) for run_id in before.run_ids)
+        renewed = {folder.name: parquet.read(folder / files.RECORDS) for folder in kept}
+        parts = (renewed.get(run_id, before).cell(run_id) for run_id in before.run_ids)
         parquet.write(path, parquet.joined(parts))
 
 

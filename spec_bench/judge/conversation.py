@@ -51,7 +51,7 @@ def read_conversations(folder: Path) -> list[Conversation] | None:
     if not (folder / QUESTIONS).is_file() or not (folder / ANSWERS).is_file():
         return None
     choices = {line["question_id"]: line["choices"][0] for line in _lines(folder / ANSWERS)}
-    found = []
+    conversations = []
     for question in _lines(folder / QUESTIONS):
         choice = choices.get(question["question_id"], {"turns": []})
         turns = tuple(question["turns"])
@@ -60,7 +60,7 @@ def read_conversations(folder: Path) -> list[Conversation] | None:
                 f"question {question['question_id']}: {len(turns)} turns asked,"
                 f" {len(choice['turns'])} answered"
             )
-        found.append(
+        conversations.append(
             Conversation(
                 str(question["question_id"]),
                 str(question.get("category") or ""),
@@ -70,7 +70,7 @@ def read_conversations(folder: Path) -> list[Conversation] | None:
                 tuple(question.get("reference") or ()),
             )
         )
-    return found
+    return conversations
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

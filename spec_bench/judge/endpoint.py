@@ -126,9 +126,9 @@ class Endpoint:
 
     def _refusal(self, status: int, body: bytes) -> JudgementFailedError:
         # Some endpoints repeat the key that they refuse.
-        said = hidden(body[:_READ].decode(errors="replace"), self.key)
+        text = hidden(body[:_READ].decode(errors="replace"), self.key)
         kind = RefusedError if status in (401, 403, 404) else JudgementFailedError
-        return kind(f"status {status}: {one_line(said, _SHOWN)}")
+        return kind(f"status {status}: {one_line(text, _SHOWN)}")
 
 
 def endpoint_of(settings: JudgeSettings, environment: Mapping[str, str] | None = None) -> Endpoint:

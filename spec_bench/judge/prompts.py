@@ -1,4 +1,4 @@
-"""What the judge is told and shown.
+"""The judge's instructions, and what it is shown.
 
 The structure is that of the published single-answer prompts (arXiv:2306.05685, appendix A):
 instruction, question, reference where the category needs one, answer between marks, and a rating in

@@ -105,20 +105,22 @@ class _Deadline:
 
     def _end(self) -> None:
         self.passed = True
-        own = None if self._stream is None else self._stream.get_extra_info("socket")
-        if own is not None:
+        connection = None if self._stream is None else self._stream.get_extra_info("socket")
+        if connection is not None:
             with suppress(OSError):  # it has ended by itself
-                socket.socket.shutdown(own, socket.SHUT_RDWR)  # below TLS, whose state is not ours
+                socket.socket.shutdown(
+                    connection, socket.SHUT_RDWR
+                )  # below TLS, whose state is not ours
 
 
 def _joined(parts: Iterator[bytes]) -> bytes:
     """A body, no longer than it may be."""
-    found = bytearray()
+    whole = bytearray()
     for part in parts:
-        found += part
-        if len(found) > _MOST:
+        whole += part
+        if len(whole) > _MOST:
             raise NoWholeReplyError(f"a reply of more than {MOST_MIB} MiB")
-    return bytes(found)
+    return bytes(whole)
 
 
 def _unpacked(raw: bytes, encoding: str) -> bytes:
@@ -171,9 +173,9 @@ def _forms(key: str) -> set[str]:
     inner = [
         each.rstrip(b"=").decode()[shift and shift + 1 : -1] for shift, each in enumerate(packed)
     ]
-    found = [key, key[::-1], raw.hex(), quote(key, safe=""), *inner]
-    found += [each.replace("+", "-").replace("/", "_") for each in inner]
-    found.append("".join(f"%{byte:02x}" for byte in raw))
-    found.append("".join(f"\\u{ord(letter):04x}" for letter in key))
-    found.append(base64.b32encode(raw).decode().rstrip("="))
-    return {each.lower() for each in found if each}
+    forms = [key, key[::-1], raw.hex(), quote(key, safe=""), *inner]
+    forms += [each.replace("+", "-").replace("/", "_") for each in inner]
+    forms.append("".join(f"%{byte:02x}" for byte in raw))
+    forms.append("".join(f"\\u{ord(letter):04x}" for letter in key))
+    forms.append(base64.b32encode(raw).decode().rstrip("="))
+    return {each.lower() for each in forms if each}

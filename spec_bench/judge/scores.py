@@ -27,10 +27,10 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
     """
     columns: Columns = {}
     for name, first in _TURNS.items():
-        found = _mean(grades, first)
-        columns[name] = found.value if found else None
-        columns[f"{name}_low"] = found.low if found else None
-        columns[f"{name}_high"] = found.high if found else None
+        mean = _mean(grades, first)
+        columns[name] = mean.value if mean else None
+        columns[f"{name}_low"] = mean.low if mean else None
+        columns[f"{name}_high"] = mean.high if mean else None
     every = [grade for each in grades for grade in each]
     columns["judgements"] = sum(grade.rating is not None for grade in every)
     columns["judgements_failed"] = sum(grade.rating is None for grade in every)
@@ -41,19 +41,19 @@ def score_columns(grades: Sequence[Sequence[Grade]], model: str) -> Columns:
 def score_parts(grades: Mapping[str, Sequence[Grade]]) -> dict[str, dict[str, list[float]]]:
     """What each question adds to a cell's scores: the sum of its ratings and how many there are."""
     ratings = {
-        name: {each: _ratings(own, first) for each, own in grades.items()}
+        name: {each: _ratings(graded, first) for each, graded in grades.items()}
         for name, first in _TURNS.items()
     }
     return {
-        name: {each: [sum(found), len(found)] for each, found in own.items() if found}
-        for name, own in ratings.items()
-        if any(own.values())
+        name: {each: [sum(rated), len(rated)] for each, rated in by_prompt.items() if rated}
+        for name, by_prompt in ratings.items()
+        if any(by_prompt.values())
     }
 
 
 def _mean(grades: Sequence[Sequence[Grade]], first: bool | None) -> Interval | None:
     """Mean rating of all turns (None), the first (True) or the later ones; None without any."""
-    ratings = [found for each in grades if (found := _ratings(each, first))]
+    ratings = [rated for each in grades if (rated := _ratings(each, first))]
     if not ratings:
         return None
     return mean_interval(

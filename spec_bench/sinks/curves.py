@@ -81,8 +81,8 @@ def curves(rows: Iterable[Mapping[str, Any]], axes: Sequence[str] = AXES) -> lis
 def curve_of(row: Mapping[str, Any], varying: Sequence[str] = ()) -> str:
     """Which curve of its decoder a row belongs to: ``T0.3``, ``T1, batch_size 4``."""
     temperature = row.get("temperature")
-    own = "" if temperature in (None, "") else f"T{float(temperature):g}"
-    return ", ".join(filter(None, [own, *(f"{name} {row.get(name, '')}" for name in varying)]))
+    label = "" if temperature in (None, "") else f"T{float(temperature):g}"
+    return ", ".join(filter(None, [label, *(f"{name} {row.get(name, '')}" for name in varying)]))
 
 
 def _over_seeds(
@@ -95,14 +95,15 @@ def _over_seeds(
         for name in apart
         if name != "temperature" and len({str(row.get(name, "")) for row in rows}) > 1
     ]
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    cells: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for row in rows:
         cell = (str(row["decoder"]), str(row.get("spec", "")), curve_of(row, varying))
-        own = found.setdefault(cell, {})
+        numbers = cells.setdefault(cell, {})
         for metric, number in _numbers(row).items():
-            own.setdefault(metric, []).append(number)
+            numbers.setdefault(metric, []).append(number)
     return {
-        cell: {metric: fmean(seeds) for metric, seeds in own.items()} for cell, own in found.items()
+        cell: {metric: fmean(seeds) for metric, seeds in numbers.items()}
+        for cell, numbers in cells.items()
     }
 
 

@@ -28,7 +28,7 @@ class Note:
         entity: the account; "" for the user's own.
         project: the project.
         mode: ``online`` or ``offline``.
-        content: what the summary said: a cell's status, or the digest of a table.
+        content: what the summary holds: a cell's status, or the digest of a table.
         steps: history lines logged, which is the step of the next one.
     """
 

@@ -50,9 +50,9 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
 
     def is_past(old: Row) -> bool:
         labels = _labels(old, names, bool(_text(old, "engine")), bool(_text(old, "prompts")))
-        later, own = _end(old, ended), _state(old)
-        found = latest.get(labels, {}).items()
-        return any(when > later for state, when in found if state != own)
+        later, state_then = _end(old, ended), _state(old)
+        others = latest.get(labels, {}).items()
+        return any(when > later for state, when in others if state != own)
 
     return {str(old["run_id"]) for old in rows if is_past(old)}
 

@@ -52,14 +52,14 @@ def facts_of(labels: Mapping[str, Any]) -> CellFacts:
 
 def row_of(result: CellResult) -> Row:
     """A line of the results table; a failed cell claims nothing, not even that it is lossless."""
-    own = {
+    status = {
         "lossless": result.lossless or "",
         "status": result.status,
         "reason": result.reason,
         "run_id": result.run_id,
         "baseline": result.baseline or "",
     }
-    row = {**labels_of(result.facts), **own, **result.metrics}
+    row = {**labels_of(result.facts), **status, **result.metrics}
     return {name: row[name] for name in columns.ordered(row)}
 
 

@@ -47,9 +47,9 @@ def sink_settings(config: SinkSettings | Mapping[str, Any]) -> SinkSettings:
     if isinstance(config, SinkSettings) or not isinstance(config, Mapping):
         return config if isinstance(config, SinkSettings) else check(SinkSettings, config, "sink")
     ours = {each.name for each in fields(SinkSettings)} - {"more"}
-    more = {name: told for name, told in config.items() if name not in ours and name in sink}
-    own = {name: told for name, told in config.items() if name not in more}
-    return replace(check(SinkSettings, own, "sink"), more=more)
+    more = {name: value for name, value in config.items() if name not in ours and name in sink}
+    asked = {name: value for name, value in config.items() if name not in more}
+    return replace(check(SinkSettings, asked, "sink"), more=more)
 
 
 def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
@@ -59,5 +59,5 @@ def build_sinks(settings: SinkSettings, folder: Path) -> list[Sink]:
         ValueError: settings that cannot be right.
     """
     asked = {"wandb": settings.wandb, **settings.more}
-    built = [sink[name](told, folder) for name, told in asked.items()]
+    built = [sink[name](value, folder) for name, value in asked.items()]
     return [each for each in built if each is not None]

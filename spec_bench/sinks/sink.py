@@ -41,8 +41,8 @@ class Sink(Protocol):
     """What a sink offers."""
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes a job's results and the table's rows of its pair and task; what cannot be sent is
-        said and loses nothing.
+        """Takes a job's results and the table's rows of its pair and task; what cannot be sent
+        brings a warning and loses nothing.
         """
         ...
 

@@ -31,12 +31,12 @@ def build_training_sink(config: WandbSettings, folder: Path) -> Wandb | None:
 
 
 def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
-    """Logs a finished training as one run; a failure of W&B is said in one line."""
+    """Logs a finished training as one run; a failure of W&B is one warning."""
     if sink.mode == "disabled":
         return
     rows = files.read_csv(file)
-    told = json.dumps([facts["settings"], rows], sort_keys=True, default=str)
-    run_id = f"heads-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    content = json.dumps([facts["settings"], rows], sort_keys=True, default=str)
+    run_id = f"heads-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     tags = [facts["head"], facts["target"]]
     try:
         with open_run(sink, run_id, name, "train", tags, dict(facts["settings"])) as run:

@@ -100,7 +100,7 @@ def _say_once(folder: Path) -> None:
 def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
     """Logs the cells that W&B does not have yet, and the table if it changed.
 
-    A failure of W&B is said in one line and loses nothing: the results are on disk before, and
+    A failure of W&B is one warning and loses nothing: the results are on disk before, and
     the same command logs what is missing.
     """
     if sink.mode == "disabled":
@@ -127,12 +127,12 @@ def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
         if note.content == "complete":
             return False
         facts, row = result.facts, row_of(result)
-        own = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
+        tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
         labels = labels_of(result.facts)
         config = {**cell.settings, "run_id": result.run_id, "labels": labels}
         name = f"{facts.decoder} {facts.spec}"
         lines, failed = prompt_lines(cell.generations), result.status == "failed"
-        with open_run(sink, result.run_id, name, facts.task, own, config, failed) as run:
+        with open_run(sink, result.run_id, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
             for step in range(note.steps, len(lines)):
                 run.log(with_histogram(lines[step]), step=step)
@@ -252,12 +252,12 @@ def _log_in() -> None:
     import wandb
 
     try:
-        found = wandb.login()
+        logged_in = wandb.login()
     except wandb.Error as error:
-        found, reason = False, str(error)
+        logged_in, reason = False, str(error)
     else:
         reason = "no API key"
-    if not found:
+    if not logged_in:
         raise ValueError(f"sink.wandb.mode=online: {reason} Offline needs no account.")
 
 

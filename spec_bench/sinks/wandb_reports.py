@@ -18,10 +18,10 @@ def reports() -> Any:
         ValueError: it is not installed.
     """
     try:
-        import wandb_workspaces.reports.v2 as found
+        import wandb_workspaces.reports.v2 as module
     except ModuleNotFoundError as error:
         raise ValueError(_MISSING) from error
-    return found
+    return module
 
 
 def log_drawings(

@@ -64,11 +64,11 @@ def measure(
             tokens = batch.guessed[:, guess]
             if laws is not None:
                 overlaps[guess] += overlap(next(laws), logits)[tokens != IGNORED].sum()
-            own = torch.nn.functional.cross_entropy(
+            surprise = torch.nn.functional.cross_entropy(
                 logits.float(), tokens, ignore_index=IGNORED, reduction="none"
             )
             # Heads of fewer tokens than the target's are asked for none that they do not know.
-            loss[guess] += own.nan_to_num(posinf=0.0).sum()
+            loss[guess] += surprise.nan_to_num(posinf=0.0).sum()
             best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
             if hits is None:
                 hits = torch.zeros(guesses, best.shape[-1], dtype=torch.long, device=device)

@@ -88,7 +88,7 @@ class Checkpoint:
             return Progress()
 
     def _read(self) -> dict[str, Any] | None:
-        """The file; None where it is not one, which is said."""
+        """The file; None, with a warning, where it is not one."""
         try:
             state = torch.load(self.file, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or not isinstance(state["settings"], str):
@@ -99,12 +99,12 @@ class Checkpoint:
         return state
 
     def _set_aside(self, error: Exception) -> None:
-        said = one_line(error, 120)
+        reason = one_line(error, 120)
         try:
             name = set_aside(self.file).name
         except FileNotFoundError:  # another process of the training was first
             return
-        log.warning("%s: %s; it is now %s, training begins anew", self.file, said, name)
+        log.warning("%s: %s; it is now %s, training begins anew", self.file, reason, name)
 
 
 def _restored(

@@ -74,8 +74,8 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     if data.kind == "sampled":
         assert data.limit is not None
-        told = [settings.pair.settings(), data.limit, end, vars(data.answers)]
-        file = settings.results / "cache" / f"prompts-{digest(told)}.jsonl"
+        identity = [settings.pair.settings(), data.limit, end, vars(data.answers)]
+        file = settings.results / "cache" / f"prompts-{digest(identity)}.jsonl"
         prompts = sampled_prompts(
             *(model, tokenizer, data.limit, end, data.answers, file, settings.sink.progress)
         )
@@ -97,13 +97,13 @@ def _answered(settings: TrainSettings, model: HuggingFaceModel, tokenizer: Any) 
         raise ValueError(f"data.kind={data.kind}: no prompt fits into data.max_length={room}")
     stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
     answers = data.answers
-    told = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
-    file = settings.results / "cache" / f"answers-{digest(told)}.jsonl"
+    identity = [settings.pair.settings(), prompts, stop_ids, vars(answers)]
+    file = settings.results / "cache" / f"answers-{digest(identity)}.jsonl"
     log.info("answers of the target: %s", file)
-    said = answer_prompts(model, prompts, stop_ids, answers, file, settings.sink.progress)
+    texts = answer_prompts(model, prompts, stop_ids, answers, file, settings.sink.progress)
     return [
         Dialogue((*prompt, *answer), (False,) * len(prompt) + (True,) * len(answer))
-        for prompt, answer in zip(prompts, said, strict=True)
+        for prompt, answer in zip(prompts, texts, strict=True)
     ]
 
 

@@ -87,9 +87,9 @@ def _rounded(values: tuple[float, ...]) -> list[float]:
 
 def _provenance() -> dict[str, Any]:
     """Where it came from; the command without the folder that this machine has it in."""
-    found = provenance()
-    found["command"] = ["python", "-m", "spec_bench.train", *sys.argv[1:]]
-    return found
+    facts = provenance()
+    facts["command"] = ["python", "-m", "spec_bench.train", *sys.argv[1:]]
+    return facts
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:

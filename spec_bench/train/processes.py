@@ -104,5 +104,5 @@ class Accelerated:
 
 def share(indices: Sequence[int], rank: int, count: int, parts: int) -> list[list[int]]:
     """This process's dialogues of a step, in ``parts`` pieces; pieces may be empty."""
-    own = list(indices[rank::count])
-    return [own[part::parts] for part in range(parts)]
+    mine = list(indices[rank::count])
+    return [mine[part::parts] for part in range(parts)]

@@ -222,7 +222,7 @@ def build_train_settings(config: Any) -> TrainSettings:
     check_folder("out", out)
     task = build_task(asked.task) if on_task else None
     pair = build_pair(replace(asked.pair, draft=None, heads=None), asked.engine)
-    told = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
+    identifying = ("seed", "head", "data", "optimiser", *(["task"] if on_task else []))
     return TrainSettings(
         name=asked.name,
         results=results,
@@ -241,5 +241,5 @@ def build_train_settings(config: Any) -> TrainSettings:
         out=out,
         out_dtype=asked.out_dtype,
         sink=asked.sink,
-        config={"pair": pair.settings(), **{key: config[key] for key in told}},
+        config={"pair": pair.settings(), **{key: config[key] for key in identifying}},
     )

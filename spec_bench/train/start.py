@@ -77,11 +77,11 @@ def fresh_heads(
 
 def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
     """The target ids of the answers' most frequent tokens, in increasing order."""
-    said = Counter(
+    counts = Counter(
         token
         for each in dialogues
-        for token, own in zip(each.ids, each.learned, strict=True)
-        if own
+        for token, learned in zip(each.ids, each.learned, strict=True)
+        if learned
     )
-    best = sorted(said, key=lambda token: (-said[token], token))[:count]
+    best = sorted(counts, key=lambda token: (-counts[token], token))[:count]
     return tuple(sorted(best))

@@ -108,10 +108,10 @@ def _batches(
     if data.hidden == "computed" or not dialogues:
         hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
     else:
-        told: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
+        identity: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
         if picked is not Trainee.picked:
-            told += [list(layers), type(trainee).__name__]
-        folder = settings.results / "cache" / f"hidden-{digest(told)}"
+            identity += [list(layers), type(trainee).__name__]
+        folder = settings.results / "cache" / f"hidden-{digest(identity)}"
         shown = settings.sink.progress
         hidden = Cached(
             *(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown),

@@ -46,17 +46,17 @@ class Memory:
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         kept = self._kept.setdefault(layer, [])
         kept.append((k, v))
-        (first, values), own = kept[0], kept[1:]
+        (first, values), later = kept[0], kept[1:]
         scale, places = 1 / sqrt(q.shape[-1]), torch.arange(first.shape[2], device=q.device)
-        rows = self._rows if own else places.unsqueeze(0)
+        rows = self._rows if later else places.unsqueeze(0)
         hidden = places > rows.unsqueeze(-1)  # [B, A, T] what comes after a row
         scores = (q @ first.transpose(-1, -2) * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
-        if not own:
+        if not later:
             return scores.softmax(dim=-1) @ values
-        diagonal = [(q * key).sum(-1, keepdim=True) * scale for key, _ in own]
+        diagonal = [(q * key).sum(-1, keepdim=True) * scale for key, _ in later]
         weights = torch.cat([scores, *diagonal], dim=-1).softmax(dim=-1)
         mixed = weights[..., : len(places)] @ values
-        for place, (_, value) in enumerate(own):
+        for place, (_, value) in enumerate(later):
             mixed = mixed + weights[..., len(places) + place, None] * value
         return mixed
 
@@ -149,9 +149,9 @@ class EagleTrainee(Trainee):
         indices = index.split([len(part) for part in where])
         parts, right = [], torch.zeros(self.guesses, dtype=torch.long, device=hidden.device)
         for step, output in enumerate(self.outputs(features, embedded, at, self._steps)):
-            found, index = output[asked[step]], indices[step]
-            own, best = self._loss(found, following[index], law[index], known[index])
-            parts.append(own.sum())
+            logits, index = output[asked[step]], indices[step]
+            losses, best = self._loss(logits, following[index], law[index], known[index])
+            parts.append(losses.sum())
             right[step] = (best == guessed[asked[step], step]).sum()
         unlearned = hidden.new_zeros(self.guesses - self._steps)
         return Losses(torch.cat([torch.stack(parts), unlearned]), right)
