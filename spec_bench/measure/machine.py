@@ -91,10 +91,10 @@ class Machine:
             return None
         kind = self._nvml.NVML_CLOCK_SM
         try:
-            found = [self._nvml.nvmlDeviceGetClockInfo(each, kind) for each in self._handles]
+            clocks = [self._nvml.nvmlDeviceGetClockInfo(each, kind) for each in self._handles]
         except self._nvml.NVMLError:
             return None
-        return float(sum(found)) / len(found)
+        return float(sum(clocks)) / len(clocks)
 
 
 def cpu_mhz(path: Path = _CPUS) -> float | None:
@@ -105,5 +105,5 @@ def cpu_mhz(path: Path = _CPUS) -> float | None:
     except OSError:
         return None
     lines = text[: text.rfind(b"\n") + 1].splitlines()
-    found = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
-    return sum(found) / len(found) if found else None
+    clocks = [float(line.partition(b":")[2]) for line in lines if line.startswith(_CLOCK)]
+    return sum(clocks) / len(clocks) if clocks else None

@@ -52,13 +52,13 @@ def provenance() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Installed versions of the packages that can change a number."""
-    found = {}
+    installed = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
@@ -147,12 +147,12 @@ def gpu_states(uuids: Sequence[str]) -> list[dict[str, Any]]:
         uuids: of the GPUs; one that the driver does not list is left out.
     """
     try:
-        found = query(GPU_FIELDS.values())
+        rows = query(GPU_FIELDS.values())
     except UnmeteredError:
         return []
     states = [
         {name: _value(name, cell) for name, cell in zip(GPU_FIELDS, cells, strict=True)}
-        for cells in found
+        for cells in rows
         if len(cells) == len(GPU_FIELDS)
     ]
     by_uuid = {state["uuid"]: state for state in states}

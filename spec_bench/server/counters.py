@@ -27,15 +27,15 @@ Counters = Mapping[tuple[str, int], float]
 
 def parse(text: str) -> Counters:
     """The counters that are used, from Prometheus' text format."""
-    found: dict[tuple[str, int], float] = {}
+    counters: dict[tuple[str, int], float] = {}
     for line in text.splitlines():
         sample = _SAMPLE.match(line)
         if sample is None or sample[1] not in _KEPT:
             continue
         place = _PLACE.search(sample[2] or "")
         key = (sample[1], int(place[1]) if place else -1)
-        found[key] = found.get(key, 0.0) + float(sample[3])
-    return found
+        counters[key] = counters.get(key, 0.0) + float(sample[3])
+    return counters
 
 
 def generated(before: Counters, after: Counters) -> int | None:

@@ -57,8 +57,8 @@ class Steps:
 def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
     """The calls after the prompt's, by the first source that fits the answer."""
     for counts in sources:
-        if (found := _by_counts(chunks, counts)) is not None:
-            return Steps(found, counts.source, counts.proposed)
+        if (records := _by_counts(chunks, counts)) is not None:
+            return Steps(records, counts.source, counts.proposed)
     plain = tuple(StepRecord(size - 1, size - 1, size - 1, size) for size in chunks[1:])
     return Steps(plain, "stream", False)
 
@@ -82,35 +82,38 @@ def _by_counts(chunks: Sequence[int], counts: Counts) -> tuple[StepRecord, ...] 
     drafted = counts.drafted if counts.proposed else accepted
     records = [StepRecord(0, 0, 0, 1)] * plain
     records += [
-        StepRecord(max(own, tokens), max(own, tokens), tokens, tokens + 1)
-        for own, tokens in zip(drafted, accepted, strict=True)
+        StepRecord(max(proposed, tokens), max(proposed, tokens), tokens, tokens + 1)
+        for proposed, tokens in zip(drafted, accepted, strict=True)
     ]
     return _without(records, chunks[0] - 1, cut)
 
 
 def _without(records: Sequence[StepRecord], first: int, cut: int) -> tuple[StepRecord, ...]:
     """The calls, less what the first chunk delivered of them and what the last one was cut by."""
-    left, found = first, []
+    left, kept = first, []
     for place, step in enumerate(records):
         delivered = step.delivered - (cut if place == len(records) - 1 else 0)
         taken = min(left, delivered)
         left -= taken
-        found.append(StepRecord(step.nodes, step.depth, step.accepted, delivered - taken))
-    return tuple(found)
+        kept.append(StepRecord(step.nodes, step.depth, step.accepted, delivered - taken))
+    return tuple(kept)
 
 
 def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
     """What came with an answer; None where nothing did that can be read."""
-    own = metrics.get("speculative_decoding")
-    if not isinstance(own, Mapping):
+    numbers = metrics.get("speculative_decoding")
+    if not isinstance(numbers, Mapping):
         return None
-    accepted, drafted = _wholes(own.get("per_step_accepted")), _wholes(own.get("per_step_drafted"))
+    accepted, drafted = (
+        _wholes(numbers.get("per_step_accepted")),
+        _wholes(numbers.get("per_step_drafted")),
+    )
     if accepted is not None and drafted is not None and len(accepted) == len(drafted):
         return Counts("requests", accepted, drafted)
-    by_number = _wholes(own.get("acceptance_histogram"))
+    by_number = _wholes(numbers.get("acceptance_histogram"))
     if by_number is None:
         return None
-    total, most = own.get("num_draft_tokens"), own.get("num_spec_tokens")
+    total, most = numbers.get("num_draft_tokens"), numbers.get("num_spec_tokens")
     return of_histogram("requests", by_number, total, most)
 
 

@@ -117,7 +117,7 @@ class ServedDecoder:
 
         Args:
             requests: any number.
-            seed: with a request's id it fixes the seed that the server is told.
+            seed: with a request's id it fixes the seed that is sent to the server.
             progress: called with (target calls, tokens) of each answer.
             meter: begun when the requests that are sent first have their first chunks.
 
@@ -162,17 +162,17 @@ class ServedDecoder:
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)
         chunks = held(request, served, self.server.url, asking.vocabulary)
-        told = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
-        return Answer(request, served, chunks, [counts for counts in told if counts])
+        sources = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
+        return Answer(request, served, chunks, [counts for counts in sources if counts])
 
     def _counters(self) -> Counters:
         """The server's counters now; none where they would be of several requests."""
         if not self.counted or self.rows > 1:
             return {}
-        said = self.server.read("metrics")
-        found = parse(said) if said else {}
-        self.counted = bool(found)
-        return found
+        text = self.server.read("metrics")
+        counters = parse(text) if text else {}
+        self.counted = bool(counters)
+        return counters
 
     def _counts(self, before: Counters, tokens: int) -> Counts | None:
         """What an answer added to the counters, which may hear of it a little late."""
@@ -193,7 +193,7 @@ class _Batch:
         self.error: Exception | None = None
         self._decoder, self._seed = decoder, seed
         self._waiting = deque(enumerate(requests))
-        self._said: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
         self._answers: dict[int, Answer] = {}
         self._first = set(range(min(decoder.rows, len(requests))))
 
@@ -208,17 +208,17 @@ class _Batch:
         while self._waiting and running < self._decoder.rows:
             running += self._send()
         while running:
-            index, said = self._said.get()
+            index, result = self._results.get()
             self._first.discard(index)
-            if said is None:
+            if result is None:
                 yield None
                 continue
             running -= 1
-            if isinstance(said, Answer):
-                self._answers[index] = said
-                yield said.generation()
+            if isinstance(result, Answer):
+                self._answers[index] = result
+                yield result.generation()
             else:
-                self.error = self.error or said
+                self.error = self.error or result
                 self._waiting.clear()  # the cell is given up: what is under way is waited for
                 yield None
             running += self._send()
@@ -234,10 +234,10 @@ class _Batch:
     def _ask(self, index: int, request: Request) -> None:
         """In a thread: one answer."""
         try:
-            begun = lambda: self._said.put((index, None))  # noqa: E731
-            self._said.put((index, self._decoder.answer(request, self._seed, begun)))
+            begun = lambda: self._results.put((index, None))  # noqa: E731
+            self._results.put((index, self._decoder.answer(request, self._seed, begun)))
         except Exception as error:
-            self._said.put((index, error))
+            self._results.put((index, error))
 
     def generations(self) -> list[Generation]:
         """What came, in the order asked, with shares of the seconds."""

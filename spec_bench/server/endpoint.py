@@ -159,9 +159,9 @@ class Server:
                 raise _LaterError(f"status {status}", _retry_after_s(response.headers))
             parts = self._within(response.iter_raw(), start)
             if status != 200:
-                said = b"".join(parts)[:10_000].decode(errors="replace")
-                said = said.replace(self.key, "***") if self.key else said
-                shown = one_line(said, _SHOWN)
+                reply = b"".join(parts)[:10_000].decode(errors="replace")
+                reply = reply.replace(self.key, "***") if self.key else reply
+                shown = one_line(reply, _SHOWN)
                 raise RefusedError(f"{self.url}: status {status}: {shown}")
             for line in _lines(parts):
                 waiting = not reader.begun

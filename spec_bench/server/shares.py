@@ -29,12 +29,12 @@ class Span(NamedTuple):
 def shares(spans: Sequence[Span]) -> list[tuple[float, float]]:
     """(prefill, decoding) seconds of each request."""
     moments = sorted({moment for span in spans for moment in span})
-    found = [(0.0, 0.0)] * len(spans)
+    seconds = [(0.0, 0.0)] * len(spans)
     for start, end in pairwise(moments):
         under_way = [i for i, s in enumerate(spans) if s.began_s <= start and end <= s.ended_s]
         for index in under_way:
             part = (end - start) / len(under_way)
-            prefill, decoding = found[index]
+            prefill, decoding = seconds[index]
             waits = end <= spans[index].first_s
-            found[index] = (prefill + part, decoding) if waits else (prefill, decoding + part)
-    return found
+            seconds[index] = (prefill + part, decoding) if waits else (prefill, decoding + part)
+    return seconds

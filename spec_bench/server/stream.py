@@ -152,8 +152,10 @@ def _event(body: bytes) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise BadStreamError("an event that is no object")
     if "error" in event and "choices" not in event:
-        said = event["error"].get("message") if isinstance(event["error"], dict) else event["error"]
-        raise BadStreamError(f"the server says: {one_line(said, 200)}")
+        message = (
+            event["error"].get("message") if isinstance(event["error"], dict) else event["error"]
+        )
+        raise BadStreamError(f"the server says: {one_line(message, 200)}")
     return event
 
 

@@ -38,10 +38,10 @@ def in_tokens(served: Served, tokenise: Tokenise, stop_ids: Sequence[int]) -> Se
     if served.finish == "stop" and stop_ids and counted == len(ids) + 1:
         ids.append(stop_ids[0])
     lengths[-1] = len(ids)
-    found, before = list[Chunk](), 0
+    chunks, before = list[Chunk](), 0
     for chunk, length in zip(served.chunks, lengths, strict=True):
         upto = min(length, len(ids))
         if upto > before:
-            found.append(Chunk(chunk.seconds, tuple(ids[before:upto])))
+            chunks.append(Chunk(chunk.seconds, tuple(ids[before:upto])))
             before = upto
-    return replace(served, chunks=tuple(found))
+    return replace(served, chunks=tuple(chunks))

@@ -52,7 +52,7 @@ def superseded(rows: Sequence[Row], ended: Mapping[str, float]) -> set[str]:
         labels = _labels(old, names, bool(_text(old, "engine")), bool(_text(old, "prompts")))
         later, state_then = _end(old, ended), _state(old)
         others = latest.get(labels, {}).items()
-        return any(when > later for state, when in others if state != own)
+        return any(when > later for state, when in others if state != state_then)
 
     return {str(old["run_id"]) for old in rows if is_past(old)}
 

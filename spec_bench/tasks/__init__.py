@@ -31,6 +31,6 @@ def build_task(config: Mapping[str, Any]) -> Task | RandomPrompts:
     source = config.get("source") if isinstance(config, Mapping) else None
     if isinstance(source, Mapping) and source.get("kind") == "random":
         # Recipes say what becomes of overlong prompts; these are all of one length.
-        own = {key: value for key, value in config.items() if key != "overlong"}
-        return check(RandomPrompts, own, "task")
+        given = {key: value for key, value in config.items() if key != "overlong"}
+        return check(RandomPrompts, given, "task")
     return check(Task, config, "task")

@@ -21,12 +21,12 @@ def fixed_answers(example: Example) -> tuple[str, ...]:
     """The answers that are the same for every decoder, up to the first turn that has none."""
     if example.answers:
         return example.answers
-    found: list[str] = []
+    answers: list[str] = []
     for golds in example.references:
         if not golds:
             break
-        found.append(golds[0])
-    return tuple(found)
+        answers.append(golds[0])
+    return tuple(answers)
 
 
 def history_before(

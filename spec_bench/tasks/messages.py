@@ -1,9 +1,9 @@
 """Turns of a row: plain texts, or chat messages with roles.
 
 A list of messages is a recorded conversation: what the user says are the turns, what the assistant
-said between them are the fixed answers that later turns continue, an answer to the last turn is a
-reference, and a system message at the start stands before everything. Knows the shape of messages;
-nothing about templates or models.
+answered between them are the fixed answers that later turns continue, an answer to the last turn is
+a reference, and a system message at the start stands before everything. Knows the shape of
+messages; nothing about templates or models.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Turns:
 
     Attributes:
         asked: what the user says, one text per turn, none of them blank.
-        answers: what the assistant said, at most one per turn; empty for plain texts.
+        answers: what the assistant answered, at most one per turn; empty for plain texts.
         system: the system message, "" where there is none.
     """
 
@@ -56,21 +56,21 @@ def read_turns(value: Any, where: str) -> Turns:
 
 def _conversation(items: Sequence[Any], where: str) -> Turns:
     """User and assistant in turn, after at most one system message."""
-    said: dict[str, list[str]] = {role: [] for role in ROLES}
+    spoken: dict[str, list[str]] = {role: [] for role in ROLES}
     for place, item in enumerate(items):
         role, content = _message(item, f"{where}[{place}]")
-        turn = len(said["user"]) - len(said["assistant"])
+        turn = len(spoken["user"]) - len(spoken["assistant"])
         fits = {"system": place == 0, "user": turn == 0, "assistant": turn == 1}
         if not fits[role]:
             raise ValueError(
                 f"{where}[{place}]: messages must go system (at most once, first), user, "
                 f"assistant, user, ..., got {role!r} here"
             )
-        said[role].append(content)
-    if not said["user"]:
+        spoken[role].append(content)
+    if not spoken["user"]:
         raise ValueError(f"no user's message in field {where!r}")
-    asked = _not_blank(said["user"], where)
-    return Turns(asked, tuple(said["assistant"]), "".join(said["system"]))
+    asked = _not_blank(spoken["user"], where)
+    return Turns(asked, tuple(spoken["assistant"]), "".join(spoken["system"]))
 
 
 def _message(item: Any, where: str) -> tuple[str, str]:
@@ -109,13 +109,13 @@ def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
 
 
 def _answers(item: Any, where: str) -> tuple[str, ...]:
-    found = []
+    answers = []
     for answer in _listed(item):
         if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
             raise ValueError(f"{where} must be a text, a number, null or a list, got {item!r}")
         if answer is not None:
-            found.append(str(answer))
-    return tuple(found)
+            answers.append(str(answer))
+    return tuple(answers)
 
 
 def _listed(value: Any) -> Sequence[Any]:

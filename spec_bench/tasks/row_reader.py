@@ -1,6 +1,6 @@
 """From a row of a dataset to an example: its turns, its references, its id and category.
 
-Knows templates, and where a row's field or database is found; nothing about tokenizers, and nothing
+Knows templates, and where a row's field or database is; nothing about tokenizers, and nothing
 about which rows are asked.
 """
 
@@ -86,11 +86,11 @@ class RowReader:
             return Turns((self.instruction + fill(choose(self.templates, values), values),))
         turns = read_turns(look_up(row, self._turns_field, self.fields), self._turns_field)
         filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
-        said = [fill(choose(self.templates, one), one) for one in filled]
-        return replace(turns, asked=tuple(self.instruction + text for text in said))
+        texts = [fill(choose(self.templates, one), one) for one in filled]
+        return replace(turns, asked=tuple(self.instruction + text for text in texts))
 
     def is_answered(self, row: Row) -> bool:
-        """Whether the row has a reference answer, where it is said what that is."""
+        """Whether the row has a reference answer, where the task names its field."""
         if self.reference is None:
             return True
         return bool(look_up(row, self.reference, self.fields, default=None))
@@ -112,8 +112,8 @@ class RowReader:
             ValueError: ``fields`` names where it stands, and it does not stand there.
         """
         optional: dict[str, Any] = {} if "category" in self.fields else {"default": ""}
-        found = look_up(row, "category", self.fields, **optional)
-        return str(found) if type(found) in (str, int) else ""
+        category = look_up(row, "category", self.fields, **optional)
+        return str(category) if type(category) in (str, int) else ""
 
     def _references(self, row: Row, turns: Turns) -> tuple[tuple[str, ...], ...]:
         """Reference answers per turn; a recorded answer to the last turn stands in for none."""
@@ -123,19 +123,23 @@ class RowReader:
         recorded = turns.answers if len(turns.answers) == count else ()
         # Where nothing is scored a dataset without references is as good.
         optional: dict[str, Any] = {} if self.scored and not recorded else {"default": recorded}
-        found = read_references(
+        references = read_references(
             look_up(row, self.reference, self.fields, **optional), self.reference
         )
         if self.runs_sql:
             database = self._database(row)
-            found = [tuple(SqlReference(gold, database) for gold in golds) for golds in found]
+            references = [
+                tuple(SqlReference(gold, database) for gold in golds) for golds in references
+            ]
         if self.runs_code:
             given = (str(look_up(row, name, self.fields)) for name in ("prompt", "entry_point"))
             prompt, function = given
-            found = [tuple(CodeReference(t, prompt, function) for t in golds) for golds in found]
+            references = [
+                tuple(CodeReference(t, prompt, function) for t in golds) for golds in references
+            ]
         if self._turns_field is None:
-            return (tuple(gold for golds in found for gold in golds),)
-        return (*found[:count], *[()] * (count - len(found)))
+            return (tuple(gold for golds in references for gold in golds),)
+        return (*references[:count], *[()] * (count - len(references)))
 
     def _schema(self, row: Row) -> str:
         """The schema of the row's database, unless the row brings it as a column."""

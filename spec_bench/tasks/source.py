@@ -227,9 +227,9 @@ def _hub(source: Source, task: str) -> Any:
         " network use task.source.kind=embedded, or task.source.kind=local task.source.path=...)",
         UnreadDataError,
     ):
-        found = load_dataset(hub.path, split=split, revision=hub.revision, **options)
-    _commits[hub.path, hub.revision] = _commit(found)
-    return found
+        rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
+    _commits[hub.path, hub.revision] = _commit(rows)
+    return rows
 
 
 def _commit(dataset: Any) -> str:
@@ -279,12 +279,12 @@ def _local(source: Source, task: str) -> Any:
     with _named(f"task {task}: cannot read source.path {str(path)!r}"):
         if path.is_file():
             options = {"sep": "\t"} if path.suffix == ".tsv" else {}
-            found: Any = load_dataset(LOADERS[path.suffix], data_files=str(path), **options)
+            rows: Any = load_dataset(LOADERS[path.suffix], data_files=str(path), **options)
         elif any((path / name).exists() for name in ("dataset_dict.json", "state.json")):
-            found = load_from_disk(str(path))
+            rows = load_from_disk(str(path))
         else:
-            found = load_dataset(str(path))
-    return found if isinstance(found, Dataset) else found[_split(source, task, list(found))]
+            rows = load_dataset(str(path))
+    return rows if isinstance(rows, Dataset) else rows[_split(source, task, list(rows))]
 
 
 @contextmanager

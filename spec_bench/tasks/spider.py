@@ -64,13 +64,13 @@ def unreadable(files: Iterable[Path]) -> list[str]:
     return faults
 
 
-def compare(what: str, found: str, expected: str | None) -> bool:
+def compare(what: str, digest: str, expected: str | None) -> bool:
     """Prints a digest and, where one is expected, whether it is that."""
     if expected is None:
-        print(f"{what} sha256 {found}")
+        print(f"{what} sha256 {digest}")
         return True
-    same = found == expected.lower()
-    print(f"{what} sha256 {found}" + (" as expected" if same else f", expected {expected}"))
+    same = digest == expected.lower()
+    print(f"{what} sha256 {digest}" + (" as expected" if same else f", expected {expected}"))
     return same
 
 
@@ -92,8 +92,8 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join([*faults, f"{len(files)} databases, {len(faults)} unreadable or empty"]))
         if chosen.archive is not None:
             with chosen.archive.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            good &= compare(chosen.archive.name, found, ARCHIVE_SHA256)
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            good &= compare(chosen.archive.name, digest, ARCHIVE_SHA256)
         good &= compare("databases", databases_digest(files), chosen.expect)
     except (OSError, ValueError, KeyError) as error:
         print(f"spec_bench spider: {error}", file=sys.stderr)

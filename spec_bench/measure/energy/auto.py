@@ -1,4 +1,4 @@
-"""The meter that a GPU has, found on opening; none if there is none."""
+"""The meter that a GPU has, opened first; none if there is none."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ class AutoMeter:
         self.name = "auto"
         self.phase_shift_s = 0.0
         self._ordinals = ordinals
-        self._found: EnergyMeter = NoMeter()
+        self._meter: EnergyMeter = NoMeter()
 
     @property
     def reason(self) -> str:
         """Why there is no number; "" if there is one."""
-        return self._found.reason
+        return self._meter.reason
 
     @property
     def period_s(self) -> float | None:
-        """Of the meter that was found."""
-        return self._found.period_s
+        """Of the meter that opened."""
+        return self._meter.period_s
 
     @property
     def idle_power_w(self) -> float | None:
-        """Of the meter that was found."""
-        return self._found.idle_power_w
+        """Of the meter that opened."""
+        return self._meter.idle_power_w
 
     def open(self) -> None:
         """Opens the first meter that works."""
         why = []
         for name in TRIED:
             settings = energy_settings({"meter": name})
-            found = meter[name].build(settings, self._ordinals)
-            found.open()
-            if not found.reason:
-                self._found, self.name = found, name
+            opened = meter[name].build(settings, self._ordinals)
+            opened.open()
+            if not opened.reason:
+                self._meter, self.name = opened, name
                 self.phase_shift_s = settings.phase_shift_s
                 return
-            found.close()
-            why.append(f"{name}: {found.reason}")
-        self._found = NoMeter()
-        self._found.reason = f"no meter ({', '.join(why)})"
+            opened.close()
+            why.append(f"{name}: {opened.reason}")
+        self._meter = NoMeter()
+        self._meter.reason = f"no meter ({', '.join(why)})"
         self.name = "none"
 
     def begin(self) -> None:
         """Opens a window."""
-        self._found.begin()
+        self._meter.begin()
 
     def end(self) -> EnergyReading:
         """Closes the window."""
-        return self._found.end()
+        return self._meter.end()
 
     def close(self) -> None:
         """Stops whatever was opened."""
-        self._found.close()
+        self._meter.close()

@@ -75,7 +75,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     """
     if visible is None:
         return list(gpus)
-    found: list[Gpu] = []
+    chosen: list[Gpu] = []
     for name in visible.split(","):
         if name.strip().startswith("MIG-"):
             raise UnmeteredError("a MIG instance has no power sensor of its own")
@@ -83,19 +83,19 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
             gpu = _named(gpus, name.strip())
         except UnmeteredError:
             break
-        if gpu in found:
+        if gpu in chosen:
             return []
-        found.append(gpu)
-    return found
+        chosen.append(gpu)
+    return chosen
 
 
 def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
     """The GPU of that index or beginning of a UUID."""
     if name.isdigit():
-        found = [gpu for gpu in gpus if gpu.index == int(name)]
+        matching = [gpu for gpu in gpus if gpu.index == int(name)]
     else:
-        found = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
-    if len(found) != 1:
+        matching = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    if len(matching) != 1:
         known = ", ".join(str(gpu.index) for gpu in gpus) or "none"
         raise UnmeteredError(f"there is no GPU {name!r}; there are: {known}")
-    return found[0]
+    return matching[0]

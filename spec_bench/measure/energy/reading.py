@@ -91,7 +91,7 @@ def _declare(
 meter: Registry[MeterKind] = Registry(
     "meter", "spec_bench.meters", _declare, within="spec_bench.measure.energy"
 )
-"""The meters by name; also the decorator that registers one, with what it can be told."""
+"""The meters by name; also the decorator that registers one, with the settings that it takes."""
 
 
 @meter("none")

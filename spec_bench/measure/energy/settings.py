@@ -18,7 +18,7 @@ Seconds = Annotated[float, Range(0)]
 
 @dataclasses.dataclass(frozen=True)
 class EnergySettings:
-    """What a meter was told; a field that its meter does not have keeps its value here.
+    """A meter's settings; a field that its meter does not have keeps its value here.
 
     Attributes:
         meter: which, by its registered name.
@@ -86,13 +86,13 @@ def energy_settings(config: EnergySettings | Mapping[str, Any]) -> EnergySetting
             raise ValueError(
                 f"unknown setting energy.{key}{near or ';'} energy.meter={name} has {has}"
             )
-    told = {**known, **config}
+    given = {**known, **config}
     ours = {each.name for each in dataclasses.fields(EnergySettings)}
-    own = {key: value for key, value in told.items() if key in ours}
-    more = {key: value for key, value in told.items() if key not in ours}
-    if own.get("devices") is not None:
-        own["devices"] = _listed(own["devices"])
-    checked = read(EnergySettings, own, "energy", f"energy.meter={name}")
+    checked_here = {key: value for key, value in given.items() if key in ours}
+    more = {key: value for key, value in given.items() if key not in ours}
+    if checked_here.get("devices") is not None:
+        checked_here["devices"] = _listed(checked_here["devices"])
+    checked = read(EnergySettings, checked_here, "energy", f"energy.meter={name}")
     return dataclasses.replace(checked, more=more)
 
 

@@ -122,12 +122,12 @@ def parse_line(line: str, fields: Sequence[str]) -> tuple[float, int, dict[str, 
     """
     parts = [part.strip() for part in line.split(",")]
     if len(parts) != 2 + len(fields):
-        raise UnmeteredError(f"{PROGRAM} said: {line.strip()[:120]}")
+        raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}")
     try:
         stamp_s = datetime.strptime(parts[0], _STAMP).replace(tzinfo=UTC).timestamp()
         index = int(parts[1])
     except ValueError:
-        raise UnmeteredError(f"{PROGRAM} said: {line.strip()[:120]}") from None
+        raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
     texts = zip(fields, parts[2:], strict=True)
     return stamp_s, index, {field: _watts(text, field, index) for field, text in texts}
 

@@ -1,7 +1,7 @@
 """What all real meters share: windows, the idle power, and reasons in place of exceptions.
 
 A meter must never end a run that took hours: whatever fails in it becomes the reason of an empty
-cell. Knows nothing about how joules are found.
+cell. Knows nothing about where joules come from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class UnmeteredError(Exception):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a meter found between two marks; fields as in ``EnergyReading``."""
+    """What a meter measured between two marks; fields as in ``EnergyReading``."""
 
     energy_j: float
     check_j: float | None = None
