@@ -138,8 +138,8 @@ def sign_flip_p(differences: ArrayLike, draws: int = 9_999) -> float:
     """
     from scipy.stats import binomtest
 
-    found = np.asarray(differences, dtype=np.float64)
-    discordant = found[np.abs(found) > 1e-12]
+    values = np.asarray(differences, dtype=np.float64)
+    discordant = values[np.abs(values) > 1e-12]
     if not discordant.size:
         return 1.0
     if np.allclose(np.abs(discordant), abs(discordant[0])):

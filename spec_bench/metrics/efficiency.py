@@ -100,12 +100,12 @@ def matched(
 
 
 def _by_prompt(generations: Sequence[Generation], whose: str) -> dict[str, Generation]:
-    found = {generation.prompt_id: generation for generation in generations}
-    if len(found) < len(generations):
+    by_prompt = {generation.prompt_id: generation for generation in generations}
+    if len(by_prompt) < len(generations):
         ids = [generation.prompt_id for generation in generations]
         twice = sorted({i for i in ids if ids.count(i) > 1})
         raise ValueError(f"prompts twice in {whose}: {', '.join(twice)}")
-    return found
+    return by_prompt
 
 
 def _delivered(generations: Sequence[Generation]) -> tuple[float, ...]:

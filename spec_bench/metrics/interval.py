@@ -1,4 +1,4 @@
-"""A number with its 95% interval; nothing about how one is found."""
+"""A number with its 95% interval; nothing about how one is made."""
 
 from __future__ import annotations
 

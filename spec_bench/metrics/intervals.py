@@ -53,9 +53,9 @@ def mean_interval(
         ValueError: no prompts.
     """
     below = [1.0] * len(values) if counts is None else counts
-    found = score_interval(lambda sums: sums[0] / sums[1], [values, below], least, most)
-    assert found is not None, "a mean over at least one prompt has a value"
-    return found if counts else replace(found, by_prompt=tuple(values))
+    interval = score_interval(lambda sums: sums[0] / sums[1], [values, below], least, most)
+    assert interval is not None, "a mean over at least one prompt has a value"
+    return interval if counts else replace(interval, by_prompt=tuple(values))
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -107,8 +107,8 @@ def _on_log_scale(ratio: Statistic, columns: Array) -> Interval | None:
     """The interval of a ratio, laid out on its logarithm if all inputs are positive."""
     if not columns.size or not (columns > 0).all():
         return studentised_interval(ratio, columns)
-    found = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
-    if found is None:
+    interval = studentised_interval(lambda sums: np.log(ratio(sums)), columns)
+    if interval is None:
         return None
     totals = columns.reshape(len(columns), -1).sum(axis=1, keepdims=True)
-    return replace(found.mapped(exp), value=float(ratio(totals)[0]))
+    return replace(interval.mapped(exp), value=float(ratio(totals)[0]))

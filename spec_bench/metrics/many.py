@@ -98,9 +98,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Returns:
         The corrected ones, in the same order.
     """
-    found = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(found, kind="stable")
-    stepped = found[order] * np.arange(len(found), 0, -1)
-    corrected = np.empty_like(found)
+    given = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(given, kind="stable")
+    stepped = given[order] * np.arange(len(given), 0, -1)
+    corrected = np.empty_like(given)
     corrected[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
     return corrected.tolist()

@@ -150,8 +150,8 @@ class Metric:
 
     def value(self, cell: CellRecords) -> float | int | str | None:
         """The cell's number without its interval."""
-        found = self.of(cell)
-        return found.value if isinstance(found, Sums | Interval) else found
+        number = self.of(cell)
+        return number.value if isinstance(number, Sums | Interval) else number
 
 
 def column_of(name: str, facts: Mapping[str, Any]) -> Column:
@@ -183,6 +183,6 @@ class Intervals:
         """The ratio with its interval, mapped."""
         if sums not in self._found:
             self._found[sums] = ratio_interval(*sums.blocks())
-        found = self._found[sums]
-        found = found and found.within(None, sums.most)
-        return found.mapped(sums.mapped) if found and sums.mapped else found
+        interval = self._found[sums]
+        interval = interval and interval.within(None, sums.most)
+        return interval.mapped(sums.mapped) if interval and sums.mapped else interval

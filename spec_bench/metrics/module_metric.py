@@ -67,26 +67,26 @@ class ModuleMetric:
         prompts = len(predictions)
         resamples = _affordable(took_s) if prompts >= FEWEST else 0
         drawn = self._resampled(predictions, golds, per_prompt, resamples)
-        found = {
+        columns = {
             f"{self.name}_{key}": _interval(value, drawn, key, prompts)
             for key, value in point.items()
         }
         says = [self._origin, *([signature] if signature else []), *taken, f"resamples:{resamples}"]
-        return found, f"{self.name} " + "|".join(says)
+        return columns, f"{self.name} " + "|".join(says)
 
     def _compute(
         self, predictions: Sequence[str], golds: Sequence[Any]
     ) -> tuple[dict[str, Any], str]:
         """One call; its values, and the signature if the module returns one."""
         try:
-            found = self._module.compute(predictions=list(predictions), references=list(golds))
+            result = self._module.compute(predictions=list(predictions), references=list(golds))
         except Exception as error:
             # A module is the user's or the hub's: whatever it raises is about these texts.
             reason = one_line(error, 300)
             raise ValueError(f"score {self.name}: {type(error).__name__}: {reason}") from error
-        if not isinstance(found, Mapping):
-            raise ValueError(f"score {self.name}: the module returned {type(found).__name__}")
-        values = dict(found)
+        if not isinstance(result, Mapping):
+            raise ValueError(f"score {self.name}: the module returned {type(result).__name__}")
+        values = dict(result)
         signature = values.pop("signature", "")
         return values, str(signature)
 
@@ -191,9 +191,9 @@ def _column_name(score: str) -> str:
 
 def _numbers(values: Mapping[str, Any], per_prompt: frozenset[str]) -> dict[str, float]:
     """The finite numbers, and the means of the lists with one number per prompt."""
-    found = {key: float(value) for key, value in values.items() if _is_number(value)}
-    found.update({key: float(np.mean(values[key])) for key in sorted(per_prompt)})
-    return {key: value for key, value in found.items() if math.isfinite(value)}
+    numbers = {key: float(value) for key, value in values.items() if _is_number(value)}
+    numbers.update({key: float(np.mean(values[key])) for key in sorted(per_prompt)})
+    return {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
 def _interval(

@@ -59,11 +59,11 @@ class Bleu(OneColumn):
         counter = BLEU(effective_order=True)
         rows = []
         for prediction, golds in zip(predictions, references, strict=True):
-            found = counter.sentence_score(prediction, list(golds))
-            rows.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
-        found = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
-        assert found is not None, "a corpus of at least one prompt has a score"
-        return replace(found, parts=tuple(map(tuple, rows)))
+            sentence = counter.sentence_score(prediction, list(golds))
+            rows.append([*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len])
+        corpus = score_interval(self.of_sums, np.asarray(rows, dtype=np.float64).T)
+        assert corpus is not None, "a corpus of at least one prompt has a score"
+        return replace(corpus, parts=tuple(map(tuple, rows)))
 
     @staticmethod
     def of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -80,16 +80,16 @@ def stall_note(cell: CellRecords) -> str | None:
     counts = [sum(map(sum, stalled(each))) for each in (mine, other)]
     if not any(counts):
         return None
-    found, usual, middle = speedup(cell), _without_stalls(mine, other), speedup_median(cell)
-    if found is None or usual is None or middle is None:
+    measured, usual, middle = speedup(cell), _without_stalls(mine, other), speedup_median(cell)
+    if measured is None or usual is None or middle is None:
         return None
     half = 0.0 if usual.low is None or usual.high is None else (usual.high - usual.low) / 2
-    if abs(found.value - usual.value) <= half:
+    if abs(measured.value - usual.value) <= half:
         return None
     windows = sum(map(len, mine))
-    own = [f"{counts[0]} of {windows} windows"] if counts[0] else []
+    stalls = [f"{counts[0]} of {windows} windows"] if counts[0] else []
     baselines = [f"{counts[1]} of {windows} of the baseline's"] if counts[1] else []
-    return f"stalled: {', '.join([*own, *baselines])}; median says {middle.value:.2f}"
+    return f"stalled: {', '.join([*stalls, *baselines])}; median says {middle.value:.2f}"
 
 
 def _without_stalls(mine: Repeats, other: Repeats) -> Interval | None:

@@ -59,21 +59,21 @@ def summary_of(cell: CellRecords, scores: Sequence[str] = ()) -> Summary:
     intervals = Intervals()
     for name, each in metric.items():
         row.update(_values(name, each.of(cell), each.column.interval, intervals))
-    signatures, own = [], dict[str, dict[str, float | tuple[float, ...]]]()
+    signatures, by_prompt = [], dict[str, dict[str, float | tuple[float, ...]]]()
     for name in scores:
-        found, signature = _score(cell, name)
-        if name not in SCORES and (taken := sorted(set(found) & set(columns.header()))):
+        intervals_of, signature = _score(cell, name)
+        if name not in SCORES and (taken := sorted(set(intervals_of) & set(columns.header()))):
             raise ValueError(f"score {name}: there is a column {', '.join(taken)} already")
-        for column, interval in found.items():
+        for column, interval in intervals_of.items():
             # The columns of metric modules all have an interval.
             known = next((each for each in columns.COLUMNS if each.name == column), None)
             row.update(_values(column, interval, known is None or known.interval, intervals))
-            told: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
-            if told:
-                own[column] = dict(zip(cell.ids, told, strict=True))
+            parts: Sequence[float | tuple[float, ...]] = interval.by_prompt or interval.parts
+            if parts:
+                by_prompt[column] = dict(zip(cell.ids, parts, strict=True))
         signatures.append(signature)
     row["quality_signature"] = "; ".join(signatures) or None
-    return Summary(row, own)
+    return Summary(row, by_prompt)
 
 
 def _values(name: str, number: Number, interval: bool, intervals: Intervals) -> Row:

@@ -151,7 +151,7 @@ def _checked(golds: Sequence[str], index: int) -> list[SqlReference]:
         raise ValueError(f"execution_accuracy: references of prompt {index} must be a list")
     if not golds:
         raise ValueError(f"execution_accuracy: prompt {index} has no reference")
-    found = [gold for gold in golds if isinstance(gold, SqlReference)]
-    if len(found) < len(golds):
+    usable = [gold for gold in golds if isinstance(gold, SqlReference)]
+    if len(usable) < len(golds):
         raise ValueError(f"execution_accuracy: a reference of prompt {index} names no database")
-    return found
+    return usable

@@ -32,7 +32,7 @@ def same_result(wanted: Sequence[Row], got: Sequence[Row], order_matters: bool) 
         return False
     theirs, ours = list(zip(*wanted, strict=True)), list(zip(*got, strict=True))
     choices = [[n for n, column in enumerate(ours) if _agree(column, want)] for want in theirs]
-    return _Search(theirs, ours, choices, order_matters).found(())
+    return _Search(theirs, ours, choices, order_matters).completes(())
 
 
 class _Search:
@@ -50,7 +50,7 @@ class _Search:
         self._rows = len(theirs[0])
         self._left = max(MOST_COMPARED, 2 * len(theirs) * self._rows)
 
-    def found(self, chosen: tuple[int, ...]) -> bool:
+    def completes(self, chosen: tuple[int, ...]) -> bool:
         """Whether the columns chosen for the first of theirs can be completed."""
         if len(chosen) == len(self._theirs):
             return True
@@ -62,7 +62,7 @@ class _Search:
             self._left -= self._rows
             if self._left < 0:
                 return False
-            if self._fits((*chosen, column)) and self.found((*chosen, column)):
+            if self._fits((*chosen, column)) and self.completes((*chosen, column)):
                 return True
         return False
 

@@ -59,6 +59,6 @@ def is_ordered(statement: str) -> bool:
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     """Kind, text and position of everything but blanks and comments."""
-    for found in _TOKEN.finditer(text):
-        if found.lastgroup not in (None, "skip"):
-            yield str(found.lastgroup), found.group(), found.start()
+    for match in _TOKEN.finditer(text):
+        if match.lastgroup not in (None, "skip"):
+            yield str(match.lastgroup), match.group(), match.start()

@@ -38,14 +38,14 @@ class Rouge(evaluate.Metric):
         use_aggregator: bool = True,
     ) -> dict[str, Any]:
         scorer = RougeScorer(list(TYPES), use_stemmer=use_stemmer)
-        found: dict[str, Any] = {name: [] for name in TYPES}
+        scores: dict[str, Any] = {name: [] for name in TYPES}
         for prediction, gold in zip(predictions, references, strict=True):
             golds = [gold] if isinstance(gold, str) else list(gold)
             best = scorer.score_multi(golds, prediction)
             for name in TYPES:
-                found[name].append(best[name].fmeasure)
+                scores[name].append(best[name].fmeasure)
         if use_aggregator:
-            found = {name: sum(values) / len(values) for name, values in found.items()}
+            scores = {name: sum(values) / len(values) for name, values in scores.items()}
         stemmer = "yes" if use_stemmer else "no"
-        found["signature"] = f"rouge-score F1|stemmer:{stemmer}|version:{version('rouge-score')}"
-        return found
+        scores["signature"] = f"rouge-score F1|stemmer:{stemmer}|version:{version('rouge-score')}"
+        return scores

@@ -34,14 +34,14 @@ class Sacrebleu(evaluate.Metric):
         golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
         scorer = BLEU(**settings)
         # One stream per reference; None if a prompt has fewer.
-        found = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*golds)])
+        corpus = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*golds)])
         return {
-            "score": found.score,
-            "counts": found.counts,
-            "totals": found.totals,
-            "precisions": found.precisions,
-            "bp": found.bp,
-            "sys_len": found.sys_len,
-            "ref_len": found.ref_len,
+            "score": corpus.score,
+            "counts": corpus.counts,
+            "totals": corpus.totals,
+            "precisions": corpus.precisions,
+            "bp": corpus.bp,
+            "sys_len": corpus.sys_len,
+            "ref_len": corpus.ref_len,
             "signature": str(scorer.get_signature()),
         }
