@@ -215,7 +215,7 @@ def _tables(command: Command, folder: Path) -> str:
         if command.recipe not in item.recipes:
             continue
         for progress in progress_of(paper, item, measured):
-            if progress.own and progress.pair in pairs and progress.measured:
+            if progress.in_paper and progress.pair in pairs and progress.measured:
                 count = counts.setdefault(f"{item.kind} {item.name}", [0, 0])
                 count[0] += progress.measured
                 count[1] += progress.needed
