@@ -43,3 +43,11 @@ def test_a_script_finds_this_checkouts_package_by_itself(name: str, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()) == ROOT / "spec_bench" / "__init__.py"
+
+
+@pytest.mark.slow
+def test_made_up_decoders_stand_in_for_a_jobs_where_its_own_work_is_timed() -> None:
+    command = [sys.executable, str(ROOT / "scripts/bench/prompts.py"), "--job", "2", "2"]
+    last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+    seconds, report_s, mib = map(float, last[-2].split())
+    assert 0 < seconds < 600 and 0 < report_s < 600 and mib > 100

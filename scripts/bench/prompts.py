@@ -28,8 +28,8 @@ from hydra import compose, initialize_config_dir
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from spec_bench.decode.config import DecoderConfig
 from spec_bench.jobs import app
-from spec_bench.jobs.job import job
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records.types import CellFacts, CellResult, Generation, Request, StepRecord
 from spec_bench.settings.configs import conf_dir
@@ -79,8 +79,8 @@ def run_job(prompts: int, cells: int, folder: Path) -> float:
     rows.write_text(
         "".join(json.dumps({"id": f"{n}", "q": f"say {n}"}) + "\n" for n in range(prompts))
     )
-    build = job.build_decoder
-    job.build_decoder = lambda *given: MadeUp(build(*given))  # type: ignore[assignment, return-value]
+    build = DecoderConfig.build
+    DecoderConfig.build = lambda *given: MadeUp(build(*given))  # type: ignore[assignment, return-value]
     named = [f"sd:{1 + n % 8}" if n < 8 else f"rsd_c:{_tree(n)}" for n in range(cells - 1)]
     given = (
         *("sink=quiet", "warmup=0", "engine.threads=1", "engine.device=cpu", "task=xsum"),
