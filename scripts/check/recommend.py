@@ -124,12 +124,13 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     fastest = best_of(rows)
     names = [searched, _named(fastest)]
     cells = {f"{cell.name}:{cell.spec}": cell for cell in job.cells}
-    wanted = [job.cells[0], *(cells[name] for name in dict.fromkeys(names) if name in cells)]
+    plainly = f"{BASELINE}:-"  # which may be what is recommended
+    wanted = [cells[name] for name in dict.fromkeys([plainly, *names]) if name in cells]
     unseen = tuple(job.task.examples(last, max(grid, few + fresh)))
     duel = replace(full, name="duel", cells=tuple(wanted), examples=unseen)
-    found = {_named(row): row for row in run_stage(duel, ())}
-    plain = found[f"{BASELINE}:-"]
-    sides = [found.get(name, plain) for name in names]
+    by_name = {_named(row): row for row in run_stage(duel, ())}
+    plain = by_name[plainly]
+    sides = [by_name.get(name, plain) for name in names]
     value, low, high = (1.0, 1.0, 1.0) if names[0] == names[1] else ratio(duel, sides)
     costs = tally.costs[f"{task} recommended"], tally.costs[f"{task} grid"]
     share = {key: costs[0][key] / max(costs[1][key], 1e-9) for key in costs[0]}
