@@ -22,6 +22,7 @@ TASKS = {
     "mt_bench": "MT-bench",
     "squad": "SQuAD",
     "spider": "Spider",
+    "humaneval": "HumanEval",
 }
 
 # What sets a row apart from an exact one: how it is written, and what it means.

@@ -17,7 +17,7 @@ from spec_bench.system import files
 from spec_bench.vocabulary.columns import ENDS, apart_in, columns_in
 
 ROOT = files.package_folder("results")
-TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("quickstart/results.csv")])
+TABLES = sorted([*ROOT.glob("embedded/*/results.csv"), *ROOT.glob("*/results.csv")])
 SCREENED = sorted(ROOT.glob("embedded/*/screening.csv"))
 ROUNDING = 1e-9
 

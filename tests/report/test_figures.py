@@ -16,6 +16,7 @@ from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
 from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import find_item, load_paper
+from spec_bench.vocabulary.names import title
 from tests.report.drawn import points, series_of, sheet_of
 from tests.report.rows import EMBEDDED, frame
 from tests.report.rows import row as any_row
@@ -170,6 +171,13 @@ def test_rows_that_are_not_exact_are_marked() -> None:
     rows = frame(row("ar"), row("sd", "2", lossless="simulated"))
     assert marks(rows) == " (simulated)"
     assert marks(EXP1) == ""
+
+
+def test_another_engines_row_among_ours_is_named_in_the_title() -> None:
+    theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
+    assert marks(frame(row("ar"), theirs)) == " (another engine)"
+    name = title("hf_generate")
+    assert marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
 def test_a_heat_map_has_p_down_and_q_across() -> None:

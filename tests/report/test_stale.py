@@ -90,7 +90,7 @@ def test_every_other_committed_result_is_one_that_a_command_makes() -> None:
     others = [path for path in COMMITTED if path.count("/") < 3]
     quickstart = ("results.csv", "records.parquet", "table.md", "figure.png")
     known = {"results/README.md"}
-    known |= {f"results/quickstart/{name}" for name in quickstart}
+    known |= {f"results/{of}/{name}" for of in ("quickstart", "smollm2") for name in quickstart}
     known |= {path for path in others if path.startswith("results/benchmarks/") and named(path)}
     assert {*others} - known == set()
 

@@ -34,11 +34,17 @@ def known(text: str, row: Mapping[str, Any]) -> bool:
 
 
 def marks(rows: pd.DataFrame) -> str:
-    """The marks of rows that are not exact, for a title; "" where all are."""
+    """The marks of rows that are not exact, for a title; "" where all are. A row of another engine
+    among ours is named: the rest is not that engine's.
+    """
     if "lossless" not in rows:
         return ""
-    named = [text for mark, text in MARKS.items() if (rows.lossless == mark).any()]
-    return f" ({', '.join(named)})" if named else ""
+    named = {mark: text for mark, text in MARKS.items() if (rows.lossless == mark).any()}
+    elsewhere = rows.lossless == "unaudited"
+    if elsewhere.any() and not elsewhere[rows.decoder != "ar"].all():
+        decoders = dict.fromkeys(map(title, rows.decoder[elsewhere]))
+        named["unaudited"] = f"{', '.join(decoders)}: {MARKS['unaudited']}"
+    return f" ({', '.join(named.values())})" if named else ""
 
 
 def jobs(rows: pd.DataFrame) -> str:
