@@ -177,12 +177,12 @@ class Intervals:
     """Intervals of ratios of sums, each resampled once however many numbers follow from it."""
 
     def __init__(self) -> None:
-        self._found: dict[Sums, Interval | None] = {}
+        self._intervals: dict[Sums, Interval | None] = {}
 
     def of(self, sums: Sums) -> Interval | None:
         """The ratio with its interval, mapped."""
-        if sums not in self._found:
-            self._found[sums] = ratio_interval(*sums.blocks())
-        interval = self._found[sums]
+        if sums not in self._intervals:
+            self._intervals[sums] = ratio_interval(*sums.blocks())
+        interval = self._intervals[sums]
         interval = interval and interval.within(None, sums.most)
         return interval.mapped(sums.mapped) if interval and sums.mapped else interval

