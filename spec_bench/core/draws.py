@@ -176,8 +176,14 @@ class SeededDraws:
     def verdict(self, children: Sequence[int]) -> SeededVerdict:
         return SeededVerdict(self._uniforms(sum(children) + 1), children)
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether ``settle`` has numbers to give back."""
+        return bool(self._before)
+
     def by_position(self, count: int) -> SeededPositions:
-        self._before = [generator.get_state() for generator in self.generators]
+        if count > 1:  # of one position there is nothing to give back
+            self._before = [generator.get_state() for generator in self.generators]
         # One number per call, as in plain decoding: on a GPU larger calls give other numbers.
         return SeededPositions(torch.cat([self._uniforms(1) for _ in range(count)], dim=1))
 

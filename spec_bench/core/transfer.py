@@ -59,6 +59,7 @@ class Known(list[Any]):
     """Whole numbers that host and device both know: a list, or a list of lists of equal length."""
 
     _there: Tensor | None = None
+    exact = True  # whether the list has the numbers themselves
 
     @classmethod
     def of(cls, numbers: Sequence[Any]) -> Known:
@@ -72,6 +73,16 @@ class Known(list[Any]):
         part = Known(item)
         part._there = None if self._there is None else self._there[index]
         return part
+
+    @property
+    def least(self) -> int:
+        """No number is below it."""
+        return int(min(self))
+
+    @property
+    def equal(self) -> bool:
+        """Whether the host knows all numbers to be one."""
+        return self.exact and min(self) == max(self)
 
     def on(self, device: torch.device) -> Tensor:
         """The numbers as a tensor on a device, copied there unless they already are."""
@@ -96,6 +107,35 @@ class Known(list[Any]):
         return more
 
 
+class Followed(Known):
+    """Whole numbers that the device knows and the host does not yet: the list has upper bounds.
+
+    Args:
+        most: upper bounds.
+        there: the numbers.
+        least: no number is below it.
+    """
+
+    exact = False
+
+    def __init__(self, most: Sequence[Any], there: Tensor, least: int = 0) -> None:
+        super().__init__(most)
+        self._there, self._least = there, least
+
+    @property
+    def least(self) -> int:
+        return self._least
+
+    def on(self, device: torch.device) -> Tensor:
+        assert self._there is not None
+        return self._there.to(device)
+
+    def plus(self, offset: int) -> Known:
+        assert self._there is not None
+        most = [number + offset for number in self]
+        return Followed(most, self._there + offset, self._least + offset)
+
+
 class Committed(list[Sequence[int]]):
     """Per row all tokens so far; the last one is the root of its tree.
 
@@ -111,6 +151,13 @@ class Committed(list[Sequence[int]]):
         super().__init__(rows)
         self.lengths = Known([len(tokens) - 1 for tokens in self])
         self.roots = Known([tokens[-1] for tokens in self])
+
+    @classmethod
+    def followed(cls, lengths: Followed, roots: Tensor) -> Committed:
+        """Of rows whose last tokens [R] only the device knows yet; the list's mean nothing."""
+        committed = cls([(0,)] * len(lengths))
+        committed.lengths, committed.roots = lengths, Followed([0] * len(lengths), roots)
+        return committed
 
 
 def send(

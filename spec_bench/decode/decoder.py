@@ -17,9 +17,10 @@ from torch import Tensor
 from spec_bench.core import processes
 from spec_bench.core.draws import Draws, SeededDraws, row_generator
 from spec_bench.core.parts import run_part
-from spec_bench.core.transfer import Committed, Known, send
+from spec_bench.core.transfer import Committed, Followed, places, send
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings, raw_log_probs
+from spec_bench.decode.launched import Judged, Launched
 from spec_bench.decode.loop import DecodingLoop
 from spec_bench.decode.recorded_parts import RecordedParts
 from spec_bench.decode.rows import Row, check_largest
@@ -31,7 +32,6 @@ from spec_bench.engine.scoring import PathScorer, Scorer, TreeScorer
 from spec_bench.records.types import Lossless, Request
 from spec_bench.tree.base import GrownTree
 from spec_bench.verify.base import Walk
-from spec_bench.verify.walk import WalkResult
 
 
 class DrawsFactory(Protocol):
@@ -85,6 +85,8 @@ class Decoder(DecodingLoop[Row]):
         )
         self.drafting = Drafting()
         self._parts: RecordedParts | None = None
+        self._next: Launched | None = None  # given to the device before the host asked for it
+        self._slots = 0
 
     @property
     def depth(self) -> int:
@@ -118,6 +120,7 @@ class Decoder(DecodingLoop[Row]):
         return slots * (target + heads + sum(draft.bytes_per_slot for draft in self.drafts))
 
     def reserve(self, slots: int) -> None:
+        self._slots, self._next = slots, None
         self._scorer.reserve(self.rows, slots)
         caches = [
             self.pool.cache(f"draft {index}", draft, self.rows, slots)
@@ -145,22 +148,68 @@ class Decoder(DecodingLoop[Row]):
         Returns:
             Tokens emitted, over all rows.
         """
-        draws = self._draws([row.generator for row in active])
-        committed, drafting = Committed(row.tokens for row in active), self.drafting
-        numbers = (committed.lengths, committed.roots, *self.policy.needs(drafting, committed))
-        send(numbers, self.target.device)
-        tree = self.policy.plant(drafting, committed, self.target.device, self.settings, draws)
-        processes.agree(*tree.parts())
-        logits, hidden = self._scorer.score(tree, committed.lengths)
-        result, message = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
-        if hidden is not None:
-            drafting.see_path(hidden, result.path, result.accepted)
-        verdict, largest = message.tolist(), [logits.shape[1], *(x.shape[1] for x in tree.largest)]
+        now, self._next = self._next, None
+        if now is None or not now.is_of(active):
+            committed = Committed(row.tokens for row in active)
+            needs = self.policy.needs(self.drafting, committed)
+            send((committed.lengths, committed.roots, *needs), self.target.device)
+            now = self._launch(active, committed)
+        following = self._follow(now) if self._can_follow(now) else None
+        verdict, tree = now.read(), now.tree
+        largest = [tree.shape.size, *(level.shape[1] for level in tree.largest)]
         for row, line in zip(active, verdict, strict=True):
             check_largest(row.request.prompt_id, line, largest)
-        emitted_now = self._commit(active, committed.lengths, verdict, result.path, tree)
-        draws.settle(emitted_now)
+        emitted_now = self._commit(now, verdict)
+        now.draws.settle(emitted_now)
+        if following is not None and any(row.finish for row in active):
+            following.take_back()
+            for index, (row, emitted) in enumerate(zip(active, emitted_now, strict=True)):
+                self.drafting.caught_up(index, len(row.tokens), emitted)
+        else:
+            self._next = following
         return sum(emitted_now)
+
+    def _launch(
+        self, active: Sequence[Row], committed: Committed, states: Sequence[Tensor] = ()
+    ) -> Launched:
+        """Gives the device an iteration: grow, one target pass, walk, the message to the host."""
+        draws, device = self._draws([row.generator for row in active]), self.target.device
+        tree = self.policy.plant(self.drafting, committed, device, self.settings, draws)
+        processes.agree(*tree.parts())
+        logits, hidden = self._scorer.score(tree, committed.lengths)
+        judged = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
+        if hidden is not None:
+            self.drafting.see_path(hidden, judged.result.path, judged.result.accepted)
+        return Launched(list(active), committed.lengths, tree, judged, draws, states)
+
+    def _can_follow(self, now: Launched) -> bool:
+        """Whether the next iteration can be launched before this one's verdict is read.
+
+        Not where the host grows the tree or the numbers drawn hang on the verdict, where some row
+        is sure to end now, nor close to the end of caches and positions, of which only bounds are
+        known.
+        """
+        models = (self.target, *self.drafts)
+        able = self.drafting.follows and getattr(self.target, "follows", False)
+        if self.policy.asks or not able or getattr(now.draws, "looks_back", True):
+            return False
+        if self._scorer.rows_per_sequence > 1 or processes.count() > 1:
+            return False
+        if any(len(row.delivered) + 1 >= row.request.max_new_tokens for row in now.rows):
+            return False
+        longest = max(row.length for row in now.rows) + self.depth + 1
+        limits = [model.max_positions for model in models if model.max_positions is not None]
+        return longest + self.policy.slots <= min([self._slots, *limits])
+
+    def _follow(self, now: Launched) -> Launched:
+        """Keeps an iteration's accepted path and launches the next, all without the host."""
+        now.send_home()
+        committed, path = now.followed(), now.judged.result.path
+        self._scorer.commit(now.lengths, (), path)
+        self.drafting.follow(now.verified(), now.drafted_depth, committed)
+        now.there = True
+        states = [row.generator.get_state() for row in now.rows]
+        return self._launch(now.rows, committed, states)
 
     def _draws(self, generators: Sequence[torch.Generator]) -> Draws:
         """An iteration's randomness; on a GPU, where passes are recorded, its parts are too."""
@@ -171,61 +220,54 @@ class Decoder(DecodingLoop[Row]):
             self._parts = RecordedParts(passes)
         return self._parts.draws(generators)
 
-    def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> tuple[WalkResult, Tensor]:
+    def _judge(self, tree: Tree, draws: Draws, logits: Tensor) -> Judged:
         """Which path of each tree is accepted, and the message to the host about it.
 
-        Returns:
-            The walk's end, and [R, ...] float64: the number accepted, L + 1 entries each of path,
-            tokens emitted and their log-probabilities, the sizes of trees that differ, and the
-            largest logit of each node, of the target and then of the draft.
+        The message is the number accepted, L + 1 entries each of path, tokens emitted and their
+        log-probabilities, the sizes of trees that differ, and the largest logit of each node, of
+        the target and then of the draft.
         """
         merge_copies = self.policy.merge_copies
         result = self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
         processes.agree(result.path, result.accepted, result.token)
         emitted = result.token.unsqueeze(1)
         if tree.shape.depth:
-            tokens = tree.tokens.gather(1, result.path)[:, 1:]
-            emitted = torch.cat([tokens, emitted], dim=1).scatter(
-                1, result.accepted.unsqueeze(1), emitted
-            )
+            after = places(tree.shape.depth + 1, emitted.device) >= result.accepted.unsqueeze(1)
+            tokens = tree.tokens.gather(1, result.path).roll(-1, dims=1)
+            emitted = torch.where(after, emitted, tokens)
         log_p = raw_log_probs(logits, result.path, emitted)
         parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
         if (sizes := tree.own_sizes()) is not None:
             parts.append(sizes)
-        return result, torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)
+        message = torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)
+        return Judged(result, emitted, message)
 
-    def _commit(
-        self,
-        active: Sequence[Row],
-        lengths: Known,
-        verdict: Sequence[Sequence[float]],
-        path: Tensor,
-        tree: Tree,
-    ) -> list[int]:
+    def _commit(self, now: Launched, verdict: Sequence[Sequence[float]]) -> list[int]:
         """Keeps every row's accepted path in the caches and appends its tokens.
 
         Args:
-            active: the rows.
-            lengths: [R] tokens in the target's cache.
+            now: the iteration.
             verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
                 and their log-probabilities, of which the first ``accepted + 1`` mean anything; for
                 trees that differ, nodes and levels after those.
-            path: [R, L + 1] as in the verdict, on the device.
-            tree: the verified one.
 
         Returns:
             [R] tokens emitted.
         """
-        shape, sizes = tree.shape, (tree.shape.size - 1, tree.shape.depth)
-        width, counts = shape.depth + 1, [int(line[0]) + 1 for line in verdict]
-        nodes = [
-            [int(node) for node in line[1 : 1 + count]]
-            for line, count in zip(verdict, counts, strict=True)
-        ]
-        self._scorer.commit(lengths, nodes, path)
-        # Of a rearranged tree only the root is where the drafter ran it.
-        self.drafting.commit(lengths, nodes, path, 1 if tree.rearranged else shape.depth)
-        for row, line, count in zip(active, verdict, counts, strict=True):
+        tree, shape = now.tree, now.tree.shape
+        sizes, width = (shape.size - 1, shape.depth), shape.depth + 1
+        counts = [int(line[0]) + 1 for line in verdict]
+        if not now.there:
+            nodes = [
+                [int(node) for node in line[1 : 1 + count]]
+                for line, count in zip(verdict, counts, strict=True)
+            ]
+            lengths = now.lengths
+            if not lengths.exact:
+                lengths = Followed([row.length for row in now.rows], lengths.on(self.target.device))
+            self._scorer.commit(lengths, nodes, now.judged.result.path)
+            self.drafting.commit(lengths, nodes, now.judged.result.path, now.drafted_depth)
+        for row, line, count in zip(now.rows, verdict, counts, strict=True):
             emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
             if tree.own_depths is not None:
                 sizes = int(line[1 + 3 * width]), int(line[2 + 3 * width])

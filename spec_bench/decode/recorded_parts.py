@@ -171,7 +171,7 @@ class RecordedDraws(SeededDraws):
             shapes = [(rows, *shape) for _, shape in asked]
             buffers = [torch.empty(each, dtype=torch.float64, device=device) for each in shapes]
         for (what, _), buffer in zip(asked, buffers, strict=True):
-            if what == "positions":
+            if what == "positions" and len(buffer[0]) > 1:
                 self._before = [generator.get_state() for generator in self.generators]
             for row, generator in zip(buffer, self.generators, strict=True):
                 # One number per call, as ``by_position`` draws them.

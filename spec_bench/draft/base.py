@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -22,8 +22,30 @@ from spec_bench.engine.model import LAST, LanguageModel, Layers
 from spec_bench.settings.registry import Registry
 
 
+class Verified(NamedTuple):
+    """What came of trees, on the device.
+
+    Attributes:
+        lengths: [R] tokens before the roots.
+        path: [R, L + 1] accepted nodes in order, the root first.
+        accepted: [R]; after a row's first ``accepted + 1`` nodes its path means nothing.
+        emitted: [R, L + 1] tokens; the last one, the next root, fills up what is left.
+    """
+
+    lengths: Known
+    path: Tensor
+    accepted: Tensor
+    emitted: Tensor
+
+
 class Drafting:
-    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding."""
+    """What drafts for the rows of a batch; by itself nothing, as for autoregressive decoding.
+
+    Attributes:
+        follows: whether it can go on from tokens that only the device knows yet.
+    """
+
+    follows: bool = False
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         """Prefills a row with all prompt tokens but the last; the target comes after."""
@@ -97,6 +119,24 @@ class Drafting:
             path: [R, L + 1] the same on the device; after a row's accepted nodes it means nothing.
             depth: levels whose nodes are where the drafter ran them, including the root's: the
                 tree's depth, since its deepest level was never run.
+        """
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        """``commit`` and ``needs`` at once, without the host.
+
+        Args:
+            verified: what came of the trees.
+            depth: as of ``commit``.
+            following: what comes next.
+        """
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        """What was followed comes to nothing; the host knows a row again.
+
+        Args:
+            row: the row.
+            tokens: how many it has.
+            emitted: how many of them the last iteration brought.
         """
 
     def move_row(self, source: int, target: int) -> None:

@@ -22,12 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head, EagleHead
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
+from spec_bench.engine.slots import index_of
 from spec_bench.engine.stopwatch import ForwardTimer
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
 
@@ -54,7 +55,8 @@ class _Pass:
     ) -> ForwardOutput:
         from spec_bench.engine.cache import WritePlan  # needs transformers
 
-        cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2]))
+        index = index_of(starts, tokens)
+        cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2], index))
         mask = visible.unsqueeze(1)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -78,6 +80,8 @@ class EagleDrafting(Drafting):
         rows: rows of the caches.
     """
 
+    follows = True
+
     def __init__(self, head: EagleHead, target: LanguageModel, cache: SlotCache, rows: int) -> None:
         self._head, self._target, self._cache = head, target, cache
         like = next(head.parameters())
@@ -86,6 +90,7 @@ class EagleDrafting(Drafting):
         self._cached = [0] * rows  # pairs of each row with features from the target
         self._prompts: list[Sequence[int]] = [()] * rows
         self._outputs = like.new_empty(0)  # [R, nodes so far, D]
+        self._followed = like.new_empty(0)  # the features that were gone on from
         self._timer = ForwardTimer(like.device)
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
@@ -187,6 +192,20 @@ class EagleDrafting(Drafting):
     ) -> None:
         for row, (length, kept) in enumerate(zip(lengths, nodes, strict=True)):
             self._cached[row], self._waiting[row] = length, len(kept)
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        lengths, path, accepted, emitted = verified
+        rows, count = path.shape
+        self._followed = self._features[:rows].clone()
+        self._waiting[:rows] = [count] * rows  # with fillers
+        self._tokens = Followed([[0] * count for _ in lengths], emitted)
+        self._starts = lengths
+        self._last = Followed([count - 1] * rows, accepted)
+        self._before = following.lengths.plus(-1)
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        self._features[row] = self._followed[row]
+        self._cached[row], self._waiting[row] = tokens - 1 - emitted, emitted
 
     def move_row(self, source: int, target: int) -> None:
         self._cache.move_row(source, target, self._cached[source])

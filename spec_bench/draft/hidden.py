@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import places
-from spec_bench.draft.base import Drafting
+from spec_bench.core.transfer import Committed, places
+from spec_bench.draft.base import Drafting, Verified
 
 
 class HiddenStates:
@@ -47,8 +47,11 @@ class DraftingOnLast(Drafting):
         hidden: these states of all rows.
     """
 
+    follows = True
+
     def __init__(self, hidden: HiddenStates) -> None:
         self.hidden = hidden
+        self._followed: Tensor | None = None  # the states that were gone on from
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         self.hidden.put_row(row, None)
@@ -59,6 +62,13 @@ class DraftingOnLast(Drafting):
     def see_path(self, hidden: Tensor, path: Tensor, accepted: Tensor) -> None:
         rows = places(path.shape[0], hidden.device)
         self.hidden.put(hidden[rows, path[rows, accepted]])
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        self._followed = self.hidden.first(len(verified.lengths)).clone()
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        assert self._followed is not None
+        self.hidden.put_row(row, self._followed[row])
 
     def move_row(self, source: int, target: int) -> None:
         self.hidden.move(source, target)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spec_bench.core.transfer import Committed, Known, places
+from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
-from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.scoring import commit_paths
@@ -46,6 +46,7 @@ class LanguageModelDrafting(Drafting):
         self._caches = caches
         self._cached = [0] * rows  # tokens of each row that are in the caches
         self._pending = _Pending(Known(), Known(), Known())
+        self._ran = 0  # nodes of a path that the drafts ran, at most
 
     @property
     def cache_bytes(self) -> int:
@@ -79,7 +80,7 @@ class LanguageModelDrafting(Drafting):
             [R, 1, D, V] logits.
         """
         tokens, starts, last = self._pending
-        keep = 1 if min(last) == len(tokens[0]) - 1 else 0
+        keep = 1 if last.exact and min(last) == len(tokens[0]) - 1 else 0
         logits = []
         for model, cache in zip(self.models, self._caches, strict=True):
             ids = tokens.on(model.device)
@@ -121,6 +122,30 @@ class LanguageModelDrafting(Drafting):
             length + len(row) for length, row in zip(lengths, kept, strict=True)
         )
 
+    @property
+    def follows(self) -> bool:  # type: ignore[override]
+        return all(getattr(model, "follows", False) for model in self.models)
+
+    def follow(self, verified: Verified, depth: int, following: Committed) -> None:
+        lengths, path, accepted, emitted = verified
+        for cache in self._caches:
+            cache.commit_all(lengths, path[:, :depth])
+        # What the drafts ran of the path is kept; fillers come after a row's root, where the tree
+        # is written next.
+        count, kept = path.shape[1] + 1 - depth, (accepted + 1).clamp(max=depth)
+        index = kept.unsqueeze(1) - 1 + places(count, path.device)
+        tokens = emitted.gather(1, index.clamp(max=path.shape[1] - 1))
+        there = lengths.on(path.device) + kept
+        self._pending = _Pending(
+            Followed([[0] * count for _ in lengths], tokens),
+            Followed([length + depth for length in lengths], there, lengths.least + 1),
+            Followed([count - 1] * len(lengths), accepted + 1 - kept),
+        )
+        self._ran = depth
+
+    def caught_up(self, row: int, tokens: int, emitted: int) -> None:
+        self._cached[row] = tokens - 1 - emitted + min(emitted, self._ran)
+
     def move_row(self, source: int, target: int) -> None:
         """Moves a row into another one's place."""
         for cache in self._caches:
@@ -138,6 +163,8 @@ class RespelledDrafting(LanguageModelDrafting):
     A context differs from the target's in length where a token has several parts; a tree does not,
     for what the draft can propose it has in one part.
     """
+
+    follows = False  # how many parts a token has is the host's to look up
 
     def __init__(self, model: MappedModel, caches: Sequence[Any], rows: int) -> None:
         super().__init__([model], caches, rows)

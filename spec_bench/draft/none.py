@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 
 
+class Nothing(Drafting):
+    """No drafting."""
+
+    follows = True
+
+
 @drafter("none")
 @dataclass(frozen=True)
 class NoDrafter(Drafter):
@@ -15,4 +21,4 @@ class NoDrafter(Drafter):
     policies = ("root", "beam_root")
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return Drafting()
+        return Nothing()

@@ -212,9 +212,10 @@ class SlotCache(Cache):
         first, last = min(plan.starts), max(plan.starts)
         self.check(last + plan.count)
         self.plan = plan
-        self.first = first if first == last else None
+        one = first == last and plan.index is None
+        self.first = first if one else None
         self._index.clear()
-        self.views = self._cut(plan, first) if views and first == last else None
+        self.views = self._cut(plan, first) if views and one else None
 
     def end(self) -> None:
         """Ends the pass: forgets its plan, including the copy on the device."""

@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from spec_bench.core import processes
-from spec_bench.core.transfer import Known, places
 from spec_bench.engine.attention import splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.capture import OVER_BUFFERS, capture
@@ -25,6 +24,7 @@ from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.inner_masks import attention_masks
 from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.pass_buffers import Buffers, Kind
+from spec_bench.engine.slots import index_of, slots_of
 from spec_bench.engine.split_attention import FROM, has_kernels
 from spec_bench.engine.static_pass import StaticPasses, why_not_recorded
 from spec_bench.engine.stopwatch import ForwardTimer
@@ -66,6 +66,7 @@ class HuggingFaceModel:
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
         )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
+        self.follows = self.device.type == "cuda" and not self.masks.rows_apart
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
         self.static: StaticPasses | None = None
@@ -193,7 +194,7 @@ class HuggingFaceModel:
             part = slice(row, row + size)
             at = slice(rows.start + row, rows.start + row + size)
             reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
-            plan = WritePlan(at, starts[part], tokens.shape[1], reach)
+            plan = WritePlan(at, starts[part], tokens.shape[1], reach, index_of(starts, tokens))
             cache.begin(plan, views=plain)
             with self.masks.over(visible[part, :, :reach], shared) as mask:
                 outputs.append(
@@ -259,12 +260,6 @@ class HuggingFaceModel:
 
         self.static.prepare(cache, shortest, batch, run)
         self.timer.take_s()
-
-
-def slots_of(starts: list[int], tokens: Tensor) -> Tensor:
-    """[R, T] the adjacent slots of tokens [R, T], from their row's first slot on."""
-    first = Known.of(starts).on(tokens.device).unsqueeze(1)
-    return first + places(tokens.shape[1], tokens.device)
 
 
 def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:

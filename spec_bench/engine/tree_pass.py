@@ -68,7 +68,7 @@ def prefill(
 def run_pending(
     model: LanguageModel,
     cache: object,
-    starts: list[int],
+    starts: Sequence[int],
     tokens: Tensor,
     *,
     logits_to_keep: int = 1,
@@ -89,7 +89,8 @@ def run_pending(
         Logits [R, 1 or T, V], and hidden states [R, T, D] if asked for.
     """
     offsets = places(tokens.shape[1], model.device)
-    positions = Known.of(starts).on(model.device).unsqueeze(1) + offsets
+    starts = Known.of(starts)
+    positions = starts.on(model.device).unsqueeze(1) + offsets
     visible = causal(positions, max(starts) + tokens.shape[1])
     rows = slice(0, len(starts))
     return model.forward(
@@ -101,7 +102,7 @@ def run_pending(
         visible,
         logits_to_keep=logits_to_keep,
         needs_hidden=needs_hidden,
-        shared=min(starts),
+        shared=starts.least,
     )
 
 
@@ -169,13 +170,13 @@ def run_under_ancestors(
     Returns:
         Logits [R, T, V], and hidden states [R, T, D] if asked for.
     """
-    device = model.device
+    device, known = model.device, Known.of(lengths)
     rows, count, columns = ancestors.shape
-    if min(lengths) == max(lengths):
+    if known.equal:
         visible = pad(ancestors, (lengths[0], 0), value=True)
     else:
         shape = (rows, count, max(lengths) + columns)
-        length = Known.of(lengths).on(device).unsqueeze(1)
+        length = known.on(device).unsqueeze(1)
         committed = torch.arange(shape[2], device=device) < length
         at = (length + places(columns, device)).unsqueeze(1)
         visible = committed.unsqueeze(1).expand(shape).clone()
@@ -183,7 +184,7 @@ def run_under_ancestors(
     return model.forward(
         *(cache, slice(0, rows), starts, tokens, positions, visible),
         needs_hidden=needs_hidden,
-        shared=min(lengths),
+        shared=known.least,
     )
 
 

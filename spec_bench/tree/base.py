@@ -109,11 +109,13 @@ class GrownTree(Policy):
         fixed_parents: whether a node's parent follows from the shape alone.
         varies: whether trees have another form in every call: the end of a path is no rejection,
             and a batch's trees are as deep as its deepest.
+        asks: whether growing one asks the host, which needs to know what was verified before.
     """
 
     merge_copies: bool = False
     fixed_parents: bool = False
     varies: bool = False
+    asks: bool = False
 
     @property
     @abstractmethod

@@ -80,6 +80,10 @@ class BestSlots(DynamicTree):
     def as_deep_as_drafted(self) -> bool:
         return self.unbounded
 
+    @property
+    def asks(self) -> bool:  # type: ignore[override]
+        return self.unbounded
+
     @cached_property
     def shape(self) -> TreeShape:
         """The most that can run. Unbounded: of level l at most (N - l + 1) / 2 nodes, for each of

@@ -41,6 +41,7 @@ class DynamicChain(Chain):
     takes = "the most draft tokens such as 8"
     fixed_parents = False
     varies = True
+    asks = True
 
     def plant(
         self,

@@ -34,6 +34,7 @@ class GuessOrDraft(Chain):
     takes = "the most draft tokens such as 6"
     fixed_parents = False
     varies = True
+    asks = True
     drafters = ("lookup_or_model",)
 
     def needs(self, drafting: Drafting, committed: Committed) -> Sequence[Known]:

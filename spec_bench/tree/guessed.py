@@ -34,6 +34,7 @@ class Guessed(Rectangle):
     takes = "WxL: at most W guesses a level on L levels, such as 1x10"
     drafters = ("lookup", "first_match")
     varies = True
+    asks = True
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"

@@ -72,8 +72,9 @@ def test_recorded_parts_draw_the_cpus_tokens_in_few_launches(
     a_level = 4 + rows  # its logits, a replay, each row's random numbers
     assert 0 < counts.launches["sampling"] <= 2 + 2 * a_level * max(decoder.depth, 1)
     assert counts.launches["verify"] == 0
-    assert 0 < counts.launches["rest"] <= 16 + 2 * rows
-    assert (counts.uploads, counts.downloads, counts.waits) == (1, 1, 1)
+    # What the next iteration goes on from, the path moved in the caches, the message.
+    assert 0 < counts.launches["rest"] <= 28 + 2 * rows
+    assert (counts.uploads, counts.downloads, counts.waits, counts.behind) == (0, 1, 0, 1)
 
 
 def generators(rows: int = 2) -> list[torch.Generator]:

@@ -27,13 +27,15 @@ class Counts:
             walk, all else.
         uploads: copies to the device.
         downloads: copies to the host.
-        waits: how often the host stood still until the device had come so far.
+        waits: how often the host stood still until the device had nothing left to do.
+        behind: how often it waited for an earlier iteration while the device was at a later one.
     """
 
     launches: dict[str, int]
     uploads: int
     downloads: int
     waits: int
+    behind: int
 
 
 def counted(sim: SimCuda, built: Any, requests: list[Request], heads: Any = None) -> Counts:
@@ -56,8 +58,9 @@ def counted(sim: SimCuda, built: Any, requests: list[Request], heads: Any = None
             built.step(active)
             assert all(row.finish is None for row in active)
     downloads = sum(n for (_, what, _), n in sim.syncs.items() if what == "copy to host")
+    downloads += sim.late_downloads
     launches = {phase: sim.launches[phase] for phase in PHASES}
-    return Counts(launches, sum(sim.h2d.values()), downloads, sim.waits)
+    return Counts(launches, sum(sim.h2d.values()), downloads, sim.waits, sim.behind)
 
 
 @contextmanager

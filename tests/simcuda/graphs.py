@@ -74,6 +74,7 @@ class SimGraph:
     def replay(self) -> None:
         """Plays the tape: one launch."""
         self._sim.launches[self._sim.phase] += 1
+        self._sim.issued += 1
         self._sim.replays += 1
         with torch._C._DisableTorchDispatch(), torch.inference_mode():
             for func, args, kwargs, kept in self.tape:

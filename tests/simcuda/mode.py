@@ -68,6 +68,9 @@ class SimCuda(TorchDispatchMode):
         self._storages: dict[int, list[int]] = {}
         self.errors: Counter[str] = Counter()
         self.tape: list[Any] | None = None  # of the graph that is recorded now
+        self.issued = 0  # launches ever
+        self.sent = 0  # copies home ever that the host did not wait for
+        self.arriving: list[tuple[torch.Tensor, torch.Tensor]] = []  # of these, those on their way
         self.reset()
 
     def reset(self) -> None:
@@ -79,6 +82,8 @@ class SimCuda(TorchDispatchMode):
         self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line)
         self.unwaited = 0  # of them, out of pinned memory; for all others the host waits
         self.h2d_bytes = self.d2h_bytes = 0
+        self.behind = 0  # waits for what the device had done before its latest work
+        self.late_downloads = 0  # copies home that the host did not wait for
         self.replays = 0  # of graphs; each counts as one launch
         self.wide: Counter[tuple[str, str, str]] = Counter()  # float64 bytes (phase, op, line)
         self.attention: Counter[str] = Counter()  # what attention was asked for
@@ -133,6 +138,18 @@ class SimCuda(TorchDispatchMode):
         refuse(self, what)
         self.syncs[self.phase, what, self._line()] += 1
 
+    def waited_for(self, issued: int, sent: int) -> None:
+        """Notes that the host waited for an event behind so many launches and copies home."""
+        if issued < self.issued:  # the device has more to do
+            refuse(self, "event")
+            self.behind += 1
+        else:
+            self.waited("Event.synchronize")
+        arrived = len(self.arriving) - max(self.sent - sent, 0)
+        for home, values in self.arriving[:arrived]:
+            home.copy_(values)
+        del self.arriving[:arrived]
+
     def _uploaded(self, nbytes: int, waits: bool = True) -> None:
         refuse(self, "copy from the host")
         self.h2d[self.phase, self._line()] += 1
@@ -141,7 +158,7 @@ class SimCuda(TorchDispatchMode):
 
     @property
     def waits(self) -> int:
-        """How often the host stood still until the device had come so far."""
+        """How often the host stood still until the device had nothing left to do."""
         return sum(self.syncs.values()) + sum(self.h2d.values()) - self.unwaited
 
     def wrap(self, inner: torch.Tensor) -> SimTensor:
@@ -210,7 +227,8 @@ class SimCuda(TorchDispatchMode):
             self.tape.append((func, own_args, own_kwargs, result))
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":
-            asynchronous = bool(kwargs.get("non_blocking")) and getattr(args[0], "pinned", False)
+            blocking = not (kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,)))
+            asynchronous = not blocking and getattr(args[0], "pinned", False)
             return self._copied(func, name, args, result, back, home, bool(sims), not asynchronous)
         self._count(func, name, args, result)
         if (home and not name.startswith("new_")) or name == "_local_scalar_dense":
@@ -256,7 +274,13 @@ class SimCuda(TorchDispatchMode):
             home = isinstance(args[1], SimTensor) and not isinstance(args[0], SimTensor)
         else:
             up = not home and not sim
-        if home:
+        if home and into and not waits:
+            refuse(self, "copy to host")
+            self.late_downloads += 1
+            self.sent += 1
+            self.arriving.append((args[0], result.clone()))
+            result.fill_(float("nan"))  # until the host has waited for it
+        elif home:
             self.waited("copy to host")
             self.d2h_bytes += nbytes
         elif up:
@@ -282,6 +306,7 @@ class SimCuda(TorchDispatchMode):
             return
         self.ops[phase, name] += 1
         self.launches[phase] += launches
+        self.issued += launches
         self.lines[phase, name, line] += launches
         for x in tree_flatten((args, result))[0]:
             if isinstance(x, torch.Tensor) and x.dtype == torch.float64:

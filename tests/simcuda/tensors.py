@@ -63,18 +63,20 @@ class SimGenerator(_Generator):
         return self._where
 
 
-def event_class(waited: Any) -> type:
-    """``torch.cuda.Event`` on the host's clock; ``waited`` is called with a name at each wait."""
+def event_class(sim: Any) -> type:
+    """``torch.cuda.Event`` on the host's clock, of the mode ``sim``."""
 
     class SimEvent:
         def __init__(self, *_: Any, **__: Any) -> None:
             self.at_s: float | None = None
+            self._issued = self._sent = 0
 
         def record(self, *_: Any) -> None:
             self.at_s = time.perf_counter()
+            self._issued, self._sent = sim.issued, sim.sent
 
         def synchronize(self) -> None:
-            waited("Event.synchronize")
+            sim.waited_for(self._issued, self._sent)
 
         def query(self) -> bool:
             return True
@@ -110,5 +112,5 @@ def answers(sim: Any) -> dict[str, Any]:
         "get_rng_state": state, "set_rng_state": lambda *_: None, "manual_seed": lambda *_: None,
         "get_rng_state_all": lambda: [state()], "set_rng_state_all": lambda *_: None,
         "manual_seed_all": lambda *_: None, "is_bf16_supported": lambda *_, **__: True,
-        "Event": event_class(sim.waited),
+        "Event": event_class(sim),
     }  # fmt: skip
