@@ -123,7 +123,9 @@ def page(found: dict[str, Counts], recorded: dict[str, Counts]) -> str:
         "0.9, eager passes. Before the arrow: each node walked to by itself, each number copied "
         "by itself. `recorded`: all launches of an iteration whose passes, levels and walk are "
         "recorded (`engine.compile=static`), each replay one of them. Draft heads propose in "
-        "`draft`; what orders their proposals is `sampling`. An EAGLE head is a layer, run once "
+        "`draft`; what orders their proposals is `sampling`. A wait is one for a device that then "
+        "has nothing left to do: where there is none the host gives the device an iteration before "
+        "it reads the last one's verdict, and uploads nothing. An EAGLE head is a layer, run once "
         "a level of the tree; `sd_dynamic` and `dyspec` ask behind each level whether another "
         "is worth it.",
         "",

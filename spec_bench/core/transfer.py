@@ -8,7 +8,8 @@ every iteration is packed, pinned and copied at once, while the host goes on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -28,7 +29,7 @@ def constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
     first: Any = values
     while isinstance(first, tuple) and first:
         first = first[0]
-    return constant_of_type(values, type(first).__name__, device)
+    return _held(constant_of_type(values, type(first).__name__, device))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -40,13 +41,32 @@ def constant_of_type(values: tuple[Any, ...], kind: str, device: torch.device) -
 
 def places(count: int, device: torch.device) -> Tensor:
     """The constant 0, 1, ..., count - 1."""
-    return _range(1 << max(count - 1, 255).bit_length(), device)[:count]
+    return _held(_range(1 << max(count - 1, 255).bit_length(), device)[:count])
 
 
 @functools.lru_cache(maxsize=64)
 def _range(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(count).to(device)
+
+
+@contextmanager
+def holding_constants(kept: list[Tensor]) -> Iterator[None]:
+    """Within it every constant read is kept: a recorded graph goes on reading its memory."""
+    _keepers.append(kept)
+    try:
+        yield
+    finally:
+        _keepers.pop()
+
+
+_keepers: list[list[Tensor]] = []
+
+
+def _held(tensor: Tensor) -> Tensor:
+    if _keepers:
+        _keepers[-1].append(tensor)
+    return tensor
 
 
 def forget_constants() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spec_bench.core.transfer import holding_constants
+
 Outputs = tuple[Tensor, ...]
 _WARM_UPS = 2  # before a recording: libraries set themselves up in their first calls
 
@@ -18,10 +20,12 @@ class Recorder:
     torch gives a pool up for good once its last graph is gone (pytorch#198794), as when a cache
     grows; so a graph of one kernel stays in it. What fails while it is recorded leaves torch on the
     recording's stream and its pool in use: the stream is put back, and the pool replaced.
+    Constants that a graph reads stay too, whatever else comes to be constant.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self.constants: list[Tensor] = []  # that a graph reads
         self._stream = torch.cuda.Stream(device)
         self._renew()
 
@@ -48,8 +52,11 @@ class Recorder:
                     function()
             now.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            with (
+                torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ),
+                holding_constants(self.constants),
             ):
                 outputs = function()
         return graph, outputs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from spec_bench.core.transfer import Known, constant, send, to_device
+from spec_bench.core.transfer import Known, constant, forget_constants, send, to_device
+from spec_bench.engine.recorder import Recorder
 from tests.simcuda import DEVICE, SimCuda
 
 
@@ -41,3 +42,13 @@ def test_equal_constants_of_two_types_are_two_tensors() -> None:
     cpu = torch.device("cpu")
     made = [constant(((value,),), cpu) for value in (1, True, 1.0)]
     assert [one.dtype for one in made] == [torch.long, torch.bool, torch.float32]
+
+
+def test_what_a_recording_reads_is_not_given_up_with_other_constants() -> None:
+    with SimCuda():
+        recorder = Recorder(DEVICE)
+        recorder.record(lambda: (constant((3, 1, 4), DEVICE) + 1,))
+        (read,) = recorder.constants
+        forget_constants()
+        assert constant((3, 1, 4), DEVICE) is not read
+        assert read.tolist() == [3, 1, 4]
