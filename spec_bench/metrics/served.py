@@ -17,6 +17,8 @@ from spec_bench.metrics.metric import CellRecords, Sums, metric
 from spec_bench.records.types import Delivery, Generation
 
 _PERCENTS = (50, 90, 99)
+_AT_ONCE_S = 1e-4
+_GAPS = 16  # fewer say nothing
 
 
 def first_s(each: Generation, came: Delivery) -> list[float]:
@@ -32,6 +34,12 @@ def per_token_s(each: Generation, came: Delivery) -> list[float]:
 def gaps_s(each: Generation, came: Delivery) -> list[float]:
     """Between chunks that follow each other."""
     return [after - before for before, after in pairwise(came.seconds)]
+
+
+def in_bursts(windows: Sequence[Generation]) -> bool:
+    """Whether most chunks came at once with the one before, sooner than any pass can take."""
+    gaps = [gap for each in windows if each.delivery for gap in gaps_s(each, each.delivery)]
+    return len(gaps) >= _GAPS and sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
 def whole_s(each: Generation, came: Delivery) -> list[float]:

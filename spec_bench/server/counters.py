@@ -6,6 +6,7 @@ a time, and only if they say that the answer's own tokens were all that came mea
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -34,7 +35,12 @@ def parse(text: str) -> Counters:
             continue
         place = _PLACE.search(sample[2] or "")
         key = (sample[1], int(place[1]) if place else -1)
-        counters[key] = counters.get(key, 0.0) + float(sample[3])
+        try:
+            value = float(sample[3])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            counters[key] = counters.get(key, 0.0) + value
     return counters
 
 

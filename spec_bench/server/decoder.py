@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -18,13 +19,14 @@ from spec_bench.records.types import Generation, Lossless, Request
 from spec_bench.server.answer import Answer, held
 from spec_bench.server.counters import Counters, counts_between, generated, parse
 from spec_bench.server.counts import Counts, counts_of_request
-from spec_bench.server.endpoint import Server, ServerError
+from spec_bench.server.endpoint import RefusedError, Server, ServerError
 from spec_bench.server.shares import shares
 from spec_bench.server.texts import in_tokens
 from spec_bench.system import files
 
 Progress = Callable[[int, int], None]
 _SEEDS = 2**31
+_PROBE = 8  # tokens
 _LATE = 20  # looks at counters that have not heard of an answer yet
 _LOOK_S = 0.05
 
@@ -89,6 +91,7 @@ class ServedDecoder:
     rows: int = 1
     counted: bool = True
     lossless: Lossless = "unaudited"
+    _probed: bool = field(default=False, init=False)
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)
     draft_calls: None = field(default=None, init=False)
@@ -106,6 +109,20 @@ class ServedDecoder:
                     f"prompt {request.prompt_id!r} is empty; at least one token needed"
                 )
 
+    def _probe(self, request: Request) -> None:
+        """Asks for the one likeliest token of all in two ways.
+
+        Raises:
+            RefusedError: the server ignores what a request says of its sampling: its law may be any.
+        """
+        ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
+        greedy, top = ask(temperature=0.0), ask(temperature=1.0, top_k=1)
+        if (greedy.tokens or greedy.text) != (top.tokens or top.text):
+            raise RefusedError(
+                f"{self.server.shown} ignores top_k: at temperature 1 the one likeliest token is "
+                "not what it says at temperature 0, so it samples by settings of its own"
+            )
+
     def generate(
         self,
         requests: Sequence[Request],
@@ -122,9 +139,13 @@ class ServedDecoder:
             meter: begun when the requests that are sent first have their first chunks.
 
         Raises:
+            RefusedError: the server ignores settings of the sampling.
             UnansweredError: some answer could not be had. With a meter no other is kept: the window
                 that they share was none.
         """
+        if requests and self.asking.temperature > 0 and not self._probed:
+            self._probe(requests[0])
+            self._probed = True
         batch = _Batch(self, requests, seed)
         begun = False
         for done in batch.events():
@@ -161,7 +182,7 @@ class ServedDecoder:
         )
         if asking.tokenise:
             served = in_tokens(served, asking.tokenise, request.stop_ids)
-        chunks = held(request, served, self.server.url, asking.vocabulary)
+        chunks = held(request, served, self.server.shown, asking.vocabulary)
         sources = [counts_of_request(served.metrics), self._counts(before, len(served.tokens))]
         return Answer(request, served, chunks, [counts for counts in sources if counts])
 

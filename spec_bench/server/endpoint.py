@@ -6,19 +6,37 @@ The key lives in this object alone: it is in no message of an error, no log and 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from spec_bench.server.stream import BadStreamError, Served, StreamReader
-from spec_bench.settings.fields import one_line
+from spec_bench.server.masking import fit, masked
+from spec_bench.server.stream import AnotherKindError, BadStreamError, Served, StreamReader
 
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 200  # letters of a refusal
 _MOST = 8 * 2**20  # bytes of one line
+_MOST_ANSWER = 256 * 2**20  # bytes of a whole answer
+_MOST_TEXT = 8 * 2**20  # bytes of what is read beside answers
+_MOST_REFUSAL = 10_000  # bytes of a refusal
+# What else a request may say about sampling, so that no server fills it with what its model's files
+# or its own defaults say: each names what it would otherwise be changed by.
+NEUTRAL: Mapping[str, float] = {
+    "min_p": 0.0,
+    "typical_p": 1.0,  # llama.cpp
+    "repetition_penalty": 1.0,  # vLLM, SGLang
+    "repeat_penalty": 1.0,  # llama.cpp
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+_ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
+
+Found = TypeVar("Found")
 
 
 class ServerError(Exception):
@@ -111,12 +129,13 @@ class Server:
             "max_tokens": max_tokens,
             "temperature": temperature,
             "top_p": top_p,
+            "top_k": top_k or _ALL,
+            **NEUTRAL,
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"return_token_ids": True} if self.ids else {}),
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
-            **({"top_k": top_k} if top_k else {}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
         }
         wait_s, problem = self.wait_s, ""
@@ -125,14 +144,22 @@ class Server:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
             try:
-                return replace(self._ask(payload, begun), attempts=attempt + 1)
+                served = _within(self.answer_s, lambda: self._ask(payload, begun))
+                return replace(served, attempts=attempt + 1)
+            except AnotherKindError as error:
+                raise RefusedError(f"{self.shown}: {error}") from None
             except _LaterError as later:
                 problem, wait_s = str(later), max(wait_s, later.wait_s)
             except BadStreamError as error:
-                problem = str(error)
+                problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = _in_words(type(error).__name__)
-        raise ServerError(f"{self.url}: {problem}, after {_times(self.attempts)}")
+        raise ServerError(f"{self.shown}: {problem}, after {_times(self.attempts)}")
+
+    @property
+    def shown(self) -> str:
+        """The address, without a password in it."""
+        return masked(self.url, self.key)
 
     def read(self, name: str) -> str | None:
         """What the server says at an address beside its base, such as ``metrics``; None where it
@@ -141,11 +168,16 @@ class Server:
         import httpx
 
         root = self.url.rstrip("/").removesuffix("/v1")
+
+        def ask() -> str | None:
+            with self._client.stream("GET", f"{root}/{name}") as reply:
+                body = _at_most(reply.iter_raw(), _MOST_TEXT)
+                return body.decode(errors="replace") if reply.status_code == 200 else None
+
         try:
-            reply = self._client.get(f"{root}/{name}")
-        except (httpx.HTTPError, httpx.InvalidURL):
+            return _within(min(self.timeout_s, self.answer_s), ask)
+        except (httpx.HTTPError, httpx.InvalidURL, BadStreamError):
             return None
-        return str(reply.text) if reply.status_code == 200 else None
 
     def close(self) -> None:
         """Gives the connections back."""
@@ -157,29 +189,63 @@ class Server:
             status = int(response.status_code)
             if status == 429 or status >= 500:
                 raise _LaterError(f"status {status}", _retry_after_s(response.headers))
-            parts = self._within(response.iter_raw(), start)
             if status != 200:
-                reply = b"".join(parts)[:10_000].decode(errors="replace")
-                reply = reply.replace(self.key, "***") if self.key else reply
-                shown = one_line(reply, _SHOWN)
-                raise RefusedError(f"{self.url}: status {status}: {shown}")
-            for line in _lines(parts):
+                reply = _at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
+                said = fit(reply.decode(errors="replace"), self.key, _SHOWN)
+                raise RefusedError(f"{self.shown}: status {status}: {said}")
+            for line in _lines(response.iter_raw()):
                 waiting = not reader.begun
                 reader.take(line, time.perf_counter() - start)
                 if waiting and reader.begun:
                     begun()
         return replace(reader.served(), sent_s=start)
 
-    def _within(self, parts: Iterator[bytes], start: float) -> Iterator[bytes]:
-        """The parts of a reply as long as there is time for it.
 
-        Raises:
-            BadStreamError: there is none left.
-        """
-        for part in parts:
-            yield part
-            if time.perf_counter() - start > self.answer_s:
-                raise BadStreamError(f"no whole answer within {self.answer_s:g} s")
+def _within(seconds: float, function: Callable[[], Found]) -> Found:
+    """What a function finds, in a thread that is left to itself where it takes too long.
+
+    Headers and bodies that drip are never silent, so that no limit of the connection ends them.
+
+    Raises:
+        BadStreamError: there is no time left.
+    """
+    found: SimpleQueue[tuple[Found | None, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((function(), None))
+        except BaseException as error:
+            found.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        value, error = found.get(timeout=seconds)
+    except Empty:
+        raise BadStreamError(f"no whole answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+def _at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
+    """A body.
+
+    Args:
+        parts: of it.
+        most: bytes that are read of it.
+        cut: whether a longer one is cut there.
+
+    Raises:
+        BadStreamError: it is longer.
+    """
+    body = b""
+    for part in parts:
+        body += part
+        if len(body) > most:
+            if not cut:
+                raise BadStreamError(f"more than {most // 2**20} MiB")
+            break
+    return body[:most]
 
 
 class _LaterError(Exception):
@@ -196,8 +262,11 @@ def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
     Raises:
         BadStreamError: one is past all measure.
     """
-    rest = b""
+    rest, size = b"", 0
     for part in parts:
+        size += len(part)
+        if size > _MOST_ANSWER:
+            raise BadStreamError(f"an answer of more than {_MOST_ANSWER // 2**20} MiB")
         *lines, rest = (rest + part).split(b"\n")
         yield from (line.rstrip(b"\r") for line in lines)
         if len(rest) > _MOST:

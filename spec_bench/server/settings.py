@@ -8,8 +8,8 @@ from spec_bench.settings.validation import Ge, Gt, Number, Pattern, Says, Text, 
 
 Address = Annotated[
     Text,
-    Pattern(r"https?://[^\s/?#]+[^\s?#]*"),
-    Says("a base address such as http://127.0.0.1:8000/v1"),
+    Pattern(r"https?://[^\s/?#@]+[^\s?#@]*"),
+    Says("a base address such as http://127.0.0.1:8000/v1, without user and password"),
 ]
 
 
@@ -18,6 +18,7 @@ class ServerSettings:
     """What ``server`` in ``conf/config.yaml`` holds; the key comes from the environment.
 
     Attributes:
+        kind: ``openai``, vLLM and SGLang among them, or ``llama_cpp``.
         url: base address of the completions endpoint; None: nothing is served.
         model: its name there; None: the pair's target, as the pair names it.
         decoder: what the server decodes by, in the user's word: the row's name.
@@ -31,6 +32,7 @@ class ServerSettings:
         wait_s: before the second of them; doubles with each, 60 at most.
     """
 
+    kind: Literal["openai", "llama_cpp"] = "openai"
     url: Address | None = None
     model: Text | None = None
     decoder: Text = "served"

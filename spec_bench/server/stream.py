@@ -16,10 +16,19 @@ from spec_bench.settings.fields import one_line
 
 _DATA = b"data:"
 _DONE = b"[DONE]"
+_ENDS = ("stop", "length")
+LLAMA_CPP = (
+    "this is llama.cpp's server, whose every token is an event of its own: its calls cannot be "
+    "seen in text; use server.kind=llama_cpp"
+)
 
 
 class BadStreamError(Exception):
     """The stream is no completion; the message says where it stops being one."""
+
+
+class AnotherKindError(Exception):
+    """The server is of another kind than it is asked as."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,11 @@ class Served:
     def tokens(self) -> tuple[int, ...]:
         """All tokens of the answer."""
         return tuple(token for chunk in self.chunks for token in chunk.tokens)
+
+    @property
+    def text(self) -> str:
+        """All text of the answer, of a server that is not asked for ids."""
+        return "".join(chunk.text for chunk in self.chunks)
 
     @property
     def steps(self) -> int:
@@ -113,14 +127,16 @@ class StreamReader:
         if not isinstance(choices, list) or len(choices) > 1:
             raise BadStreamError("an event without its one choice")
         for choice in choices:
-            self._choice(choice, seconds)
+            self._choice(choice, seconds, event)
 
-    def _choice(self, choice: Any, seconds: float) -> None:
+    def _choice(self, choice: Any, seconds: float, event: Mapping[str, Any]) -> None:
         if not isinstance(choice, dict):
             raise BadStreamError("a choice that is no object")
         ids, text = choice.get("token_ids"), choice.get("text")
         self._finish = choice.get("finish_reason") or self._finish
         if not self._ids:
+            if "timings" in event:
+                raise AnotherKindError(LLAMA_CPP)
             if isinstance(text, str) and text:
                 self._chunks.append(Chunk(seconds, (), text))
             return
@@ -139,6 +155,8 @@ class StreamReader:
         """
         if not self._done or not isinstance(self._finish, str):
             raise BadStreamError("the stream ends before the answer does")
+        if self._finish not in _ENDS:
+            raise BadStreamError(f"an unfinished answer: finish_reason {self._finish!r}")
         if not self._chunks:
             raise BadStreamError("an answer without a token")
         return Served(tuple(self._chunks), self._finish, self._usage, self._metrics)

@@ -14,6 +14,7 @@ allowed. Plain Python: the machine runs where there is no settings library.
 from __future__ import annotations
 
 import math
+import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 Block = TypeVar("Block")
 
+HIDDEN = "***"
+_USER = re.compile(r"(?<=//)[^/\s@]*@")
 _SHOWN = 60  # characters of a wrong value
 
 
@@ -95,8 +98,13 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # Python prints no whole number of more than 4300 digits
         text = "a number of thousands of digits"
-    text = one_line(text)
+    text = without_user(one_line(text))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def without_user(text: str) -> str:
+    """A text without the user and password of an address in it."""
+    return _USER.sub(f"{HIDDEN}@", text)
 
 
 def one_line(message: object, longest: int | None = None) -> str:

@@ -36,7 +36,7 @@ from pydantic import AfterValidator, AllowInfNan, ConfigDict, Strict, TypeAdapte
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import ErrorDetails
 
-from spec_bench.settings.fields import did_you_mean, one_line
+from spec_bench.settings.fields import did_you_mean, one_line, without_user
 
 __all__ = ["Flag", "Ge", "Gt", "Le", "Lt", "MinLen", "Number", "Real", "Says", "Text", "Whole"]
 
@@ -233,5 +233,5 @@ def _word(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     """A value in one line that is not too long."""
-    text = repr(value)
+    text = without_user(repr(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -23,6 +23,7 @@ from tests.said import naming
 from tests.server.completions import Completions, serving
 
 STEPS = [[5], [6, 7, 8], [9]]
+PROBES = 2  # requests that see whether settings of the sampling are heard
 PLAIN = [[5], [6], [7], [8], [9]]
 
 
@@ -153,27 +154,27 @@ def test_a_fault_fails_the_row_in_one_line_and_a_rerun_asks_only_for_the_rest(
 ) -> None:
     patient = ("server.timeout_s=0.3", "server.answer_s=0.3", "server.attempts=2", "warmup=0")
     with served() as server:
-        server.faults = ["none", "none", fault, fault]
+        server.faults = [*["none"] * (PROBES + 2), fault, fault]
         failed = only(run_job(*on(server.url, *patient)))
         assert failed.status == "failed"
         assert said in failed.reason.splitlines()[0]
         assert "after 2 attempts" in failed.reason
-        asked = server.prompts[:2]
+        asked = server.prompts[PROBES : PROBES + 2]
         server.bodies.clear()
         whole = only(run_job(*on(server.url, *patient)))
     assert whole.status == "complete"
     assert whole.metrics["prompts"] == 4
-    assert len(server.bodies) == 2
-    assert not [prompt for prompt in server.prompts if prompt in asked]
+    assert len(server.bodies) == PROBES + 2
+    assert not [prompt for prompt in server.prompts[PROBES:] if prompt in asked]
 
 
 def test_a_fault_that_passes_costs_an_attempt_and_is_told(run_job: RunJob, tmp_path: Path) -> None:
-    with served(faults=["none", 500, "cut"]) as server:
+    with served(faults=[*["none"] * (PROBES + 1), 500, "cut"]) as server:
         run_job(*on(server.url, "warmup=0"))
     row = row_of(tmp_path)
     assert (row["status"], row["prompts"]) == ("complete", "4")
     assert "latency_s: 1 of 4 answers took several requests" in row["reason"]
-    assert len(server.bodies) == 6
+    assert len(server.bodies) == PROBES + 6
 
 
 def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> None:
@@ -181,7 +182,7 @@ def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> 
         refused: list[list[int]] = []
 
         def answer(body: dict[str, Any]) -> Sequence[Sequence[int]]:
-            if not refused:
+            if not refused and body["max_tokens"] == 5:  # no probe
                 refused.append(body["prompt"])
             return [[999]] if body["prompt"] in refused else STEPS
 
@@ -195,7 +196,7 @@ def test_answers_that_came_beside_one_that_did_not_are_kept(run_job: RunJob) -> 
         assert (
             only(run_job(*on(server.url, "warmup=0", "engine.batch_size=4"))).status == "complete"
         )
-        assert len(server.bodies) == 1
+        assert len(server.bodies) == PROBES + 1
 
 
 @pytest.mark.parametrize(("batch", "batching"), [(1, "static"), (3, "static"), (3, "continuous")])

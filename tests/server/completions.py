@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -24,7 +25,8 @@ class Completions:
         answer: the tokens of each step, from the request's body.
         faults: what to do in place of an answer, for the first requests in order: a status;
             ``cut`` ends the stream in its middle; ``stall`` sends half and stays silent; ``drip``
-            sends a byte at a time; ``garbage``, ``html``, ``textual``, ``error`` send these.
+            sends a byte at a time; ``garbage``, ``html``, ``textual``, ``error``, ``abort``,
+            ``leak`` and ``llama`` send these.
         headers: sent beside a status.
         bodies: of the requests so far.
         keys: their ``Authorization`` headers.
@@ -91,7 +93,7 @@ def texts(steps: Steps, limit: int, said: Callable[[Sequence[int]], str]) -> lis
     return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
 
 
-def parts_of(fault: int | str | None, stream: list[bytes]) -> Iterator[bytes]:
+def parts_of(fault: int | str | None, stream: list[bytes], key: str | None) -> Iterator[bytes]:
     """What is sent, part by part."""
     half = stream[: max(1, len(stream) // 2)]
     if fault == "cut":
@@ -108,6 +110,15 @@ def parts_of(fault: int | str | None, stream: list[bytes]) -> Iterator[bytes]:
         yield b'data: {"choices": [{"text": "a word", "finish_reason": null}]}\n\n'
     elif fault == "error":
         yield b'data: {"error": {"message": "out of\\nmemory"}}\n\n'
+    elif fault == "abort":
+        choice = {"text": "x", "token_ids": [5, 6], "finish_reason": "abort"}
+        yield f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
+    elif fault == "leak":
+        message = f"bad key {key} \x1b[31mred, {base64.b64encode((key or '').encode()).decode()}"
+        yield f"data: {json.dumps({'error': {'message': message}})}\n\n".encode()
+    elif fault == "llama":
+        choice = {"text": "x", "finish_reason": None}
+        yield f"data: {json.dumps({'choices': [choice], 'timings': {}})}\n\n".encode()
     else:
         yield from stream
 
@@ -151,7 +162,7 @@ def serving(completions: Completions) -> Iterator[Completions]:
             if completions.text:
                 stream = texts(steps, limit, completions.text)
             with suppress(OSError):
-                for place, part in enumerate(parts_of(fault, stream)):
+                for place, part in enumerate(parts_of(fault, stream, completions.keys[-1])):
                     time.sleep(dict(enumerate(completions.delays)).get(place, 0.0))
                     self.wfile.write(part)
                     self.wfile.flush()
