@@ -196,6 +196,8 @@ class DecoderConfig:
     def _fitting_drafts(
         self, target: LanguageModel, drafts: Sequence[LanguageModel]
     ) -> Sequence[LanguageModel]:
+        if self.drafter.own_model:
+            return [self.drafter.model(target)]
         if len(drafts) < self.drafts:
             raise ValueError(f"{self.title} uses {self.drafts} drafts, the pair has {len(drafts)}")
         for draft in drafts[: self.drafts]:

@@ -122,8 +122,9 @@ class Decoder(DecodingLoop[Row]):
     def reserve(self, slots: int) -> None:
         self._slots, self._next = slots, None
         self._scorer.reserve(self.rows, slots)
+        kind = self.drafter.kind if self.drafter.own_model else "draft"
         caches = [
-            self.pool.cache(f"draft {index}", draft, self.rows, slots)
+            self.pool.cache(f"{kind} {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)
         ]
         heads_cache = None

@@ -193,6 +193,19 @@ class Drafter(ABC):
         """How many draft models of the pair it uses."""
         return 0
 
+    @property
+    def own_model(self) -> bool:
+        """Whether it drafts with a model that it makes of the target: ``model``."""
+        return False
+
+    def model(self, target: LanguageModel) -> LanguageModel:
+        """The draft model made of the target.
+
+        Raises:
+            ValueError: none can be made of it.
+        """
+        raise NotImplementedError
+
     def calls(self, depth: int) -> int:
         """L of MBSU: sequential draft calls for a tree of that depth."""
         return depth

@@ -113,7 +113,7 @@ class ServedDecoder:
         """Asks for the one likeliest token of all in two ways.
 
         Raises:
-            RefusedError: the server ignores what a request says of its sampling: its law may be any.
+            RefusedError: it ignores what a request says of its sampling: its law may be any.
         """
         ask = partial(self.server.complete, request.prompt_ids, _PROBE, seed=0)
         greedy, top = ask(temperature=0.0), ask(temperature=1.0, top_k=1)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from spec_bench.decode.launched import Launched
+from spec_bench.records.types import Generation
 from tests.decode.test_recorded_parts import built
 from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
@@ -41,6 +42,11 @@ def asked(count: int = 4) -> list[Any]:
     ]
 
 
+def calls(found: list[Generation]) -> list[list[tuple[int, int]]]:
+    """What each target call brought; how many of its nodes were fillers only a CPU counts."""
+    return [[(step.accepted, step.delivered) for step in each.steps] for each in found]
+
+
 @pytest.mark.parametrize(("name", "rows", "how", "law"), CASES)
 def test_rows_that_come_and_go_decode_the_cpus_tokens(
     name: str, rows: int, how: str, law: float
@@ -53,7 +59,7 @@ def test_rows_that_come_and_go_decode_the_cpus_tokens(
             sim.reset()
             found = decoder.generate(asked(), seed=0)
             assert [each.tokens for each in found] == [each.tokens for each in expected]
-            assert [each.steps for each in found] == [each.steps for each in expected]
+            assert calls(found) == calls(expected)
         assert sim.behind > 0
 
 

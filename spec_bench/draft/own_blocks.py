@@ -1,0 +1,75 @@
+"""The target drafts for itself with some of its blocks left out; no file and no training.
+
+Early exit after the first blocks (LayerSkip, arXiv 2404.16710, needs a model trained for it) or
+blocks left out in between (Draft & Verify, arXiv 2309.08168). Any choice that is made beforehand
+keeps the target's law: the shorter model is a draft model like any other, with its own cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.language_model import drafting_of
+from spec_bench.engine.model import LanguageModel
+from spec_bench.settings.fields import Count, shown
+
+
+@drafter("own_blocks")
+@dataclass(frozen=True)
+class OwnBlocks(Drafter):
+    """The target's own blocks, some of them.
+
+    Attributes:
+        first: so many of the first blocks; null: see ``kept``.
+        kept: their places, rising; null, if ``first`` is too: every other block, the first and the
+            last among them.
+    """
+
+    first: Count | None = None
+    kept: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.kept is not None:
+            raise ValueError(f"first and kept exclude each other, got {self.first} and {self.kept}")
+        if self.kept is not None and (
+            not self.kept or min(self.kept) < 0 or sorted(set(self.kept)) != list(self.kept)
+        ):
+            raise ValueError(f"kept must be rising places from 0, got {shown(list(self.kept))}")
+
+    @property
+    def own_model(self) -> bool:
+        return True
+
+    def places(self, blocks: int) -> tuple[int, ...]:
+        """The blocks kept of a target of so many.
+
+        Raises:
+            ValueError: it does not have one of them.
+        """
+        if self.kept is not None:
+            places = self.kept
+        elif self.first is not None:
+            places = tuple(range(self.first))
+        else:
+            places = tuple(sorted({*range(0, blocks, 2), blocks - 1}))
+        if places[-1] >= blocks:
+            raise ValueError(f"the target has blocks 0 to {blocks - 1}, got {places[-1]}")
+        return places
+
+    def model(self, target: LanguageModel) -> LanguageModel:
+        from spec_bench.engine.kept_blocks import with_blocks  # needs transformers
+
+        views = vars(target).setdefault("views", {})
+        places = self.places(target.blocks)
+        if places not in views:
+            views[places] = with_blocks(target, places)
+        view: LanguageModel = views[places]
+        return view
+
+    @classmethod
+    def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
+        return ()  # a draft model like any other, of a target that has blocks
+
+    def drafting(self, equipment: Equipment) -> Drafting:
+        return drafting_of(equipment)

@@ -1,0 +1,97 @@
+"""A target that drafts for itself: its first blocks bit for bit, its text whatever is kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.draft.own_blocks import OwnBlocks
+from spec_bench.engine.kept_blocks import with_blocks
+from spec_bench.engine.tree_pass import run_pending
+from tests.families import decoder_settings, random_requests, tiny_pair
+
+
+def tokens(name: str, temperature: float, family: str = "llama", **drafter: object) -> list[object]:
+    target, _ = tiny_pair(family, torch.float64)
+    settings = decoder_settings(name)
+    settings["drafter"] |= drafter
+    sampling = SamplingSettings(temperature=temperature)
+    decoder = build_decoder(settings, target, [], sampling, rows=2)
+    return [each.tokens for each in decoder.generate(random_requests(4, 16), seed=0)]
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+@pytest.mark.parametrize("kept", [{"first": 1}, {"kept": (0, 2)}, {"kept": (1,)}, {}])
+def test_whatever_is_kept_the_text_is_the_targets(family: str, kept: dict[str, object]) -> None:
+    assert tokens("own_blocks", 0.0, family, **kept) == tokens("ar", 0.0, family)
+
+
+def test_all_blocks_accept_all() -> None:
+    target, _ = tiny_pair("llama", torch.float64)
+    settings = decoder_settings("own_blocks")
+    settings["drafter"]["first"] = target.blocks
+    decoder = build_decoder(settings, target, [], SamplingSettings(temperature=1.0))
+    (found,) = decoder.generate(random_requests(1, 16), seed=0)
+    assert [step.accepted for step in found.steps] == [3, 3, 3, 3]
+    assert decoder.speed_ratio == 1.0
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_the_first_blocks_keep_what_the_target_keeps_of_them(family: str) -> None:
+    target, _ = tiny_pair(family)
+    view = with_blocks(target, (0, 1))
+    given = torch.tensor([[1, 2, 3, 4]])
+    caches = [each.allocate(1, 8) for each in (target, view)]
+    for each, cache in zip((target, view), caches, strict=True):
+        with torch.inference_mode():
+            run_pending(each, cache, [0], given)
+    for layer in range(2):
+        for kept in ("keys", "values"):
+            whole, part = (getattr(cache.layers[layer], kept) for cache in caches)
+            assert torch.equal(whole[:, :, :4], part[:, :, :4])
+    assert target.blocks == 3
+    assert view.parameters < target.parameters
+
+
+def test_an_early_exit_is_transformers() -> None:
+    target, _ = tiny_pair("llama", torch.float64)
+    view = with_blocks(target, (0,))
+    cache, given = view.allocate(1, 8), torch.tensor([[1, 2, 3]])
+    config = target.module.config
+    with torch.inference_mode():
+        ours = run_pending(view, cache, [0], given).logits[0, 0]
+        before, config.num_hidden_layers = config.num_hidden_layers, 1  # as assistant_early_exit
+        try:
+            theirs = target.module(input_ids=given, use_cache=False).logits[0, -1]
+        finally:
+            config.num_hidden_layers = before
+    torch.testing.assert_close(ours, theirs[: view.vocab_size])
+
+
+@pytest.mark.parametrize(
+    ("drafter", "said"),
+    [
+        ({"first": 1, "kept": [0]}, "exclude each other"),
+        ({"kept": [1, 0]}, "rising places"),
+        ({"kept": []}, "kept must be"),
+        ({"first": 0}, "first must be"),
+    ],
+)
+def test_what_is_no_choice_of_blocks_is_refused(drafter: dict[str, object], said: str) -> None:
+    settings = decoder_settings("own_blocks")
+    settings["drafter"] |= drafter
+    with pytest.raises(ValueError, match=said):
+        read_decoder(settings)
+
+
+def test_blocks_that_the_target_lacks_are_named() -> None:
+    with pytest.raises(ValueError, match="blocks 0 to 2, got 3"):
+        tokens("own_blocks", 0.0, kept=(0, 3))
+
+
+def test_by_default_every_other_block_with_the_first_and_the_last() -> None:
+    assert OwnBlocks().places(6) == (0, 2, 4, 5)
+    assert OwnBlocks().places(5) == (0, 2, 4)
+    assert OwnBlocks().places(1) == (0,)
