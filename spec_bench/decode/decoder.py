@@ -179,6 +179,7 @@ class Decoder(DecodingLoop[Row]):
         processes.agree(*tree.parts())
         logits, hidden = self._scorer.score(tree, committed.lengths)
         judged = run_part(draws, "verdict", partial(self._judge, tree), logits, of=tree)
+        self.drafting.see_scores(tree, logits)
         if hidden is not None:
             self.drafting.see_path(hidden, judged.result.path, judged.result.accepted)
         return Launched(list(active), committed.lengths, tree, judged, draws, states)

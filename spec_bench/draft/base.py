@@ -68,6 +68,14 @@ class Drafting:
             accepted: [R]; after a row's first ``accepted + 1`` nodes its path means nothing.
         """
 
+    def see_scores(self, tree: Tree, logits: Tensor) -> None:
+        """Takes what the target made of verified trees.
+
+        Args:
+            tree: the trees.
+            logits: [R, N, V] after every node.
+        """
+
     def needs(self, committed: Committed) -> Sequence[Known]:
         """Numbers that drafting this tree needs on the device: they are sent there together.
 

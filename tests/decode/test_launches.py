@@ -49,6 +49,8 @@ VERIFY = {
     "sd_dynamic": ("3", 60),
     "lookup_or_draft": (None, 120),
     "top_and_sample": (None, 120),
+    "own_blocks": ("3", 60),
+    "token_recycling": ("mc_sim_7b_63", 120),
     # A position's number is a call of its own, in every row, as plain decoding draws it.
     "prompt_lookup": (None, 60),
     "lookup_vote": (None, 60),

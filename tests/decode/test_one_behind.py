@@ -20,10 +20,10 @@ from tests.families import OURS, random_requests
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.counted import counted
 
-# The host searches the text, asks in the middle of a tree, or keeps beams.
+# The host searches the text, asks in the middle of a tree, or keeps beams or tables.
 TOGETHER = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "lookup_or_draft",
-    "lookup_vote", "prompt_lookup", "sd_dynamic", "suffix_lookup",
+    "lookup_vote", "prompt_lookup", "sd_dynamic", "suffix_lookup", "token_recycling",
 }  # fmt: skip
 FAST = {("rsd_s", 2, "static", 1.0), ("eagle_rsd_s", 2, "none", 0.0)}
 CASES = [

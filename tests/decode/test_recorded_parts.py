@@ -28,11 +28,11 @@ CASES = [
     for rows in (1, 3)
     for law in (0.0, 1.0)
 ]
-# Their trees have another form in every iteration, or come from beams.
+# Their trees have another form in every iteration or come from beams; or their host is not behind.
 CALLED = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "eagle2", "eagle3",
     "lookup_or_draft", "lookup_vote", "opt_tree", "prompt_lookup", "redrafter",
-    "redrafter_typical", "sd_dynamic", "suffix_lookup",
+    "redrafter_typical", "sd_dynamic", "suffix_lookup", "token_recycling",
 }  # fmt: skip
 
 
