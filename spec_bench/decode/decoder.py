@@ -84,6 +84,7 @@ class Decoder(DecodingLoop[Row]):
             else PathScorer(self.target, self.pool, self.policy.shape, needs_hidden=layers)
         )
         self.drafting = Drafting()
+        self._memory = self.drafter.remembering()
         self._parts: RecordedParts | None = None
         self._next: Launched | None = None  # given to the device before the host asked for it
         self._slots = 0
@@ -130,8 +131,12 @@ class Decoder(DecodingLoop[Row]):
         heads_cache = None
         if self.heads is not None and self.heads.bytes_per_slot:
             heads_cache = self.pool.cache("heads", self.heads, self.rows, slots)
-        equipment = Equipment(self.target, self.drafts, caches, self.heads, self.rows, heads_cache)
-        self.drafting = self.drafter.drafting(equipment)
+        given = self.target, self.drafts, caches, self.heads, self.rows, heads_cache, self._memory
+        self.drafting = self.drafter.drafting(Equipment(*given))
+
+    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+        if self._memory is not None:
+            self._memory.remember(answers)
 
     def join(self, index: int, request: Request, seed: int) -> Row:
         generator = row_generator(seed, request.prompt_id, self.target.device)

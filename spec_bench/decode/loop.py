@@ -110,6 +110,9 @@ class DecodingLoop(ABC, Generic[RowType]):
     def move_row(self, row: RowType, source: int, target: int) -> None:
         """Moves a row from one place in the caches to another."""
 
+    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+        """Takes the answers of all prompts before those that are decoded next, in their order."""
+
     def calls_of(self, active: Sequence[RowType]) -> int:
         """Target calls of the step that these rows have just taken: one each."""
         return len(active)

@@ -155,6 +155,13 @@ class Drafting:
         return 0.0
 
 
+class Memory:
+    """What a drafter keeps beyond a row."""
+
+    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+        """Takes the answers of all prompts before, in their order; more of them each time."""
+
+
 @dataclass(frozen=True)
 class Equipment:
     """What a drafter may work with.
@@ -166,6 +173,7 @@ class Equipment:
         heads: the draft heads, if any.
         rows: rows of the caches.
         heads_cache: of heads that have one.
+        memory: what the drafter keeps beyond a row, if it does.
     """
 
     target: LanguageModel
@@ -174,6 +182,7 @@ class Equipment:
     heads: Any
     rows: int
     heads_cache: Any = None
+    memory: Memory | None = None
 
     @property
     def embed(self) -> Callable[[Tensor], Tensor]:
@@ -235,6 +244,10 @@ class Drafter(ABC):
     def audit_cases(cls, models: int) -> tuple[Drafter, ...]:
         """What takes part in the audit of trees shared by ``models`` draft models."""
         return (cls(),) if models == 1 else ()
+
+    def remembering(self) -> Memory | None:
+        """An empty memory, where it keeps something beyond a row."""
+        return None
 
     @abstractmethod
     def drafting(self, equipment: Equipment) -> Drafting:

@@ -7,35 +7,56 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.ngrams import Bounds, FirstIndex, Guess, NgramIndex
 from spec_bench.settings.fields import Count, Range, Share
 
 
+class Index(Protocol):
+    """One row's text, looked up at its end.
+
+    Attributes:
+        tokens: all so far.
+    """
+
+    tokens: list[int]
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens."""
+        ...
+
+    def guesses(self, bounds: Bounds) -> list[list[Guess]]:
+        """Per level its nodes, best first."""
+        ...
+
+
 class LookupDrafting(Drafting):
     """One index per row, brought up to date before it is asked.
 
     Args:
-        plan: how to look up.
+        index: an empty one.
+        bounds: how far guesses go within a tree of that width and depth.
         rows: rows of the batch.
     """
 
-    def __init__(self, plan: FirstMatch, rows: int) -> None:
-        self._plan = plan
-        self._rows = [plan.index() for _ in range(rows)]
+    def __init__(
+        self, index: Callable[[], Index], bounds: Callable[[int, int], Bounds], rows: int
+    ) -> None:
+        self._index, self._bounds = index, bounds
+        self._rows = [index() for _ in range(rows)]
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
-        self._rows[row] = self._plan.index()
+        self._rows[row] = self._index()
         self._rows[row].extend(prompt)
 
     def guesses(
         self, committed: Sequence[Sequence[int]], width: int, depth: int
     ) -> list[list[list[Guess]]]:
-        bounds = self._plan.bounds(width, depth)
+        bounds = self._bounds(width, depth)
         guesses = []
         for index, tokens in zip(self._rows, committed, strict=False):
             index.extend(tokens[len(index.tokens) :])
@@ -44,7 +65,7 @@ class LookupDrafting(Drafting):
 
     def move_row(self, source: int, target: int) -> None:
         self._rows[target] = self._rows[source]
-        self._rows[source] = self._plan.index()
+        self._rows[source] = self._index()
 
 
 @drafter("first_match")
@@ -82,7 +103,7 @@ class FirstMatch(Drafter):
         return 0
 
     def drafting(self, equipment: Equipment) -> Drafting:
-        return LookupDrafting(self, equipment.rows)
+        return LookupDrafting(self.index, self.bounds, equipment.rows)
 
 
 @drafter("lookup")

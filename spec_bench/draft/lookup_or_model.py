@@ -83,4 +83,4 @@ class LookupOrModel(Lookup):
 
     def drafting(self, equipment: Equipment) -> Drafting:
         model = drafting_of(equipment)
-        return LookupOrModelDrafting(LookupDrafting(self, equipment.rows), model)
+        return LookupOrModelDrafting(LookupDrafting(self.index, self.bounds, equipment.rows), model)

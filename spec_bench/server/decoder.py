@@ -97,6 +97,9 @@ class ServedDecoder:
     draft_calls: None = field(default=None, init=False)
     speed_ratio: None = field(default=None, init=False)
 
+    def remember(self, answers: Sequence[Sequence[int]]) -> None:
+        """What the server keeps is its own."""
+
     def preflight(self, requests: Sequence[Request]) -> None:
         """Checks that prompts can be asked.
 

@@ -5,24 +5,29 @@ The key lives in this object alone: it is in no message of an error, no log and 
 
 from __future__ import annotations
 
+import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
+from spec_bench.server import llama_cpp
+from spec_bench.server.bounds import MOST_TEXT, at_most, lines_of, within
+from spec_bench.server.llama_cpp import LlamaReader
 from spec_bench.server.masking import fit, masked
-from spec_bench.server.stream import AnotherKindError, BadStreamError, Served, StreamReader
+from spec_bench.server.stream import (
+    AnotherKindError,
+    BadStreamError,
+    Served,
+    StreamReader,
+    are_ids,
+)
 
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
 _LONGEST_WAIT_S = 60.0
 _SHOWN = 200  # letters of a refusal
-_MOST = 8 * 2**20  # bytes of one line
-_MOST_ANSWER = 256 * 2**20  # bytes of a whole answer
-_MOST_TEXT = 8 * 2**20  # bytes of what is read beside answers
 _MOST_REFUSAL = 10_000  # bytes of a refusal
 # What else a request may say about sampling, so that no server fills it with what its model's files
 # or its own defaults say: each names what it would otherwise be changed by.
@@ -35,8 +40,6 @@ NEUTRAL: Mapping[str, float] = {
     "frequency_penalty": 0.0,
 }
 _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
-
-Found = TypeVar("Found")
 
 
 class ServerError(Exception):
@@ -56,6 +59,7 @@ class Server:
         model: its name there.
         key: sent as bearer token; "" sends none.
         ids: whether answers are asked for with token ids; else they are text alone.
+        kind: ``openai`` or ``llama_cpp``.
         timeout_s: without a byte, after which a request is given up.
         answer_s: for a whole answer.
         attempts: requests for one answer, at most.
@@ -67,6 +71,7 @@ class Server:
     model: str
     key: str = field(default="", repr=False)
     ids: bool = True
+    kind: str = "openai"
     timeout_s: float = 60.0
     answer_s: float = 600.0
     attempts: int = 3
@@ -133,7 +138,7 @@ class Server:
             **NEUTRAL,
             "stream": True,
             "stream_options": {"include_usage": True},
-            **({"return_token_ids": True} if self.ids else {}),
+            **self._asked,
             **({"ignore_eos": True} if ignore_eos else {}),
             **({} if seed is None else {"seed": seed}),
             **({"stop_token_ids": list(stop_ids)} if stop_ids else {}),
@@ -144,7 +149,7 @@ class Server:
                 self.sleep(min(wait_s, _LONGEST_WAIT_S))
                 wait_s *= 2
             try:
-                served = _within(self.answer_s, lambda: self._ask(payload, begun))
+                served = within(self.answer_s, lambda: self._ask(payload, begun))
                 return replace(served, attempts=attempt + 1)
             except AnotherKindError as error:
                 raise RefusedError(f"{self.shown}: {error}") from None
@@ -171,11 +176,11 @@ class Server:
 
         def ask() -> str | None:
             with self._client.stream("GET", f"{root}/{name}") as reply:
-                body = _at_most(reply.iter_raw(), _MOST_TEXT)
+                body = at_most(reply.iter_raw(), MOST_TEXT)
                 return body.decode(errors="replace") if reply.status_code == 200 else None
 
         try:
-            return _within(min(self.timeout_s, self.answer_s), ask)
+            return within(min(self.timeout_s, self.answer_s), ask)
         except (httpx.HTTPError, httpx.InvalidURL, BadStreamError):
             return None
 
@@ -184,68 +189,49 @@ class Server:
         self._client.close()
 
     def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
-        reader, start = StreamReader(self.ids), time.perf_counter()
+        llama = LlamaReader() if self.kind == "llama_cpp" else None
+        reader, start = llama or StreamReader(self.ids), time.perf_counter()
         with self._client.stream("POST", self._address, json=dict(payload)) as response:
             status = int(response.status_code)
             if status == 429 or status >= 500:
                 raise _LaterError(f"status {status}", _retry_after_s(response.headers))
             if status != 200:
-                reply = _at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
+                reply = at_most(response.iter_raw(), _MOST_REFUSAL, cut=True)
                 said = fit(reply.decode(errors="replace"), self.key, _SHOWN)
                 raise RefusedError(f"{self.shown}: status {status}: {said}")
-            for line in _lines(response.iter_raw()):
+            for line in lines_of(response.iter_raw()):
                 waiting = not reader.begun
                 reader.take(line, time.perf_counter() - start)
                 if waiting and reader.begun:
                     begun()
+        if llama is not None and llama.lost:
+            return replace(llama.served(self._ids_again(payload)), sent_s=start)
         return replace(reader.served(), sent_s=start)
 
+    @property
+    def _asked(self) -> Mapping[str, Any]:
+        """What makes a server of this kind send token ids."""
+        if self.kind == "llama_cpp":
+            return llama_cpp.ASKED
+        return {"return_token_ids": True} if self.ids else {}
 
-def _within(seconds: float, function: Callable[[], Found]) -> Found:
-    """What a function finds, in a thread that is left to itself where it takes too long.
+    def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
+        """The answer's tokens, asked for without a stream.
 
-    Headers and bodies that drip are never silent, so that no limit of the connection ends them.
-
-    Raises:
-        BadStreamError: there is no time left.
-    """
-    found: SimpleQueue[tuple[Found | None, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
+        Raises:
+            BadStreamError: there are none.
+        """
+        body = {**payload, **llama_cpp.AGAIN}
+        body.pop("stream_options")
+        with self._client.stream("POST", self._address, json=body) as response:
+            reply = at_most(response.iter_raw(), MOST_TEXT)
         try:
-            found.put((function(), None))
-        except BaseException as error:
-            found.put((None, error))
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = found.get(timeout=seconds)
-    except Empty:
-        raise BadStreamError(f"no whole answer within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
-
-
-def _at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
-    """A body.
-
-    Args:
-        parts: of it.
-        most: bytes that are read of it.
-        cut: whether a longer one is cut there.
-
-    Raises:
-        BadStreamError: it is longer.
-    """
-    body = b""
-    for part in parts:
-        body += part
-        if len(body) > most:
-            if not cut:
-                raise BadStreamError(f"more than {most // 2**20} MiB")
-            break
-    return body[:most]
+            ids = json.loads(reply)["__verbose"]["tokens"]
+        except (ValueError, KeyError, TypeError):
+            ids = None
+        if not are_ids(ids):
+            raise BadStreamError("no tokens where they were asked for again")
+        return list(ids)
 
 
 class _LaterError(Exception):
@@ -254,25 +240,6 @@ class _LaterError(Exception):
     def __init__(self, message: str, wait_s: float) -> None:
         super().__init__(message)
         self.wait_s = wait_s
-
-
-def _lines(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Whole lines without their ends.
-
-    Raises:
-        BadStreamError: one is past all measure.
-    """
-    rest, size = b"", 0
-    for part in parts:
-        size += len(part)
-        if size > _MOST_ANSWER:
-            raise BadStreamError(f"an answer of more than {_MOST_ANSWER // 2**20} MiB")
-        *lines, rest = (rest + part).split(b"\n")
-        yield from (line.rstrip(b"\r") for line in lines)
-        if len(rest) > _MOST:
-            raise BadStreamError(f"a line of more than {_MOST // 2**20} MiB")
-    if rest:
-        yield rest
 
 
 def _in_words(name: str) -> str:

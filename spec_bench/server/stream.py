@@ -142,7 +142,7 @@ class StreamReader:
             return
         if ids is None and text:
             raise BadStreamError("text without token ids: the server ignores return_token_ids")
-        if not _are_ids(ids or []):
+        if not are_ids(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:
             self._chunks.append(Chunk(seconds, tuple(ids)))
@@ -182,6 +182,7 @@ def _mapping(event: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _are_ids(ids: Any) -> bool:
+def are_ids(ids: Any) -> bool:
+    """Whether a value is a list of whole numbers from 0."""
     whole = isinstance(ids, list) and all(type(token) is int for token in ids)
     return whole and all(token >= 0 for token in ids)

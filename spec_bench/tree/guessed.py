@@ -32,7 +32,7 @@ class Guessed(Rectangle):
     """
 
     takes = "WxL: at most W guesses a level on L levels, such as 1x10"
-    drafters = ("lookup", "first_match")
+    drafters = ("lookup", "first_match", "suffix")
     varies = True
     asks = True
 

@@ -55,6 +55,7 @@ VERIFY = {
     "prompt_lookup": (None, 60),
     "lookup_vote": (None, 60),
     "suffix_lookup": (None, 60),
+    "suffix_decoding": (None, 60),
     # What a node passes on depends on what was passed on to it, level by level.
     "block": (None, 90),
     "traversal": (None, 210),
@@ -72,6 +73,7 @@ A_ROW = {
     "prompt_lookup": 11,
     "lookup_vote": 11,
     "suffix_lookup": 17,
+    "suffix_decoding": 17,
 }  # launches of the walk that each row adds
 SAMPLING = 60  # a level
 # Sorts and sums over all parents: truncated Gumbel values, joint laws, two kinds of child.

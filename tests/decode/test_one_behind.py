@@ -23,7 +23,8 @@ from tests.simcuda.counted import counted
 # The host searches the text, asks in the middle of a tree, or keeps beams or tables.
 TOGETHER = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "lookup_or_draft",
-    "lookup_vote", "prompt_lookup", "sd_dynamic", "suffix_lookup", "token_recycling",
+    "lookup_vote", "prompt_lookup", "sd_dynamic", "suffix_decoding", "suffix_lookup",
+    "token_recycling",
 }  # fmt: skip
 FAST = {("rsd_s", 2, "static", 1.0), ("eagle_rsd_s", 2, "none", 0.0)}
 CASES = [

@@ -32,7 +32,7 @@ CASES = [
 CALLED = {
     "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "eagle2", "eagle3",
     "lookup_or_draft", "lookup_vote", "opt_tree", "prompt_lookup", "redrafter",
-    "redrafter_typical", "sd_dynamic", "suffix_lookup", "token_recycling",
+    "redrafter_typical", "sd_dynamic", "suffix_decoding", "suffix_lookup", "token_recycling",
 }  # fmt: skip
 
 

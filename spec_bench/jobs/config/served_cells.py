@@ -53,6 +53,8 @@ def _problems(asked: RunSettings) -> Iterator[str]:
         yield "confirm goes with several decoders; engine=server has one"
     if asked.generation.draft_temperature is not None:
         yield f"{why} generation.draft_temperature={asked.generation.draft_temperature:g}"
+    if server.kind == "llama_cpp" and server.tokens == "text":
+        yield "server.tokens=text does not go with server.kind=llama_cpp, which sends token ids"
     if server.has_baseline and server.decoder == BASELINE:
         yield f"server.decoder must not be {BASELINE!r} beside a baseline's own row"
     if asked.energy.devices is None and "devices" in meter[asked.energy.meter].settings:
@@ -76,6 +78,8 @@ def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> 
     place = {"url": url, "model": model or asked.pair.target}
     if asked.server.tokens != "ids":
         place["tokens"] = asked.server.tokens
+    if asked.server.kind != "openai":
+        place["kind"] = asked.server.kind
     decoder = {**asked.decoder, "name": name}
     return replace(Cell.read(decoder), settings={**decoder, "server": place})
 
@@ -91,6 +95,7 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),
         ids=settings.tokens == "ids",
+        kind=settings.kind,
         timeout_s=settings.timeout_s,
         answer_s=settings.answer_s,
         attempts=settings.attempts,

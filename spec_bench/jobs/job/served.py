@@ -20,7 +20,7 @@ from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Request
 from spec_bench.server.decoder import Asking, ServedDecoder
 from spec_bench.server.endpoint import Server
-from spec_bench.settings.fields import one_line
+from spec_bench.server.masking import fit
 
 _WARMUP_TOKENS = 4
 
@@ -87,12 +87,19 @@ def _warm_up(settings: JobSettings, decoder: ServedDecoder, requests: Sequence[R
 
 def library_of(server: Server) -> str:
     """A server's name and version as far as it tells them; vLLM says both."""
-    answer = server.read("version")
-    try:
-        version = json.loads(answer or "{}").get("version")
-    except (ValueError, AttributeError):
-        version = None
-    if not isinstance(version, str) or not version:
+    if server.kind == "llama_cpp":
+        return f"llama.cpp {_said(server.read('props'), 'build_info')}".strip()
+    version = _said(server.read("version"), "version")
+    if not version:
         return SERVER
     known = "vllm:" in (server.read("metrics") or "")
-    return f"{'vllm' if known else SERVER} {one_line(version, 40)}"
+    return f"{'vllm' if known else SERVER} {version}"
+
+
+def _said(answer: str | None, name: str) -> str:
+    """A text in a server's JSON, in one line; "" where there is none."""
+    try:
+        value = json.loads(answer or "{}").get(name)
+    except (ValueError, AttributeError):
+        value = None
+    return fit(value, longest=40) if isinstance(value, str) else ""

@@ -101,6 +101,7 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
     new: Sequence[Generation] = ()
     try:
         requests = session.prompts.resolved(turn.batch, turn.done)
+        run.decoder.remember(_before(session, turn))
         run.memory.begin()
         run.passes.begin(run.decoder)
         generations = session.metering.generate(run.decoder, requests, settings.seed, progress.step)
@@ -121,6 +122,17 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
         turn.done.update({each.prompt_id: each for each in new})
         run.unpaired -= {(turn.repeat, each.prompt_id) for each in new}
     progress.finish(len(turn.batch), new)
+
+
+def _before(session: Session, turn: Turn) -> list[Sequence[int]]:
+    """The cell's answers to all prompts before a batch's, in order: those of this repeat."""
+    before: list[Sequence[int]] = []
+    for each in session.requests:
+        if each.prompt_id == turn.batch[0].prompt_id:
+            break
+        if each.prompt_id in turn.done:
+            before.append(turn.done[each.prompt_id].tokens)
+    return before
 
 
 def _dated(session: Session, turn: Turn, generations: Sequence[Generation]) -> list[Generation]:
