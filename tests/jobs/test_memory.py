@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from spec_bench.records.types import CellResult
 from tests.jobs.tiny import RunJob
 
-CELL = (
-    "decoder=suffix_decoding",
-    "decoder.drafter.least=0",
-    "generation=greedy",
-    "generation.max_new_tokens=32",
-)
+CELL = ("decoder=suffix_decoding", "generation.temperature=0", "generation.max_new_tokens=24")
 
 
 def test_a_job_that_was_stopped_proposes_what_it_would_have(
     run_job: RunJob, tmp_path: Path
 ) -> None:
-    def told(results: list[CellResult]) -> list[tuple[float, float]]:
-        return [
-            (each.metrics["block_efficiency"], each.metrics["delivered_tokens"]) for each in results
-        ]
+    rows = [{"document": "ab"[place % 2] * 9, "summary": "x", "id": place} for place in range(6)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    whole = told(run_job(*CELL, "prompts=4", results=tmp_path / "whole"))
-    first = told(run_job(*CELL, "prompts=2", results=tmp_path / "parts"))
-    assert told(run_job(*CELL, "prompts=4", results=tmp_path / "parts")) == whole
-    batched = told(run_job(*CELL, "prompts=4", "repeats=2", results=tmp_path / "repeated"))
-    assert batched[-1][0] == whole[-1][0]
-    forgetful = run_job(
-        *CELL, "prompts=4", "decoder.drafter.memory=none", results=tmp_path / "none"
-    )
-    assert told(forgetful)[-1][0] < whole[-1][0]
-    assert first != whole
+    def efficiency(folder: str, *more: str) -> float:
+        given = (*CELL, f"task.source.path={path}", *more)
+        (_, found) = run_job(*given, results=tmp_path / folder)
+        return float(found.metrics["block_efficiency"])
+
+    whole = efficiency("whole", "prompts=6")
+    assert efficiency("parts", "prompts=3") < whole, "each text is said three times"
+    assert efficiency("parts", "prompts=6") == whole
+    assert efficiency("repeated", "prompts=6", "repeats=2") == whole
+    assert efficiency("none", "prompts=6", "decoder.drafter.memory=none") < whole
