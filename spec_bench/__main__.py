@@ -29,6 +29,10 @@ def main() -> None:
 
                 print(f"page: {write_page(found)}")
             sys.exit(status)
+        elif sys.argv[1:2] == ["serve"]:
+            from spec_bench.serve.command import main as serve
+
+            sys.exit(serve(sys.argv[2:]))
         elif sys.argv[1:2] == ["fit_tree"]:
             from spec_bench.recommend.fit_tree import main as fit_tree
 

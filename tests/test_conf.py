@@ -27,7 +27,8 @@ from tests.families import decoder_names
 CONF = conf_dir()
 ALONE = {"decoder", "pair", "task"}  # groups whose choices are composed in tests of their own
 CHOICES = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
-CHOICES = [path for path in CHOICES if str(path.parent) not in ALONE]
+SERVERS = "server"  # no group: what ``serve`` starts
+CHOICES = [path for path in CHOICES if str(path.parent) not in {*ALONE, SERVERS}]
 DECODERS = decoder_names()
 
 

@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *MACHINE,
         *("metrics", "jobs/config", "jobs/store", "jobs/work", "jobs/app", "report/page"),
     },
+    "serve": {"server", "jobs/config", "jobs/sweep"},
     "api": {
         *(*MACHINE, "tasks", "sinks", "jobs/app", "jobs/config", "jobs/work"),
         *("recommend", "audit", "report/comparison"),
@@ -77,6 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"api"},
     "__main__": {
         "engine",
+        "serve",
         "jobs/app",
         "jobs/config",
         "tasks",
@@ -86,8 +88,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 ONLY_IN: dict[str, set[str]] = {
-    "hydra": {"jobs", "train", "api", "recommend"},
-    "omegaconf": {"jobs", "train", "api", "recommend"},
+    "hydra": {"jobs", "train", "api", "recommend", "serve"},
+    "omegaconf": {"jobs", "train", "api", "recommend", "serve"},
     "pydantic": {"settings", "jobs", "train", "judge", "measure", "tasks", "sinks", "report"},
     "accelerate": {"train"},
     "transformers": {"engine", "train"},

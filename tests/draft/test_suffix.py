@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -14,74 +13,8 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.draft.ngrams import Bounds, Guess
 from spec_bench.draft.suffix import Answers
 from spec_bench.draft.suffix_trie import SuffixIndex, SuffixTrie
+from tests.draft.counting import Path, by_hand
 from tests.families import decoder_settings, random_requests, tiny_pair
-
-Text = Sequence[int]
-Path = tuple[int, ...]
-
-
-def occurrences(texts: Sequence[Text], string: Path) -> list[tuple[int, int]]:
-    """(text, end) of a string in some texts, in the order read."""
-    size = len(string)
-    return [
-        (place, start + size)
-        for place, text in enumerate(texts)
-        for start in range(len(text) - size + 1)
-        if tuple(text[start : start + size]) == string
-    ]
-
-
-def counted(
-    texts: Sequence[Text], match: Path, most: int, bounds: Bounds, depth: int, least: float
-):
-    """(score, nodes by level) below a match, the likeliest first, of a tree of paths."""
-    levels: list[list[tuple[Path, float]]] = []
-    offered, taken, score = [((), 1.0)], 0, 0.0
-    waiting: list[tuple[float, int, Path]] = []
-
-    def offer(path: Path, worth: float) -> None:
-        here = occurrences(texts, (*match, *path))
-        following = [texts[text][end] for text, end in here if end < len(texts[text])]
-        for token in dict.fromkeys(following):
-            share = worth * following.count(token) / len(here)
-            longest = len(match) + len(path) + 1
-            if share >= least and len(path) < bounds.depth and longest <= depth:
-                waiting.append((-share, len(offered), (*path, token)))
-                offered.append(((*path, token), share))
-
-    if occurrences(texts, match):
-        offer((), 1.0)
-    while waiting and taken < most:
-        worth, _, path = min(waiting)
-        waiting.remove((worth, _, path))
-        if len(path) > len(levels):
-            levels.append([])
-        if len(levels[len(path) - 1]) == bounds.width:
-            continue
-        if len(path) > 1 and path[:-1] not in [each for each, _ in levels[len(path) - 2]]:
-            continue
-        levels[len(path) - 1].append((path, -worth))
-        score, taken = score - worth, taken + 1
-        offer(path, -worth)
-    return score, [[path for path, _ in level] for level in levels]
-
-
-def by_hand(own: Text, answers: Sequence[Text], bounds: Bounds, depth: int, least: float):
-    """The best proposal over all matches and both texts."""
-    best = (0.0, [])
-    for texts in ([own], answers):
-        longest = (0.0, [])
-        for length in range(1, min(len(own), depth + 1)):
-            match = tuple(own[-length:])
-            if not occurrences(texts, match):
-                break
-            most = min(bounds.width * bounds.depth, length)
-            found = counted(texts, match, most, bounds, depth, least)
-            if found[0] >= longest[0]:
-                longest = found
-        if longest[0] > best[0]:
-            best = longest
-    return best[1]
 
 
 def as_paths(levels: list[list[Guess]]) -> list[list[Path]]:

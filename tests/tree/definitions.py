@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spec_bench.draft.ngrams import Bounds
+from tests.draft.counting import by_hand
 from tests.tree.proposals import Choose, Draft, Forest, Path, apart, order, trie
 
 Definition = Callable[[Any, Draft, Choose], Forest]
@@ -235,6 +237,10 @@ def _voted(draft: Draft, width: int, depth: int) -> Forest:
 def guessed(tree: Any, draft: Draft, choose: Choose) -> Forest:
     if draft.drafter == "first_match":
         return _copied(draft, tree.depth)
+    if draft.drafter == "suffix":
+        bounds = Bounds(tree.width, tree.depth)
+        levels = by_hand(draft.prompt, (), bounds, depth=24, least=0.1)
+        return trie([path for level in levels for path in level])
     return _voted(draft, tree.width, tree.depth)
 
 

@@ -23,6 +23,7 @@ usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
        python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
        python -m spec_bench convert FILE.gguf                    a model folder of it, once
+       python -m spec_bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp, asked alike
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
        python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
        python -m spec_bench spider FOLDER                        whether its databases are whole
@@ -94,6 +95,22 @@ the second time with another results=FOLDER; the same folder would find its cell
   --output FOLDER                 also writes compare.md and compare.html
 
   python -m spec_bench compare results/mine other/mine
+""",
+    "serve": """\
+usage: python -m spec_bench serve ENGINE [--with ngram,draft_model] [KEY=VALUE ...]
+
+Starts servers of an engine (conf/server: llama_cpp, vllm, sglang), plain and speculating, has a job ask
+them in turn, and ends them, however this command ends. The same command goes on.
+
+  --with METHODS                  ways of speculation; none: the plain server alone
+  --program PATH                  the engine's command, if it is not on the PATH
+  --model FILE --draft FILE       what it loads; default: the pair's
+  --arguments='-t 8'              more of the engine's own
+  --requests 4 --context 4096     requests under way together; their tokens, at most
+  --gpus 1                        of each server, where this machine has any
+  --patience 1200 --logs FOLDER   seconds until a server must answer; its output
+
+  python -m spec_bench serve vllm --with ngram pair=llama31_8b_1b task=xsum prompts=20
 """,
     "answers": """\
 usage: python -m spec_bench answers results/NAME/results.csv [--output FOLDER] [--texts]

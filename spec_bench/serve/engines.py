@@ -1,0 +1,81 @@
+"""The engines that can be started: how each is called, as ``conf/server`` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.fields import did_you_mean
+from spec_bench.settings.validation import check, settings
+
+FOLDER = "server"
+PLAIN = "plain"
+
+
+@settings
+class ServingEngine:
+    """One file of ``conf/server``.
+
+    Attributes:
+        title: of its rows.
+        kind: how it is asked; ``server.kind``.
+        program: its command, or a path.
+        arguments: of all its servers; ``{model}``, ``{port}``, ``{requests}`` and ``{slots}`` are
+            filled in.
+        speculation: more arguments by method; ``{draft}`` is filled in.
+        served: the model's name there; None: the model's path.
+        tokens: whether it streams token ids; ``server.tokens``.
+    """
+
+    title: str
+    kind: Literal["openai", "llama_cpp"]
+    program: str
+    arguments: tuple[str, ...]
+    speculation: dict[str, tuple[str, ...]]
+    served: str | None = None
+    tokens: Literal["ids", "text"] = "ids"
+
+    def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:
+        """What starts one server.
+
+        Args:
+            method: of speculation; ``plain`` for none.
+            places: what is filled in.
+            program: in place of its own.
+
+        Raises:
+            ValueError: a method that it does not have, or one that needs what is not given.
+        """
+        if method != PLAIN and method not in self.speculation:
+            raise ValueError(
+                f"--with takes {', '.join(self.speculation)} for {self.title}, got {method!r}"
+            )
+        given = (*self.arguments, *(() if method == PLAIN else self.speculation[method]))
+        filled = [program or self.program]
+        for each in given:
+            for name, value in places.items():
+                each = each.replace(f"{{{name}}}", value)
+            if "{draft}" in each:
+                raise ValueError(f"{self.title} with {method} needs a draft: --draft PATH")
+            filled.append(each)
+        return filled
+
+
+def read_engine(name: str) -> ServingEngine:
+    """An engine by its file's name.
+
+    Raises:
+        ValueError: there is none, or its file is wrong.
+    """
+    files: dict[str, Path] = {}
+    for folder in conf_dirs():
+        files |= {path.stem: path for path in sorted((folder / FOLDER).glob("*.yaml"))}
+    if name not in files:
+        near = did_you_mean(name, list(files))
+        raise ValueError(f"an engine is one of {', '.join(files)}, got {name!r}{near}")
+    given = yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    return check(ServingEngine, given, str(files[name]))
