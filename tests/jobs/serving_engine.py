@@ -1,4 +1,4 @@
-"""A server to be started: ``python -m tests.jobs.serving_engine PORT [silent|broken|speculates]``."""
+"""A server to start: ``python -m tests.jobs.serving_engine PORT [silent|broken|speculates]``."""
 
 from __future__ import annotations
 

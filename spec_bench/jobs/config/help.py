@@ -23,7 +23,7 @@ usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
        python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
        python -m spec_bench convert FILE.gguf                    a model folder of it, once
-       python -m spec_bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp, asked alike
+       python -m spec_bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp as rows
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
        python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
        python -m spec_bench spider FOLDER                        whether its databases are whole
@@ -99,8 +99,8 @@ the second time with another results=FOLDER; the same folder would find its cell
     "serve": """\
 usage: python -m spec_bench serve ENGINE [--with ngram,draft_model] [KEY=VALUE ...]
 
-Starts servers of an engine (conf/server: llama_cpp, vllm, sglang), plain and speculating, has a job ask
-them in turn, and ends them, however this command ends. The same command goes on.
+Starts servers of an engine (conf/server: llama_cpp, vllm, sglang), plain and speculating, has a job
+ask them in turn, and ends them, however this command ends. The same command goes on.
 
   --with METHODS                  ways of speculation; none: the plain server alone
   --program PATH                  the engine's command, if it is not on the PATH
