@@ -29,6 +29,10 @@ def main() -> None:
 
                 print(f"page: {write_page(found)}")
             sys.exit(status)
+        elif sys.argv[1:2] == ["watch"]:
+            from spec_bench.jobs.sweep.watch import main as watch
+
+            sys.exit(watch(sys.argv[2:]))
         elif sys.argv[1:2] == ["serve"]:
             from spec_bench.serve.command import main as serve
 

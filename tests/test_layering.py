@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "serve",
         "jobs/app",
         "jobs/config",
+        "jobs/sweep",
         "tasks",
         "exchange",
         "recommend",

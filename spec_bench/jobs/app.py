@@ -38,6 +38,7 @@ from spec_bench.jobs.config.pair import with_own_name
 from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.rows.outcome import feed, note_of
 from spec_bench.jobs.store.experiment import Experiment, Tables
+from spec_bench.jobs.sweep import seen
 from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.launch import (
     JobError,
@@ -144,7 +145,9 @@ def _job(config: DictConfig) -> int:
                 log.warning("%s", why)
             # Bars of several processes would overwrite each other.
             asked = replace(asked, sink=replace(asked.sink, progress=False))
-        results = run(asked)
+        with seen.seen(Path(asked.results), asked.name, here=_in_main):
+            results = run(asked)
+            seen.came_to(results)
     except OSError as error:
         refused = disk.refused(error)
         if _wants_trace or refused is None:
@@ -214,6 +217,7 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     log.info("%s, %s: %d cells", *where)
     if processes.rank() == 0:
         Experiment(settings.results, settings.name).check_places()
+    seen.decodes(settings)
     results = [result.at_stage(settings.stage) for result in run_job_of(settings)]
     if processes.rank() == 0:
         _hand_over(settings, results, sinks)
@@ -249,8 +253,9 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     more = _in_main and place_in_sweep() is not None and not sinks
     number = place_in_sweep() or 0
     rows = _tables.add(
-        Experiment(settings.results, settings.name), note_of(settings, results, number), more
-    )
+        Experiment(settings.results, settings.name), note_of(settings, results, number), more,
+        wait=_in_main,
+    )  # fmt: skip
     if sinks:
         feed(sinks, settings, results, rows)
     if settings.sink.table:  # last: there may be nobody who reads it
@@ -270,6 +275,7 @@ def _finish_tables() -> None:
     """Completes the tables that a sweep's last jobs left to others."""
     try:
         _tables.finish()
+        seen.end_sweep()
     except OSError as error:
         refused = disk.refused(error)
         if _wants_trace or refused is None:

@@ -21,7 +21,9 @@ from tests.cells import result
 from tests.said import naming
 
 
-def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> None:
+def end(
+    results: Path, number: int, *run_ids: str, status: str = "complete", wait: bool = True
+) -> None:
     """What a job does at its end."""
     for run_id in run_ids:
         made = replace(result(run_id, {"mbsu": number}), status=status)  # type: ignore[arg-type]
@@ -31,7 +33,9 @@ def end(results: Path, number: int, *run_ids: str, status: str = "complete") -> 
             [Generation(f"{number}", (1, 2), "stop", (StepRecord(2, 2, 1, 2),), 0.1, 0.2, 0.0, 0.1)]
         )
         store.finish(made, "job")
-    Experiment(results, "name").add(JobNote(number, "", run_ids))
+    made_of = Experiment(results, "name")
+    made_of.note(JobNote(number, "", run_ids))
+    made_of.rebuild(wait=wait)
 
 
 def names(results: Path) -> list[str]:
@@ -68,7 +72,7 @@ def test_a_job_that_ends_while_another_rebuilds_is_seen_by_the_one_that_renames_
 
     def slow(path: Path, results: list[CellResult], *more: Any) -> list[dict[str, Any]]:
         if late.pop() if late else False:
-            end(tmp_path, 1, "fast")
+            end(tmp_path, 1, "fast", wait=False)
         return merge_csv(path, results, *more)
 
     monkeypatch.setattr(experiment, "merge_csv", slow)
@@ -88,7 +92,7 @@ def test_a_job_killed_before_its_rebuild_is_in_the_csv_after_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(Experiment, "rebuild", lambda self: None)
+        patched.setattr(Experiment, "rebuild", lambda self, wait: None)
         end(tmp_path, 0, "a")
     assert names(tmp_path) == []
     end(tmp_path, 1, "b")
@@ -186,10 +190,10 @@ def test_short_jobs_leave_a_large_table_to_those_that_follow_and_it_is_whole_in_
     now, rebuilds = [0.0], list[int]()
     rebuild = Experiment.rebuild
 
-    def slow(self: Experiment) -> list[dict[str, Any]]:
+    def slow(self: Experiment, wait: bool) -> list[dict[str, Any]]:
         rebuilds.append(len(rebuilds))
         now[0] += 2.0
-        return rebuild(self)
+        return rebuild(self, wait=wait)
 
     monkeypatch.setattr(experiment, "monotonic", lambda: now[0])
     monkeypatch.setattr(Experiment, "rebuild", slow)

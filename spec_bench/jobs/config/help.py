@@ -23,6 +23,7 @@ usage: python -m spec_bench [-m] [KEY=VALUE ...]
        python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
        python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
        python -m spec_bench convert FILE.gguf                    a model folder of it, once
+       python -m spec_bench watch NAME [--once]                  how far a sweep is
        python -m spec_bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp as rows
        python -m spec_bench compare FOLDER FOLDER                what changed between two results
        python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
@@ -95,6 +96,17 @@ the second time with another results=FOLDER; the same folder would find its cell
   --output FOLDER                 also writes compare.md and compare.html
 
   python -m spec_bench compare results/mine other/mine
+""",
+    "watch": """\
+usage: python -m spec_bench watch NAME [--results FOLDER] [--once]
+
+Shows how far the sweep of that name is, from any machine that sees its folder: a line a job, what
+failed and why, the end in sight. Status 2 if a job has failed.
+
+  --results FOLDER                default: results
+  --once                          prints it once, for scripts
+
+  python -m spec_bench watch rsd-exp1 --once
 """,
     "serve": """\
 usage: python -m spec_bench serve ENGINE [--with ngram,draft_model] [KEY=VALUE ...]

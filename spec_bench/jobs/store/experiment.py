@@ -27,7 +27,7 @@ from spec_bench.records.parquet import Packed
 from spec_bench.records.types import Stage
 from spec_bench.settings.fields import one_line
 from spec_bench.sinks.csv import merge_csv, read_rows
-from spec_bench.system import files
+from spec_bench.system import files, locks
 
 log = logging.getLogger(__name__)
 _QUICK_S = 0.5  # a rebuild this short is always done
@@ -107,14 +107,28 @@ class Experiment:
         self.note(note)
         return self.rebuild()
 
-    def rebuild(self) -> list[dict[str, Any]]:
-        """Rewrites CSV and records until no job has ended since its notes were read; the rows.
+    def rebuild(self, *, wait: bool = True) -> list[dict[str, Any]]:
+        """Rewrites CSV and records, once more if a job has ended meanwhile; the rows.
 
-        Whoever renames last has then seen every note: a later note brings another rebuild. Rows of
-        the file that no note knows stay first, in their order.
+        Rows of the file that no note knows stay first, in their order.
+
+        Args:
+            wait: for another process that is at it. A worker does not: that process goes over all
+                once more, and the user's process does so at a sweep's end.
+
+        Returns:
+            The rows; none where another process is at it.
         """
+        self._notes.mkdir(parents=True, exist_ok=True)
+        with (self._notes / ".lock").open("w") as file:
+            return self._rebuilt() if locks.lock(file, wait=wait) else []
+
+    def _rebuilt(self) -> list[dict[str, Any]]:
+        """The rows, written; at most two passes, so that nobody stays as long as others end."""
         state, rows = None, list[dict[str, Any]]()
-        while state != (state := self._state()):
+        for _ in range(2):
+            if state == (state := self._state()):
+                break
             notes = self._read_notes()
             order, ended = _stages(notes), _ends(notes)
             known = ((CellStore(self._results, each).result(), order[each]) for each in order)
@@ -174,13 +188,16 @@ class Tables:
         self._behind: dict[Path, Experiment] = {}
         self._last: dict[Path, tuple[float, float]] = {}  # when it ended and how long it took
 
-    def add(self, experiment: Experiment, note: JobNote, more: bool) -> list[dict[str, Any]]:
+    def add(
+        self, experiment: Experiment, note: JobNote, more: bool, *, wait: bool = True
+    ) -> list[dict[str, Any]]:
         """Notes a job that has ended.
 
         Args:
             experiment: the job's.
             note: of the job.
             more: whether jobs may follow in this process, and ``finish`` will be called.
+            wait: as of ``Experiment.rebuild``.
 
         Returns:
             The table's rows; none if it is left to a later job.
@@ -190,7 +207,7 @@ class Tables:
         if more and took > _QUICK_S and monotonic() - ended < took / _SHARE:
             self._behind[experiment.csv] = experiment
             return []
-        return self._rebuild(experiment)
+        return self._rebuild(experiment, wait=wait)
 
     def finish(self) -> None:
         """Rebuilds the tables that do not have all ended jobs yet."""
@@ -198,9 +215,9 @@ class Tables:
             _, experiment = self._behind.popitem()
             self._rebuild(experiment)
 
-    def _rebuild(self, experiment: Experiment) -> list[dict[str, Any]]:
+    def _rebuild(self, experiment: Experiment, *, wait: bool = True) -> list[dict[str, Any]]:
         started = monotonic()
-        rows = experiment.rebuild()
+        rows = experiment.rebuild(wait=wait)
         self._behind.pop(experiment.csv, None)
         self._last[experiment.csv] = monotonic(), monotonic() - started
         return rows

@@ -7,6 +7,7 @@ machines, what this one has (devices, folders) says nothing, and settings are ch
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,14 @@ from spec_bench.jobs.config.config import check_settings
 from spec_bench.jobs.config.examples import examples_of, on_hub, shared
 from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.settings import build_settings
+from spec_bench.jobs.store.under_way import UnderWay
 from spec_bench.jobs.sweep.launch import config_folders, jobs_of
+from spec_bench.jobs.sweep.watch import tell
 from spec_bench.tasks import build_task
+
+swept: dict[tuple[Path, str], UnderWay] = {}
+"""The experiments of this process's sweep, by folder of results and name."""
+over = threading.Event()  # once the sweep is
 
 
 class CheckJobs(Callback):
@@ -32,14 +39,29 @@ class CheckJobs(Callback):
         """Called in the user's process before anything is launched."""
         here = "BasicLauncher" in config.hydra.launcher.get("_target_", "")
         checked: set[str] = set()
+        jobs: dict[tuple[str, str], list[tuple[int, Sequence[str]]]] = {}
         try:
-            for words, job in jobs_of(config):
+            for number, (words, job) in enumerate(jobs_of(config)):
+                if not job.plan:
+                    jobs.setdefault((str(job.results), str(job.name)), []).append((number, words))
                 if not checked.issuperset(words):
                     checked.update(words)
                     _check(job, words, config_folders(config.hydra) if here else None)
         except Exception as error:  # Hydra would make a warning of it and go on
             print(f"spec_bench: {one_line(error)}", file=sys.stderr)
             sys.exit(2)
+        for (results, name), listed in jobs.items():
+            swept[Path(results), name] = under_way = UnderWay(Path(results), name)
+            under_way.begin(_choices(listed))
+        if not here:
+            told = list(swept.values()), over
+            threading.Thread(target=tell, args=told, daemon=True).start()
+
+
+def _choices(jobs: Sequence[tuple[int, Sequence[str]]]) -> list[tuple[int, list[str]]]:
+    """Jobs with what tells them apart; one alone keeps all its words."""
+    common = set.intersection(*(set(words) for _, words in jobs)) if len(jobs) > 1 else set()
+    return [(number, [word for word in words if word not in common]) for number, words in jobs]
 
 
 def _check(job: DictConfig, words: Sequence[str], folders: list[Path] | None) -> None:

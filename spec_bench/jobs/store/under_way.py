@@ -1,0 +1,245 @@
+"""What a sweep's jobs leave while they run, for whoever watches: one small file a job.
+
+In ``runs/jobs/<experiment>/under_way`` ``sweep.json`` lists the jobs, ``<number>.json`` says where
+one runs and what became of it. Nothing else reads them: rows and tables do not hang on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from spec_bench.settings.fields import one_line
+from spec_bench.system import disk, files
+
+State = Literal["waiting", "running", "done", "failed", "lost"]
+_SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One job of a sweep.
+
+    Attributes:
+        number: its place in the sweep.
+        words: its choices.
+        state: what became of it.
+        line: why it failed.
+        host: where it runs.
+        process: its id there.
+        devices: the GPUs it sees, "" for none.
+        cells: run ids.
+        prompts: that each cell decodes, repeats counted.
+        began: when, in seconds.
+        ended: likewise; 0 while it runs.
+    """
+
+    number: int
+    words: tuple[str, ...] = ()
+    state: State = "waiting"
+    line: str = ""
+    host: str = ""
+    process: int = 0
+    devices: str = ""
+    cells: tuple[str, ...] = ()
+    prompts: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        job: which.
+        done: generations on disk, of ``total``.
+        tokens: of these.
+        wrote: when the last of them came, in seconds; 0: none has.
+    """
+
+    job: JobState
+    done: int = 0
+    tokens: int = 0
+    wrote: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """Generations that its cells need."""
+        return self.job.prompts * len(self.job.cells)
+
+
+class UnderWay:
+    """The jobs of one experiment as they run.
+
+    Args:
+        results: the folder of results.
+        name: of the experiment.
+    """
+
+    def __init__(self, results: Path, name: str) -> None:
+        self._results = results
+        self._folder = files.jobs_folder(results, name) / "under_way"
+        self._sweep = self._folder / "sweep.json"
+
+    @property
+    def known(self) -> bool:
+        """Whether a sweep of that name has begun."""
+        return self._sweep.is_file()
+
+    def begin(self, jobs: Sequence[tuple[int, Sequence[str]]]) -> None:
+        """A sweep begins: its jobs, by number, with their choices; nothing is left of the last."""
+        for old in self._folder.glob("*.json"):
+            old.unlink(missing_ok=True)
+        listed = [{"number": number, "words": list(words)} for number, words in jobs]
+        files.write_json(self._sweep, {"jobs": listed, "began": time.time()})
+
+    @contextmanager
+    def running(self, number: int) -> Iterator[RunningJob]:
+        """A job runs within the block."""
+        job = RunningJob(self, JobState(number, (), "running", began=time.time()))
+        try:
+            yield job
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            job.problem("interrupted" if interrupted else one_line(error))
+            raise
+        finally:
+            job.end()
+
+    def write(self, job: JobState) -> None:
+        """Says where a job is."""
+        try:
+            files.write_json(self._folder / f"{job.number}.json", asdict(job))
+        except OSError as error:  # nobody's numbers hang on it
+            if disk.refused(error) is None:
+                raise
+
+    def jobs(self) -> list[JobState]:
+        """All jobs in their order, those that have not begun too."""
+        try:
+            listed = json.loads(self._sweep.read_bytes())["jobs"]
+        except (OSError, ValueError, KeyError, TypeError):
+            listed = []
+        found = {each["number"]: JobState(each["number"], tuple(each["words"])) for each in listed}
+        for path in self._folder.glob("[0-9]*.json"):
+            try:
+                given = json.loads(path.read_bytes())
+                lists = {"words": tuple(given["words"]), "cells": tuple(given["cells"])}
+                job = JobState(**{**given, **lists})
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            words = job.words or found.get(job.number, job).words
+            found[job.number] = replace(job, words=words)
+        return [found[number] for number in sorted(found)]
+
+    def progress(self) -> list[Progress]:
+        """All jobs with how far they are."""
+        return [self._progress(job) for job in self.jobs()]
+
+    def _progress(self, job: JobState) -> Progress:
+        if job.state != "running":
+            return Progress(job, job.prompts * len(job.cells) if job.state == "done" else 0)
+        done = tokens = 0
+        wrote = 0.0
+        for cell in job.cells:
+            path = files.run_folder(self._results, cell) / files.GENERATIONS
+            try:
+                lines, wrote_here = path.read_bytes().splitlines(), path.stat().st_mtime
+            except OSError:
+                continue
+            wrote = max(wrote, wrote_here)
+            for line in lines:
+                try:
+                    tokens += len(json.loads(line)["tokens"])
+                    done += 1
+                except (ValueError, KeyError, TypeError):
+                    continue
+        return Progress(replace(job, state=self._alive(job, wrote)), done, tokens, wrote)
+
+    @staticmethod
+    def _alive(job: JobState, wrote: float) -> State:
+        if job.host == socket.gethostname():
+            try:
+                os.kill(job.process, 0)
+            except ProcessLookupError:
+                return "lost"
+            except OSError:
+                return "running"
+            return "running"
+        return "lost" if time.time() - max(job.began, wrote) > _SILENT_S else "running"
+
+
+class RunningJob:
+    """What a job says of itself as it runs.
+
+    Args:
+        under_way: where.
+        state: as it begins.
+    """
+
+    def __init__(self, under_way: UnderWay, state: JobState) -> None:
+        self._under_way = under_way
+        self._state = replace(
+            state, host=socket.gethostname(), process=os.getpid(),
+            devices=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        )  # fmt: skip
+        under_way.write(self._state)
+
+    def decodes(self, cells: Sequence[str], prompts: int) -> None:
+        """These cells come next, each of so many prompts, repeats counted."""
+        all_cells = tuple(dict.fromkeys((*self._state.cells, *cells)))
+        self._state = replace(self._state, cells=all_cells, prompts=prompts)
+        self._under_way.write(self._state)
+
+    def problem(self, line: str) -> None:
+        """The job has failed; the first line says why."""
+        if not self._state.line:
+            self._state = replace(self._state, line=line)
+
+    def end(self) -> None:
+        """The job is over."""
+        state: State = "failed" if self._state.line else "done"
+        self._under_way.write(replace(self._state, state=state, ended=time.time()))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A sweep in numbers.
+
+    Attributes:
+        counts: jobs by state.
+        left_s: until its end by what has run; None where nothing has.
+        failed: jobs that failed or were lost.
+    """
+
+    counts: dict[State, int] = field(default_factory=dict)
+    left_s: float | None = None
+    failed: tuple[JobState, ...] = ()
+
+
+def summary(progress: Sequence[Progress], now: float) -> Summary:
+    """What a sweep's jobs come to.
+
+    The end is in sight by the seconds that a generation took so far, over jobs that run together.
+    """
+    counts: dict[State, int] = {}
+    for each in progress:
+        counts[each.job.state] = counts.get(each.job.state, 0) + 1
+    ran = [each for each in progress if each.job.began and each.done]
+    spent = sum((each.job.ended or now) - each.job.began for each in ran)
+    finished = sum(each.done for each in ran)
+    per_job = max((each.total for each in progress), default=0)
+    waiting = [each for each in progress if each.job.state in ("waiting", "running", "lost")]
+    missing = sum((each.total or per_job) - each.done for each in waiting)
+    together = max(counts.get("running", 0), 1)
+    left = spent / finished * missing / together if finished else None
+    failed = tuple(each.job for each in progress if each.job.state in ("failed", "lost"))
+    return Summary(counts, left, failed)

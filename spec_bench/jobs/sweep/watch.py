@@ -1,0 +1,109 @@
+"""``python -m spec_bench watch NAME``: how far a sweep is, from wherever its folder is seen."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from spec_bench.jobs.store.under_way import Progress, Summary, UnderWay, summary
+from spec_bench.settings.arguments import Parser
+from spec_bench.system import files
+
+_EVERY_S = 2.0
+_ORDER = ("done", "failed", "lost", "running", "waiting")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command's status: 2 if there is no such sweep or one of its jobs failed."""
+    parser = Parser(prog="python -m spec_bench watch", description=str(__doc__).replace("``", ""))
+    parser.add_argument("name", help="of the experiment")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
+    parser.add_argument("--once", action="store_true", help="print it once, for scripts")
+    options = parser.parse_args(list(arguments))
+    watched = UnderWay(options.results, options.name)
+    if not watched.known:
+        folder = options.results / files.RUNS / "jobs"
+        names = sorted(path.parent.name for path in folder.glob("*/under_way"))
+        known = f"; there are {', '.join(names)}" if names else ""
+        print(
+            f"spec_bench watch: no sweep {options.name!r} in {options.results}{known}",
+            file=sys.stderr,
+        )
+        return 2
+    console = Console()
+    if options.once or not console.is_terminal:
+        found = watched.progress()
+        console.print(table_of(found, time.time()))
+    else:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                found = watched.progress()
+                live.update(table_of(found, time.time()), refresh=True)
+                if not any(each.job.state in ("running", "waiting") for each in found):
+                    break
+                time.sleep(_EVERY_S)
+    for line in ending(summary(found, time.time())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 2 if summary(found, time.time()).failed else 0
+
+
+def tell(watched: Sequence[UnderWay], over: threading.Event) -> None:
+    """Prints a line whenever the count of jobs by state has changed, until it is over."""
+    said = ""
+    while not over.wait(_EVERY_S):
+        found = summary([each for part in watched for each in part.progress()], time.time())
+        counted = ending(found)[0]
+        if counted.partition(";")[0] != said:
+            said = counted.partition(";")[0]
+            print(counted, file=sys.stderr, flush=True)
+
+
+def table_of(progress: Sequence[Progress], now: float) -> Table:
+    """A line a job."""
+    table = Table("job", "state", "prompts", "tokens/s", "where", "wrote", "choices", box=None)
+    for each in progress:
+        job = each.job
+        seconds = (job.ended or now) - job.began
+        rate = f"{each.tokens / seconds:.1f}" if each.tokens and seconds > 0 else ""
+        where = " ".join(part for part in (job.host, job.devices and f"GPU {job.devices}") if part)
+        wrote = f"{_spoken(now - each.wrote)} ago" if each.wrote and not job.ended else ""
+        done = f"{each.done} of {each.total}" if each.total else ""
+        told = " ".join(job.words) + (f": {job.line}" if job.line else "")
+        table.add_row(str(job.number + 1), job.state, done, rate, where, wrote, told)
+    return table
+
+
+def ending(found: Summary) -> list[str]:
+    """A sweep in a line, and a line for every job that failed."""
+    counts = [f"{found.counts[state]} {state}" for state in _ORDER if state in found.counts]
+    left = (
+        "" if found.left_s is None or not _left(found) else f"; some {_spoken(found.left_s)} left"
+    )
+    lines = [f"{sum(found.counts.values())} jobs: {', '.join(counts)}{left}"]
+    for job in found.failed:
+        why = job.line or "its process is gone; the same command resumes"
+        lines.append(f"  job {job.number + 1} ({' '.join(job.words)}): {why}")
+    return lines
+
+
+def _left(found: Summary) -> bool:
+    return bool(found.counts.get("running") or found.counts.get("waiting"))
+
+
+def _spoken(seconds: float) -> str:
+    """Seconds as people say them."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return (
+                f"{seconds / size:.0f} {unit}"
+                if seconds >= 10 * size
+                else f"{seconds / size:.1f} {unit}"
+            )
+    return f"{max(seconds, 0):.0f} s"

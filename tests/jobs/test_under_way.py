@@ -1,0 +1,148 @@
+"""Whoever watches a sweep sees each of its jobs, what failed and why, and when it will end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spec_bench.jobs.store.experiment import Experiment, JobNote
+from spec_bench.jobs.store.under_way import JobState, Progress, UnderWay, summary
+from spec_bench.jobs.sweep.watch import ending, main
+from spec_bench.system import files, locks
+from tests.jobs.tiny import overrides
+
+JOBS = [(0, ["seed=0"]), (1, ["seed=1"]), (2, ["seed=2"])]
+
+
+@pytest.fixture
+def under_way(tmp_path: Path) -> UnderWay:
+    made = UnderWay(tmp_path, "mine")
+    made.begin(JOBS)
+    return made
+
+
+def line(tokens: int) -> str:
+    return json.dumps({"prompt_id": "0", "tokens": [1] * tokens}) + "\n"
+
+
+def test_a_job_waits_runs_and_is_done(under_way: UnderWay, tmp_path: Path) -> None:
+    with under_way.running(1) as job:
+        job.decodes(["cell"], prompts=4)
+        folder = files.run_folder(tmp_path, "cell")
+        folder.mkdir(parents=True)
+        (folder / files.GENERATIONS).write_text(line(3) + line(5) + '{"cut', encoding="utf-8")
+        first, second, third = under_way.progress()
+        assert (first.job.state, second.job.state, third.job.state) == (
+            "waiting", "running", "waiting"
+        )  # fmt: skip
+        assert (second.done, second.total, second.tokens) == (2, 4, 8)
+        assert (second.job.words, second.job.host) == (("seed=1",), socket.gethostname())
+    assert [each.state for each in under_way.jobs()] == ["waiting", "done", "waiting"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no\nsuch pair"), KeyboardInterrupt()])
+def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay, error: BaseException) -> None:
+    with pytest.raises(type(error)), under_way.running(0):
+        raise error
+    (job, *_) = under_way.jobs()
+    expected = "interrupted" if isinstance(error, KeyboardInterrupt) else "no such pair"
+    assert (job.state, job.line) == ("failed", expected)
+    assert ending(summary(under_way.progress(), 0.0)) == [
+        "3 jobs: 1 failed, 2 waiting", f"  job 1 (seed=0): {expected}"
+    ]  # fmt: skip
+
+
+def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(
+    under_way: UnderWay, tmp_path: Path
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    state = JobState(0, ("seed=0",), "running", host=socket.gethostname(), process=gone.pid)
+    folder = files.jobs_folder(tmp_path, "mine") / "under_way"
+    for place, (host, began) in enumerate(
+        [(state.host, time.time()), ("other", time.time()), ("other", time.time() - 10_000)]
+    ):
+        given = asdict(replace(state, number=place, host=host, began=began))
+        files.write_json(folder / f"{place}.json", given)
+    assert [each.job.state for each in under_way.progress()] == ["lost", "running", "lost"]
+
+
+def test_the_end_is_in_sight_by_what_has_run() -> None:
+    done = JobState(0, state="done", cells=("a", "b"), prompts=5, began=100.0, ended=120.0)
+    running = JobState(1, state="running", cells=("c", "d"), prompts=5, began=120.0)
+    found = summary([Progress(done, 10), Progress(running, 4), Progress(JobState(2))], now=128.0)
+    # 28 s for 14 generations; 6 of the second job are left and all 10 of the third.
+    assert found.left_s == pytest.approx(32.0)
+    assert ending(found)[0] == "3 jobs: 1 done, 1 running, 1 waiting; some 32 s left"
+    assert summary([Progress(JobState(0))], now=0.0).left_s is None
+
+
+def test_watch_says_what_there_is_where_a_name_is_unknown(
+    under_way: UnderWay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nine", "--results", str(tmp_path), "--once"]) == 2
+    assert capsys.readouterr().err.endswith("; there are mine\n")
+    assert main(["mine", "--results", str(tmp_path), "--once"]) == 0
+    assert "3 jobs: 3 waiting" in capsys.readouterr().out
+
+
+def test_a_worker_leaves_a_table_to_the_process_that_is_at_it(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, "mine")
+    experiment.note(JobNote(0, "", ("a",)))
+    (lock,) = [files.jobs_folder(tmp_path, "mine") / ".lock"]
+    with lock.open("w") as file:
+        assert locks.lock(file, wait=False)
+        began = time.monotonic()
+        assert experiment.rebuild(wait=False) == []
+        assert time.monotonic() - began < 1
+        assert not experiment.csv.exists()
+        waiting = threading.Thread(target=experiment.rebuild)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive(), "the user's process waits"
+    waiting.join(20)
+    assert experiment.csv.exists()
+
+
+def test_a_rebuild_ends_though_jobs_go_on_ending(tmp_path: Path) -> None:
+    experiment, passes = Experiment(tmp_path, "mine"), []
+
+    def another(run_ids: list[str]) -> None:
+        passes.append(run_ids)
+        experiment.note(JobNote(len(passes), "", (f"cell{len(passes)}",)))
+
+    with mock.patch.object(experiment, "_write_records", another):
+        experiment.rebuild()
+    assert len(passes) == 2
+
+
+@pytest.mark.slow
+def test_a_sweep_tells_all_that_failed(tmp_path: Path, family: Path) -> None:
+    where = ["hydra/launcher=workers", "hydra.launcher.n_jobs=2"]
+    # What is wrong shows as the jobs run, on whatever machine: two of four cannot be right.
+    given = ["decoder=sd,rsd_s", "spec=3,4x3", "prompts=2", "name=mine"]
+    root = Path(__file__).resolve().parents[2]
+    run = subprocess.run(
+        [sys.executable, "-m", "spec_bench", "-m", *where,
+         *overrides(family, tmp_path / "results"), *given],
+        env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2
+    lines = run.stderr.splitlines()
+    assert "4 jobs: 2 done, 2 failed" in lines
+    told = lines[lines.index("4 jobs: 2 done, 2 failed") + 1 :][:3]
+    assert told[0].startswith("  job 2 (decoder=sd spec=4x3): decoder 'sd': spec '4x3'")
+    assert told[1].startswith("  job 3 (decoder=rsd_s spec=3): decoder 'rsd_s': spec '3'")
+    assert told[2] == "  the same command does what is missing"
+    states = [job.state for job in UnderWay(tmp_path / "results", "mine").jobs()]
+    assert states == ["done", "failed", "failed", "done"]
