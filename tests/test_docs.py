@@ -24,7 +24,7 @@ READMES = sorted(ROOT.glob("*.md")) + sorted(
 PAGES = [*MANUAL, *READMES]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAMS = {"spec_bench": "config", "spec_bench.train": "train"}
-OTHERS = ("recommend", "fit_tree", "compare", "answers", "convert")  # also after spec_bench
+OTHERS = ("recommend", "fit_tree", "compare", "answers", "convert", "serve", "watch")
 FROM_OUTSIDE = ("decoder=comb", "decoder=mine")  # of another package
 NOT_INSTALLED = ("hydra/launcher=ray_cluster",)  # its plug-in has pins of its own
 LONGEST = {"README.md": 150, "conf/README.md": 40}
