@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spec_bench.audit.catalogue import tree_cases
@@ -15,7 +16,9 @@ from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, build_decoder
 from spec_bench.engine.agreement import NEAR_TIE_GAP
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
+from spec_bench.engine.mapped_model import behind
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.vocabulary_map import read_ids
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.server.stream import Served
@@ -85,7 +88,10 @@ def audit_pair(
         ValueError: a tokenizer that cannot be read, or two that differ.
     """
     tokenizer = load_tokenizer(target_path)
-    vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
+    if read_ids(Path(draft_path)) is None:
+        vocab = check_vocabularies(tokenizer, load_tokenizer(draft_path))
+    else:  # which of the target's tokens it knows is written beside it
+        vocab = len(tokenizer)
     ids = [tuple(tokenizer(prompt)["input_ids"]) for prompt in prompts]
     requests = _requests(ids, max_new_tokens, _stop_ids(tokenizer))
     return _pair_lines(ModelSpec(target_path), ModelSpec(draft_path), vocab, requests)
@@ -94,8 +100,9 @@ def audit_pair(
 def _pair_lines(
     target_spec: ModelSpec, draft_spec: ModelSpec, vocab: int, requests: list[Request]
 ) -> Iterator[Line]:
-    target, draft = load_model(target_spec), load_model(draft_spec)
-    target.vocab_size = draft.vocab_size = vocab
+    target, loaded = load_model(target_spec), load_model(draft_spec)
+    target.vocab_size = vocab = min(vocab, target.embedded)
+    draft = behind(loaded, draft_spec.path, vocab)
 
     def answers(config: DecoderConfig) -> list[tuple[int, ...]]:
         built = config.build(target, [draft, draft], GREEDY)
