@@ -1,0 +1,92 @@
+"""The papers' claims on a public pair and real questions: counts, which need no quiet machine.
+
+    make smollm2
+    python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2]    # hours, goes on alike
+    python scripts/bench/public_pair.py --claims                  # results/smollm2/claims.md
+
+QUESTIONS.jsonl is MT-bench's ``question.jsonl`` as FastChat has it; its first turns are asked. Rows go
+to ``results/smollm2/<recipe>``. Their times are of one thread beside other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = "results/smollm2"
+SHORT = "prompts=24"
+# Recipe, what it is cut to, prompts, temperatures.
+RECIPES = (
+    ("rsd=exp2", "budget=[6,14]", "prompts=80", "1"),
+    ("rsd=exp1", 'length=["2","3"]', SHORT, "1"),
+    ("mcsd=acceptance", "cells=[mcsd_wor:1,mcsd_wor:2,mcsd_wor:4,mcsd_wor:8,mcsd_wor:16]", SHORT, "0,1"),
+    ("mcsd=ablation", "", SHORT, "1"),
+    ("beyond=verification", "cells=[sd:3,block:3,spectr:2x3,optimal:2x3,specinfer:2-2-2,rsd_c:2-2-2,traversal:2-2-2]", SHORT, "1"),
+    ("dsbd=fronts", "cells=[sd:3,beam_sampling:2,beam_sampling:4,dsbd:3x3@0.9,dsbd:6x3@0.9,dsbd_one_cache:4x3@0.9]", "prompts=16 generation.max_new_tokens=32", "1"),
+)  # fmt: skip
+PAPERS = ("rsd", "mcsd", "dsbd")
+ABOUT = """\
+# The papers' claims on SmolLM2
+
+Made by `python scripts/bench/public_pair.py --claims` from the rows beside this file: SmolLM2-135M-Instruct
+(4-bit weights, dequantised) with its draft of 2.9 million parameters, MT-bench's first turns, answers of
+48 tokens (DSBD: 32), no score. Block efficiency, MBSU and acceptance are counts; rates and speed-ups are
+of one thread beside other work, on a CPU where a pass of many tokens costs several of one, so what a
+paper says of token rates on its GPUs is not to be expected here.
+"""
+
+
+def main() -> int:
+    """Runs what is missing, or writes the page."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("questions", nargs="?", type=Path)
+    parser.add_argument("--only", help="a recipe, such as rsd=exp2")
+    parser.add_argument("--claims", action="store_true")
+    options = parser.parse_args()
+    if options.claims:
+        (ROOT / RESULTS / "claims.md").write_text(page(), encoding="utf-8")
+        return 0
+    if options.questions is None:
+        parser.error("QUESTIONS.jsonl or --claims")
+    status = 0
+    for recipe, cut, prompts, temperatures in RECIPES:
+        if options.only in (None, recipe):
+            given = [
+                each for each in (recipe, cut, f"generation.temperature={temperatures}") if each
+            ]
+            asked = [*given, *common(options.questions), *prompts.split()]
+            command = [sys.executable, "-m", "spec_bench", "-m", *asked]
+            status = max(status, subprocess.run(command, cwd=ROOT, check=False).returncode)
+    return status
+
+
+def common(questions: Path) -> list[str]:
+    """What all recipes share."""
+    return [
+        "pair=smollm2", "task=spec_bench", "task.name=mt_bench_questions",
+        f"task.source.path={questions.resolve()}", "task.sample=random", "task.later_turns=none",
+        "engine.threads=1", "engine.batch_size=8", "bound_iterations=0", f"results={RESULTS}",
+        "seed=0", "generation.max_new_tokens=48",
+    ]  # fmt: skip
+
+
+def page() -> str:
+    """The claims of all papers, as the report says them."""
+    parts = [ABOUT]
+    for paper in PAPERS:
+        command = [sys.executable, "-m", "spec_bench.report", "checks", paper, "--results", RESULTS]
+        told = subprocess.run(
+            command, cwd=ROOT, check=True, capture_output=True, text=True,
+            env={**os.environ, "COLUMNS": "130"},
+        ).stdout  # fmt: skip
+        lines = "\n".join(line.rstrip() for line in told.strip().splitlines())
+        parts.append(f"## {paper.upper()}\n\n```\n{lines}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
