@@ -4,8 +4,8 @@
     python scripts/bench/public_pair.py QUESTIONS.jsonl [--only rsd=exp2]    # hours, goes on alike
     python scripts/bench/public_pair.py --claims                  # results/smollm2/claims.md
 
-QUESTIONS.jsonl is MT-bench's ``question.jsonl`` as FastChat has it; its first turns are asked. Rows go
-to ``results/smollm2/<recipe>``. Their times are of one thread beside other work.
+QUESTIONS.jsonl is MT-bench's ``question.jsonl`` as FastChat has it; its first turns are asked. Rows
+go to ``results/smollm2/<recipe>``. Their times are of one thread beside other work.
 """
 
 from __future__ import annotations
@@ -19,24 +19,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "results/smollm2"
 SHORT = "prompts=24"
+KS = ",".join(f"mcsd_wor:{k}" for k in (1, 2, 4, 8, 16))
+RULES = "sd:3,block:3,spectr:2x3,optimal:2x3,specinfer:2-2-2,rsd_c:2-2-2,traversal:2-2-2"
+BEAMS = "sd:3,beam_sampling:2,beam_sampling:4,dsbd:3x3@0.9,dsbd:6x3@0.9,dsbd_one_cache:4x3@0.9"
 # Recipe, what it is cut to, prompts, temperatures.
 RECIPES = (
     ("rsd=exp2", "budget=[6,14]", "prompts=80", "1"),
     ("rsd=exp1", 'length=["2","3"]', SHORT, "1"),
-    ("mcsd=acceptance", "cells=[mcsd_wor:1,mcsd_wor:2,mcsd_wor:4,mcsd_wor:8,mcsd_wor:16]", SHORT, "0,1"),
+    ("mcsd=acceptance", f"cells=[{KS}]", SHORT, "0,1"),
     ("mcsd=ablation", "", SHORT, "1"),
-    ("beyond=verification", "cells=[sd:3,block:3,spectr:2x3,optimal:2x3,specinfer:2-2-2,rsd_c:2-2-2,traversal:2-2-2]", SHORT, "1"),
-    ("dsbd=fronts", "cells=[sd:3,beam_sampling:2,beam_sampling:4,dsbd:3x3@0.9,dsbd:6x3@0.9,dsbd_one_cache:4x3@0.9]", "prompts=16 generation.max_new_tokens=32", "1"),
-)  # fmt: skip
+    ("beyond=verification", f"cells=[{RULES}]", SHORT, "1"),
+    ("dsbd=fronts", f"cells=[{BEAMS}]", "prompts=16 generation.max_new_tokens=32", "1"),
+)
 PAPERS = ("rsd", "mcsd", "dsbd")
 ABOUT = """\
 # The papers' claims on SmolLM2
 
-Made by `python scripts/bench/public_pair.py --claims` from the rows beside this file: SmolLM2-135M-Instruct
-(4-bit weights, dequantised) with its draft of 2.9 million parameters, MT-bench's first turns, answers of
-48 tokens (DSBD: 32), no score. Block efficiency, MBSU and acceptance are counts; rates and speed-ups are
-of one thread beside other work, on a CPU where a pass of many tokens costs several of one, so what a
-paper says of token rates on its GPUs is not to be expected here.
+Made by `python scripts/bench/public_pair.py --claims` from the rows beside this file:
+SmolLM2-135M-Instruct (4-bit weights, dequantised) with its draft of 2.9 million parameters,
+MT-bench's first turns, answers of 48 tokens (DSBD: 32), no score. Block efficiency, MBSU and
+acceptance are counts; rates and speed-ups are of one thread beside other work, on a CPU where a
+pass of many tokens costs several of one: what a paper says of token rates on its GPUs is not to be
+expected here.
 """
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from spec_bench.records.code_reference import CodeReference
 from spec_bench.records.sql_reference import SqlReference
+from spec_bench.settings.fields import shown
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.json_lines import Line
 from spec_bench.tasks.messages import Turns, read_references, read_turns
@@ -38,6 +39,7 @@ class RowReader:
         runs_sql: whether references are SQL that is asked of the row's database.
         runs_code: whether references are tests of the program that the row's prompt begins.
         databases: the folder of all databases; called only where a row needs its own.
+        placeholder: what a turn begins with where its text is not there; None: all are.
     """
 
     task: str
@@ -50,6 +52,7 @@ class RowReader:
     runs_sql: bool
     runs_code: bool
     databases: Callable[[], Path]
+    placeholder: str | None = None
 
     def example(self, row: Row, index: int) -> Example:
         """The example that a row makes; its place in the source is its id where it has none.
@@ -86,6 +89,12 @@ class RowReader:
         if self._turns_field is None:
             return Turns((self.instruction + fill(choose(self.templates, values), values),))
         turns = read_turns(look_up(row, self._turns_field, self.fields), self._turns_field)
+        missing = [each for each in turns.asked if each.startswith(self.placeholder or "\0")]
+        if missing:
+            raise ValueError(
+                f"the text is not there, only {shown(missing[0])}: what fetches it is named in "
+                f"conf/task/{self.task}.yaml"
+            )
         filled = [{**values, "turn": cut(asked, most)} for asked in turns.asked]
         texts = [fill(choose(self.templates, one), one) for one in filled]
         return replace(turns, asked=tuple(self.instruction + text for text in texts))

@@ -80,6 +80,8 @@ class Task:
         later_turns: what turns after the first continue, one of ``LATER_TURNS``.
         answers: for ``fixed``: a file of answers (see ``read_answers``) that later turns continue;
             None: the references.
+        placeholder: what a turn begins with where its text has to be fetched first; such rows are
+            refused.
         judged: whether a judge model grades the answers.
         overlong: what becomes of a prompt that the models have no room for (see ``room``).
         sample: which rows a limit takes, the first or a random choice.
@@ -111,6 +113,7 @@ class Task:
     sample: Literal["first", "random"] = "first"
     sample_seed: Annotated[Whole, Ge(0)] = 0
     instruction: Text | None = None
+    placeholder: Text | None = None
     answered_only: Flag = False
 
     def __post_init__(self) -> None:
@@ -176,6 +179,7 @@ class Task:
             runs_sql=RUNS_SQL in self.scores,
             runs_code=RUNS_CODE in self.scores,
             databases=lambda: self.database_folder,
+            placeholder=self.placeholder,
         )
 
     def cut_to(self, example: Example, most: int) -> Example:

@@ -23,6 +23,7 @@ TASKS = {
     "squad": "SQuAD",
     "spider": "Spider",
     "humaneval": "HumanEval",
+    "speed_bench": "SPEED-Bench",
 }
 
 # What sets a row apart from an exact one: how it is written, and what it means.
