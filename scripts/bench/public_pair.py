@@ -37,10 +37,10 @@ ABOUT = """\
 
 Made by `python scripts/bench/public_pair.py --claims` from the rows beside this file:
 SmolLM2-135M-Instruct (4-bit weights, dequantised) with its draft of 2.9 million parameters,
-MT-bench's first turns, answers of 48 tokens (DSBD: 32), no score. Block efficiency, MBSU and
-acceptance are counts; rates and speed-ups are of one thread beside other work, on a CPU where a
-pass of many tokens costs several of one: what a paper says of token rates on its GPUs is not to be
-expected here.
+MT-bench's first turns (80 of them for budgets, 24 else, 16 for DSBD), answers of 48 tokens (DSBD:
+32), no score. Block efficiency, MBSU and acceptance are counts; rates and speed-ups are of one
+thread beside other work, on a CPU where a pass of many tokens costs several of one: what a paper
+says of token rates on its GPUs is not to be expected here.
 """
 
 
