@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "report/wandb_report": {"sinks", *_before("wandb_report", (*_REPORT, *_PAGES), "report/")},
     "exchange": {"engine", "metrics", "jobs/config", "report/data", "report/tables"},
-    "report/cli": {"exchange", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
+    "report/cli": {"exchange", "metrics", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
     "report/__main__": {"report/cli"},
     "recommend": {
         *MACHINE,

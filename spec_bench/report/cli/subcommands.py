@@ -154,6 +154,33 @@ def run_records(options: Namespace) -> None:
         print(f"{file.parent.name}: {kept_size(file, rows.run_id)}")
 
 
+def run_lengths(options: Namespace) -> None:
+    """A table of acceptance lengths and rates in the words of several tools."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spec_bench.metrics.lengths import lengths_of
+    from spec_bench.report.data.records import repeats_of
+    from spec_bench.report.page.gather import results_file
+
+    file = results_file(options.name, options.results)
+    heads = ("decoder", "tree", "ratio of sums", "vLLM", "draft rate", "by position", "SPEED-Bench")
+    table = Table(*heads, "joint", "conditional", box=None)
+    for row in read_rows([file]).to_dict("records"):
+        if not (repeats := repeats_of(file, str(row["run_id"]))):
+            continue
+        found = lengths_of(repeats[0].values())
+        single = (found.ratio_of_sums, found.vllm, found.draft_rate)
+        cells = [
+            "" if value is None else f"{value:.3f}" for value in (*single, found.mean_of_means)
+        ]
+        rates = (found.at_position, found.joint, found.conditional)
+        lists = [" ".join(f"{value:.2f}" for value in each) for each in rates]
+        told = [*cells[:3], lists[0], cells[3], *lists[1:]]
+        table.add_row(str(row["decoder"]), str(row["spec"]), *told)
+    Console(width=200).print(table)
+
+
 def run_sweep(options: Namespace) -> None:
     """A page on one results file: recommendations, then figures."""
     from spec_bench.report.page.gather import results_file
