@@ -194,7 +194,7 @@ class CellFacts:
         top_p: probability mass kept.
         seed: of all draws.
         batch_size: prompts that decode together.
-        batching: ``static`` or ``continuous``.
+        batching: ``static``, ``continuous`` or an open loop and its rate.
         max_new_tokens: limit on delivered tokens.
         tree_attention: whether a tree is one forward pass; else its paths are rows.
         simulated_acceptance: the stated acceptance, of all depths or one each; none: the rule's.

@@ -26,6 +26,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
 from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.devices import VISIBLE, Claim, visible_devices
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         methods = [each for each in options.methods.split(",") if each and each != PLAIN]
         plan = _Plan(engine, options, overrides)
         for method in (PLAIN, *methods):
-            plan.command(method, 1)
+            plan.command(method, "PORT")
         return plan.run(methods)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench serve: {one_line(error)}", file=sys.stderr)
@@ -83,6 +84,7 @@ class _Plan:
         self, engine: ServingEngine, options: argparse.Namespace, overrides: Sequence[str]
     ) -> None:
         self.engine, self.options, self.overrides = engine, options, list(overrides)
+        self.requests = _numbers(options.requests)
         pair = _pair(overrides)
         self.model: str = options.model or pair["target"]
         self.draft = options.draft or pair["draft"]
@@ -91,12 +93,12 @@ class _Plan:
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
         self.logs.mkdir(parents=True, exist_ok=True)
 
-    def command(self, method: str, port: int) -> list[str]:
+    def command(self, method: str, port: int | str) -> list[str]:
         """What starts a server."""
-        requests = self.options.requests
+        most = max(self.requests)
         places = {
-            "model": self.model, "port": str(port), "requests": str(requests),
-            "slots": str(requests * self.options.context),
+            "model": self.model, "port": str(port), "requests": str(most),
+            "slots": str(most * self.options.context),
         }  # fmt: skip
         if self.draft:
             places["draft"] = self.draft
@@ -114,13 +116,13 @@ class _Plan:
         with ExitStack() as up:
             plain = up.enter_context(self.server(PLAIN)) if together or not methods else None
             if not methods and plain is not None:
-                return self.job("ar", plain, None)
+                return self.job(PLAIN, plain, None)
             if not together:
                 with self.server(PLAIN) as alone:
-                    status = self.job("ar", alone, None)
+                    status = self.job(PLAIN, alone, None)
             for method in methods:
                 with self.server(method) as found:
-                    status = max(status, self.job(f"{self.options.engine}_{method}", found, plain))
+                    status = max(status, self.job(method, found, plain))
         return status
 
     @contextmanager
@@ -165,18 +167,31 @@ class _Plan:
             keeping.wait()
             claim.release()
 
-    def job(self, name: str, server: Running, plain: Running | None) -> int:
-        """One job; its status."""
-        engine = self.engine
-        asked = [
-            "engine=server", f"server.kind={engine.kind}", f"server.tokens={engine.tokens}",
-            f"server.url={server.url}", f"server.model='{server.model}'", f"server.decoder={name}",
-        ]  # fmt: skip
+    def job(self, method: str, server: Running, plain: Running | None) -> int:
+        """One job, or one for each number of requests under way; its status."""
+        engine, name = self.engine, f"{self.options.engine}_{method}"
+        asked = {
+            "url": server.url, "model": server.model, "started": self._started(method),
+            "decoder": BASELINE if method == PLAIN else name, "kind": engine.kind,
+            "tokens": engine.tokens,
+        }  # fmt: skip
         if plain is not None:
-            asked += [f"server.baseline_url={plain.url}", f"server.baseline_model='{plain.model}'"]
-        requests = [f"engine.batch_size={self.options.requests}"]
-        command = [sys.executable, "-m", "spec_bench", *asked, *requests, *self.overrides]
+            asked |= {"baseline_url": plain.url, "baseline_model": plain.model}
+            asked |= {"baseline_started": self._started(PLAIN)}
+        several = len(self.requests) > 1 and "-m" not in self.overrides
+        requests = ",".join(map(str, self.requests))
+        command = [
+            *(sys.executable, "-m", "spec_bench", *(["-m"] if several else []), "engine=server"),
+            *(f"server.{key}={_quoted(value)}" for key, value in asked.items()),
+            f"engine.batch_size={requests}",
+            *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
+            *self.overrides,
+        ]
         return subprocess.run(command, check=False).returncode
+
+    def _started(self, method: str) -> str:
+        """How a server is started, wherever it is: what its rows are known by."""
+        return " ".join(self.command(method, "PORT"))
 
 
 def _parser() -> Parser:
@@ -193,7 +208,7 @@ def _parser() -> Parser:
     add("--model", help="what it loads; default: the pair's target")
     add("--draft", help="what it drafts with; default: the pair's draft")
     add("--arguments", default="", help="more of the engine's own: --arguments='-t 8'")
-    add("--requests", type=int, default=1, help="under way together")
+    add("--requests", default="1", help="under way together; 1,4,16: a job each, with one server")
     add("--context", type=int, default=4096, help="tokens of a prompt and its answer, at most")
     add("--gpus", type=int, default=1, help="of each server, where this machine has any")
     add("--patience", type=float, default=1200.0, help="seconds until a server must answer")
@@ -212,6 +227,22 @@ def _pair(overrides: Sequence[str]) -> dict[str, Any]:
         role: name if name is None or name.endswith(".gguf") else model_path(name)
         for role, name in named.items()
     }
+
+
+def _numbers(given: str) -> list[int]:
+    """Whole numbers from 1, with commas.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if not all(each.isdecimal() and int(each) for each in given.split(",")):
+        raise ValueError(f"--requests takes whole numbers from 1, such as 1,4,16, got {given!r}")
+    return [int(each) for each in given.split(",")]
+
+
+def _quoted(value: str) -> str:
+    """A text that Hydra reads as it is."""
+    return "'" + value.replace("'", "\\'") + "'"
 
 
 def _free_port() -> int:

@@ -26,6 +26,7 @@ class ServingEngine:
         program: its command, or a path.
         arguments: of all its servers; ``{model}``, ``{port}``, ``{requests}`` and ``{slots}`` are
             filled in.
+        speculating: more arguments of those that speculate, whatever the method.
         speculation: more arguments by method; ``{draft}`` is filled in.
         served: the model's name there; None: the model's path.
         tokens: whether it streams token ids; ``server.tokens``.
@@ -36,6 +37,7 @@ class ServingEngine:
     program: str
     arguments: tuple[str, ...]
     speculation: dict[str, tuple[str, ...]]
+    speculating: tuple[str, ...] = ()
     served: str | None = None
     tokens: Literal["ids", "text"] = "ids"
 
@@ -54,7 +56,9 @@ class ServingEngine:
             raise ValueError(
                 f"--with takes {', '.join(self.speculation)} for {self.title}, got {method!r}"
             )
-        given = (*self.arguments, *(() if method == PLAIN else self.speculation[method]))
+        given = self.arguments
+        if method != PLAIN:
+            given = (*given, *self.speculating, *self.speculation[method])
         filled = [program or self.program]
         for each in given:
             for name, value in places.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec_bench.records.types import Delivery, Finish, Generation, Request
 from spec_bench.server.counts import Counts, steps_of
@@ -33,6 +33,21 @@ class Answer:
         """When it was under way."""
         seconds = (0.0, self.chunks[0].seconds, self.chunks[-1].seconds)
         return Span(*(self.served.sent_s + each for each in seconds))
+
+    def arrived(self, moment_s: float) -> Answer:
+        """The same, its seconds counted from a moment before it was sent.
+
+        Args:
+            moment_s: by ``time.perf_counter``.
+        """
+        late = self.served.sent_s - moment_s
+        served, kept = (
+            tuple(Chunk(chunk.seconds + late, chunk.tokens) for chunk in chunks)
+            for chunks in (self.served.chunks, self.chunks)
+        )
+        return replace(
+            self, served=replace(self.served, sent_s=moment_s, chunks=served), chunks=kept
+        )
 
     def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
         """The record, with its share of the batch's seconds."""

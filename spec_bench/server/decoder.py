@@ -7,7 +7,9 @@ when those under way beside it have come, and what came is not lost.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +84,8 @@ class ServedDecoder:
         server: where.
         asking: how.
         rows: requests that are under way together.
+        rate: requests a second that arrive, ``rows`` of them under way at most: an open loop; None:
+            one is sent where there is room. Latencies count from a request's arrival.
         counted: whether its counters are read, where one request is under way at a time.
         lossless: what is known of its law.
     """
@@ -89,6 +93,7 @@ class ServedDecoder:
     server: Server
     asking: Asking
     rows: int = 1
+    rate: float | None = None
     counted: bool = True
     lossless: Lossless = "unaudited"
     _probed: bool = field(default=False, init=False)
@@ -210,6 +215,14 @@ class ServedDecoder:
         return None
 
 
+def arrivals(count: int, rate: float, seed: int) -> list[float]:
+    """Seconds at which requests arrive: a Poisson process, the same for every server."""
+    draws, moments = random.Random(seed), [0.0]
+    while len(moments) < count:
+        moments.append(moments[-1] + draws.expovariate(rate))
+    return moments
+
+
 class _Batch:
     """Requests under way, each in a thread that does not outlive the process."""
 
@@ -220,6 +233,8 @@ class _Batch:
         self._results: SimpleQueue[tuple[int, Answer | Exception | None]] = SimpleQueue()
         self._answers: dict[int, Answer] = {}
         self._first = set(range(min(decoder.rows, len(requests))))
+        self._arrivals = arrivals(len(requests), decoder.rate, seed) if decoder.rate else None
+        self._start = time.perf_counter()
 
     @property
     def prefilled(self) -> bool:
@@ -259,7 +274,13 @@ class _Batch:
         """In a thread: one answer."""
         try:
             begun = lambda: self._results.put((index, None))  # noqa: E731
-            self._results.put((index, self._decoder.answer(request, self._seed, begun)))
+            if self._arrivals is None:
+                answer = self._decoder.answer(request, self._seed, begun)
+            else:
+                moment = self._start + self._arrivals[index]
+                time.sleep(max(0.0, moment - time.perf_counter()))
+                answer = self._decoder.answer(request, self._seed, begun).arrived(moment)
+            self._results.put((index, answer))
         except Exception as error:
             self._results.put((index, error))
 

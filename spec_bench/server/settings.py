@@ -24,6 +24,11 @@ class ServerSettings:
         decoder: what the server decodes by, in the user's word: the row's name.
         baseline_url: of a server that decodes plainly; None: of the same one.
         baseline_model: the plain one's name; None: the same one's.
+        started: how the server was started; it is the row's identity then, in the address's place,
+            which may be another each time.
+        baseline_started: likewise the plain one.
+        rate: requests a second that arrive by themselves, at moments drawn from the seed (an open
+            loop); None: the next is sent where one has been answered.
         tokens: ``ids`` where answers are streamed with token ids; ``text`` where they are not, so
             that the text is tokenised again.
         timeout_s: without a byte, after which a request is given up.
@@ -38,11 +43,18 @@ class ServerSettings:
     decoder: Text = "served"
     baseline_url: Address | None = None
     baseline_model: Text | None = None
+    started: Text | None = None
+    baseline_started: Text | None = None
+    rate: Annotated[Number, Gt(0)] | None = None
     tokens: Literal["ids", "text"] = "ids"
     timeout_s: Annotated[Number, Gt(0)] = 60.0
     answer_s: Annotated[Number, Gt(0)] = 600.0
     attempts: Annotated[Whole, Ge(1)] = 3
     wait_s: Annotated[Number, Ge(0)] = 1.0
+
+    def address(self, plain: bool) -> str | None:
+        """Where the server is, or the plain one."""
+        return self.baseline_url or self.url if plain else self.url
 
     @property
     def has_baseline(self) -> bool:

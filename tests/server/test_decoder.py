@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from itertools import pairwise
 
 import pytest
 
 from spec_bench.records.types import Request
-from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
+from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError, arrivals
 from spec_bench.server.endpoint import Server
 from tests.server.completions import Completions, serving
 
@@ -91,3 +93,23 @@ def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered: bool) -
 def test_an_empty_prompt_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="prompt 'x' is empty"):
         decoder("http://127.0.0.1:1/v1").preflight([Request("x", (), 1)])
+
+
+def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency() -> None:
+    with serving(Completions(lambda _: STEPS, delays=[0.3, 0.0, 0.0])) as served:
+        loop = decoder(served.url, 1)
+        loop.rate = 1000.0  # all at once, one under way
+        found = loop.generate(REQUESTS[:3], 0)
+    latencies = [each.latency_s for each in found]
+    assert latencies[0] < latencies[1] - 0.25 < latencies[2] - 0.5
+    assert found[2].delivery is not None
+    assert found[2].delivery.seconds[-1] == latencies[2]
+
+
+def test_arrivals_are_a_poisson_process_that_the_seed_fixes() -> None:
+    moments = arrivals(20_000, 4.0, 7)
+    assert moments == arrivals(20_000, 4.0, 7) != arrivals(20_000, 4.0, 8)
+    gaps = [after - before for before, after in pairwise(moments)]
+    assert moments[0] == 0
+    assert statistics.fmean(gaps) == pytest.approx(0.25, rel=0.05)
+    assert statistics.stdev(gaps) == pytest.approx(0.25, rel=0.05)

@@ -45,7 +45,7 @@ def test_an_answer_is_its_chunks_with_times_that_rise() -> None:
     ],
 )
 def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault: int | str, said: str) -> None:
-    patience = {"timeout_s": 0.3, "answer_s": 0.3}
+    patience = {"timeout_s": 0.3, "answer_s": 3.0 if fault == "stall" else 0.3}
     with serving(Completions(lambda _: STEPS, [fault, fault])) as served:
         with pytest.raises(ServerError, match=said) as caught:
             asked(served.url, attempts=2, **patience).complete([1], 5)

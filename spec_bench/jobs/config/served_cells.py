@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
@@ -53,6 +54,8 @@ def _problems(asked: RunSettings) -> Iterator[str]:
         yield "confirm goes with several decoders; engine=server has one"
     if asked.generation.draft_temperature is not None:
         yield f"{why} generation.draft_temperature={asked.generation.draft_temperature:g}"
+    if server.rate is not None and asked.engine.batching != "continuous":
+        yield f"server.rate={server.rate:g} goes with engine.batching=continuous"
     if server.kind == "llama_cpp" and server.tokens == "text":
         yield "server.tokens=text does not go with server.kind=llama_cpp, which sends token ids"
     if server.has_baseline and server.decoder == BASELINE:
@@ -67,15 +70,19 @@ def _problems(asked: RunSettings) -> Iterator[str]:
 def served_cells(asked: RunSettings) -> tuple[Cell, ...]:
     """The plain server's cell, if one is named, and the server's."""
     server = asked.server
-    server_cell = (server.decoder, server.url, server.model)
-    plain = (BASELINE, server.baseline_url or server.url, server.baseline_model or server.model)
-    named = [plain, server_cell] if server.has_baseline else [server_cell]
-    return tuple(_cell(asked, *each) for each in named)
+    return tuple(_cell(asked, plain) for plain in (True, False) if server.has_baseline or not plain)
 
 
-def _cell(asked: RunSettings, name: str, url: str | None, model: str | None) -> Cell:
-    """A server's cell; the server's address is part of its run id."""
-    place = {"url": url, "model": model or asked.pair.target}
+def _cell(asked: RunSettings, plain: bool) -> Cell:
+    """A server's cell; how it was started, or else its address, is part of its run id."""
+    server = asked.server
+    name = BASELINE if plain else server.decoder
+    started = server.baseline_started if plain else server.started
+    model = server.baseline_model or server.model if plain else server.model
+    where = {"url": server.address(plain)} if started is None else {"started": started}
+    place: dict[str, Any] = {**where, "model": model or asked.pair.target}
+    if server.rate is not None:
+        place["rate"] = server.rate
     if asked.server.tokens != "ids":
         place["tokens"] = asked.server.tokens
     if asked.server.kind != "openai":
@@ -90,8 +97,9 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
     Raises:
         ValueError: httpx is not installed, or the key cannot be sent.
     """
+    plain = settings.has_baseline and cell.name == BASELINE
     return Server(
-        cell.settings["server"]["url"],
+        settings.address(plain) or "",
         cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),
         ids=settings.tokens == "ids",

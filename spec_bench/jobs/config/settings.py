@@ -137,6 +137,7 @@ class JobSettings:
 
         What only the loaded models tell is added later (``run.models.ran_with``).
         """
+        rate = self.served.rate if self.served else None
         return CellFacts(
             pair=self.pair.name,
             target=self.pair.target,
@@ -149,7 +150,7 @@ class JobSettings:
             top_p=self.sampling.top_p,
             seed=self.seed,
             batch_size=self.batch_size,
-            batching=self.batching,
+            batching=self.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
             draft_temperature=self._draft_temperature(),
             tree_attention=cell.config.tree_attention,

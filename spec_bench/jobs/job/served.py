@@ -41,7 +41,9 @@ class ServerBackend(Backend):
         for run in runs:
             server = client(settings.served, run.cell)
             self._servers.append(server)
-            decoder: Any = ServedDecoder(server, self._asking, settings.batch_size)  # of no models
+            decoder: Any = ServedDecoder(  # of no models
+                server, self._asking, settings.batch_size, settings.served.rate
+            )
             run.decoder = decoder
             decoder.preflight(requests)
             if any(run.lacking(requests, repeat) for repeat in range(settings.repeats)):

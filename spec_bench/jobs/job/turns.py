@@ -177,7 +177,9 @@ def check_repeated(again: Sequence[Generation], first: Mapping[str, Generation])
 
 
 def _prompts_a_turn(settings: JobSettings) -> int:
-    """Prompts that a cell decodes before it is the next cell's turn."""
+    """Prompts that a cell decodes before the next cell's turn; all of those that arrive."""
+    if settings.served is not None and settings.served.rate is not None:
+        return len(settings.examples)
     turns = _QUEUE if settings.batching == "continuous" else 1
     return settings.batch_size * turns
 

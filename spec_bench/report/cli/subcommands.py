@@ -181,6 +181,14 @@ def run_lengths(options: Namespace) -> None:
     Console(width=200).print(table)
 
 
+def run_throughput(options: Namespace) -> None:
+    """Tokens/s of one request and of all, by requests under way; where drafting stops paying."""
+    from spec_bench.report.figures.throughput import throughput
+    from spec_bench.report.page.gather import results_file
+
+    print(throughput(results_file(options.name, options.results)), end="")
+
+
 def run_sweep(options: Namespace) -> None:
     """A page on one results file: recommendations, then figures."""
     from spec_bench.report.page.gather import results_file

@@ -1,0 +1,65 @@
+"""Speed of a request against throughput, and where speculation stops paying."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from spec_bench.report.figures.throughput import crossing, lines_of, throughput
+
+BATCHES = (
+    Path(__file__).resolve().parents[2]
+    / "results"
+    / "embedded"
+    / "redrafter-batches"
+    / "results.csv"
+)
+
+
+def test_the_crossing_is_read_off_between_the_two_sizes_around_it() -> None:
+    points = [(1.0, 2.0, 1.8, 2.2), (4.0, 1.5, 0.9, 2.1), (16.0, 0.5, 0.4, 0.6)]
+    # halfway in log2 between 4 and 16
+    assert crossing(points) == (
+        "the speed-up is 1 at about 8.0 requests together (surely above at 1, surely below at 16)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ([(1, 2.0, 1.9, 2.1), (2, 1.2, 0.9, 1.4)], "pays up to 2 requests together, surely at 1"),
+        ([(1, 0.9, 0.8, 1.1), (2, 0.5, 0.4, 0.6)], "pays at none of 1, 2 requests together"),
+        ([(1, 2.0, 1.9, 2.1)], ""),
+    ],
+)
+def test_where_there_is_no_crossing_that_is_said(
+    points: list[tuple[float, float, float, float]], said: str
+) -> None:
+    assert crossing(points) == said
+
+
+def test_a_line_is_one_decoder_by_requests_together_and_paths_as_rows_are_another() -> None:
+    lines = lines_of(pd.read_csv(BATCHES).query("seed == 0"))
+    titles = [title for _, title, _ in lines]
+    assert len(titles) == len(set(titles))
+    assert {title for title in titles if "8x5" in title} == {
+        "ReDrafter, exact match 8x5", "ReDrafter, exact match 8x5, paths as rows",
+    }  # fmt: skip
+    assert all(list(line.batch_size) == [1, 2, 4, 8, 16, 32] for *_, line in lines)
+
+
+def test_rows_without_times_are_refused() -> None:
+    rows = pd.read_csv(BATCHES).assign(token_rate_per_request=None)
+    with pytest.raises(ValueError, match="nothing was timed"):
+        lines_of(rows)
+
+
+def test_table_and_figure_are_made_of_the_rows(tmp_path: Path) -> None:
+    for name in ("results.csv", "records.parquet"):
+        (tmp_path / name).write_bytes(BATCHES.with_name(name).read_bytes())
+    said = throughput(tmp_path / "results.csv")
+    assert (tmp_path / "throughput.png").stat().st_size > 10_000
+    assert "RSD-S 4x3: the speed-up is 1 at about" in said
+    assert said.count("\n AR ") == 6
