@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from spec_bench.audit.catalogue import SETTINGS, WARM, AuditCase, tree_cases
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square, enumerated_error
@@ -162,3 +163,20 @@ def test_the_cache_of_the_head_is_counted() -> None:
 def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_decoder(decoder_settings("eagle") | change)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_in_half_precision_too_only_differences_of_positions_matter(kind: str) -> None:
+    head = HEADS[kind](16, VOCAB).to(torch.bfloat16)
+    assert head.angles.dtype == torch.float32
+    torch.manual_seed(1)
+    feature, after = (torch.randn(1, 6, 16, dtype=torch.bfloat16) for _ in range(2))
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    near, far = (
+        head.step(feature, after, first + torch.arange(6).unsqueeze(0), attend)
+        for first in (0, 3000)
+    )
+    assert (near - far).abs().mean() < 0.02 * near.abs().mean()
