@@ -9,6 +9,7 @@ import torch
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
+from spec_bench.draft.mtp import MtpHead, MtpShape
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 
 
@@ -42,11 +43,23 @@ def eagle3_head(hidden: int, vocab: int, seed: int = 0, layers: int = 1) -> Eagl
     return _shaken(Eagle3Head(shape, ids))
 
 
+def mtp_head(hidden: int, vocab: int, seed: int = 0) -> MtpHead:
+    """A random MTP layer of a Llama, two query heads to a key head."""
+    torch.manual_seed(seed)
+    config = {
+        "model_type": "llama", "hidden_size": hidden, "vocab_size": vocab, "head_dim": 8,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "intermediate_size": 16,
+    }  # fmt: skip
+    return _shaken(MtpHead(MtpShape(config)))
+
+
 HEADS: dict[str, Any] = {
     "medusa": medusa_heads,
     "redrafter": recurrent_head,
     "eagle": eagle_head,
     "eagle3": eagle3_head,
+    "mtp": mtp_head,
 }
 
 

@@ -25,7 +25,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
-from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head, EagleHead
+from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
+from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
 from spec_bench.engine.slots import index_of
@@ -39,8 +40,11 @@ if TYPE_CHECKING:  # it needs transformers, which a refusal does not
 class _Pass:
     """The head over given features, as the engine's passes see a model; hidden: its outputs."""
 
-    def __init__(self, head: EagleHead, target: LanguageModel, feature: Tensor) -> None:
+    def __init__(
+        self, head: FeatureHead, target: LanguageModel, feature: Tensor, zero_first: bool
+    ) -> None:
         self._head, self._target, self._feature = head, target, feature
+        self._zero_first = zero_first
         self.device = feature.device
 
     def forward(
@@ -59,31 +63,45 @@ class _Pass:
         cache.begin(WritePlan(rows, starts, tokens.shape[1], visible.shape[2], index))
         mask = visible.unsqueeze(1)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(
+            layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+        ) -> Tensor:
             keys, values = cache.layers[layer].update(k, v)
+            grouped = q.shape[1] != keys.shape[1]
             return scaled_dot_product_attention(
-                q, keys, values, attn_mask=mask, enable_gqa=q.shape[1] != keys.shape[1]
+                q, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
             )
 
         embedded = self._head.embedded(tokens, self._target.embed)
+        if self._zero_first:
+            embedded = embedded * (positions > 0).unsqueeze(-1)
         output = self._head.step(self._feature, embedded, positions, attend)
         return ForwardOutput(output.new_empty(0), output)
 
 
 class EagleDrafting(Drafting):
-    """One EAGLE head on the target's features.
+    """One EAGLE or MTP head on the target's features.
 
     Args:
         head: the head, on the target's device.
-        target: gives embeddings and, for EAGLE-1, the last layer.
+        target: gives embeddings and, for EAGLE-1 and MTP, the last layer.
         cache: the head's own.
         rows: rows of the caches.
+        zero_first: whether the first pair's embedding is zeros, as some engines have it for MTP.
     """
 
     follows = True
 
-    def __init__(self, head: EagleHead, target: LanguageModel, cache: SlotCache, rows: int) -> None:
+    def __init__(
+        self,
+        head: FeatureHead,
+        target: LanguageModel,
+        cache: SlotCache,
+        rows: int,
+        zero_first: bool = False,
+    ) -> None:
         self._head, self._target, self._cache = head, target, cache
+        self._zero_first = zero_first
         like = next(head.parameters())
         self._features = like.new_zeros((rows, 1, head.features))  # of the waiting pairs
         self._waiting = [1] * rows
@@ -158,13 +176,13 @@ class EagleDrafting(Drafting):
         nodes = tree.frontier
         parent = tree.parent[:, nodes].unsqueeze(-1).expand(-1, -1, self._outputs.shape[-1])
         feature = self._head.fed_back(self._outputs.gather(1, parent))
-        passing: Any = _Pass(self._head, self._target, feature)
+        passing: Any = _Pass(self._head, self._target, feature, self._zero_first)
         output = run_nodes(passing, self._cache, tree, self._before, nodes).hidden
         assert output is not None
         return self._proposed(output, self._outputs)
 
     def _run(self, hidden: Tensor) -> _Pass:
-        return _Pass(self._head, self._target, self._head.fuse(hidden))
+        return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
 
     def _proposed(self, output: Tensor, above: Tensor | None = None) -> Tensor:
         """Keeps a level's outputs; its logits [R, F, 1, V]."""

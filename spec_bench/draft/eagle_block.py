@@ -8,16 +8,13 @@ Letters: R rows, T tokens, D width, H query heads, K key heads, d head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from spec_bench.draft.eagle_shape import EagleShape
-
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q [R, H, T, d], k [R, K, T, d], v [R, K, T, d]) -> [R, H, T, d]; k and v are kept."""
+from spec_bench.draft.feature_head import Attend
 
 
 class Turn(NamedTuple):

@@ -67,9 +67,11 @@ def agreements(
 def _agreement(
     head: Eagle3Head, target: LanguageModel, hidden: Tensor, ids: Tensor, expected: Tensor
 ) -> float:
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
         grouped = q.shape[1] != k.shape[1]
-        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
+        )
 
     feature = head.fuse(hidden[:, :-1].to(next(head.parameters()).dtype))
     embedded = head.embedded(ids[:, 1:], target.embed)

@@ -10,27 +10,23 @@ Letters: R rows, T tokens, D width, W width of what the target hands over, V and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
-from spec_bench.draft.eagle_block import Attend, Block, RMSNorm, Turn
+from spec_bench.draft.eagle_block import Block, RMSNorm, Turn
 from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
-from spec_bench.draft.network import HeadPlan, Heads
+from spec_bench.draft.feature_head import Attend, Embed, FeatureHead, Kept
+from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.rotary import frequencies
 
-if TYPE_CHECKING:  # it needs transformers, which a refusal does not
-    from spec_bench.engine.cache import LayerLayout, SlotCache
 
-Embed = Callable[[Tensor], Tensor]
-
-
-class EagleHead(Heads):
+class EagleHead(FeatureHead):
     """What EAGLE-1 and EAGLE-3 share.
 
     Args:
@@ -40,7 +36,6 @@ class EagleHead(Heads):
 
     version: ClassVar[Literal[1, 3]]
     shape: EagleShape
-    ids: Tensor | None
     angles: Tensor
     embed_tokens: nn.Embedding
     lm_head: nn.Linear
@@ -55,15 +50,6 @@ class EagleHead(Heads):
         if shape.width != shape.hidden:
             self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Whatever the weights become, angles stay as exact as they are: a position times one of 8
-        bits is off by a radian after some hundred tokens.
-        """
-        exact = self.angles
-        made = super()._apply(fn, recurse)
-        self.angles = exact.to(self.angles.device)
-        return made
-
     @property
     def features(self) -> int:
         """W: the width of what the target hands over."""
@@ -75,51 +61,15 @@ class EagleHead(Heads):
         return count - (self.embed_tokens.weight.numel() if hasattr(self, "embed_tokens") else 0)
 
     @property
-    def _like(self) -> Tensor:
-        return next(self.parameters())
-
-    @property
-    def _layout(self) -> LayerLayout:
-        from spec_bench.engine.cache import LayerLayout  # needs transformers
-
-        shape, like = self.shape, self._like
-        return LayerLayout(shape.kv_heads, shape.head_dim, shape.head_dim, like.dtype, like.device)
-
-    @property
-    def bytes_per_slot(self) -> int:  # type: ignore[override]
-        return self.shape.layers * self._layout.bytes_per_slot
-
-    def allocate(self, rows: int, slots: int) -> SlotCache:
-        from spec_bench.engine.cache import SlotCache  # needs transformers
-
-        return SlotCache([self._layout] * self.shape.layers, rows, slots)
+    def kept(self) -> Sequence[Kept]:
+        shape = self.shape
+        return [Kept(shape.kv_heads, shape.head_dim, shape.head_dim)] * shape.layers
 
     def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
-        """The target's embeddings, or the head's own if its width differs.
-
-        Args:
-            tokens: [...].
-            embed: the target's.
-        """
         vectors = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
         return vectors.to(self._like.dtype)
 
-    def fuse(self, hidden: Tensor) -> Tensor:
-        """What the target hands over [..., W] as a feature [..., D]."""
-        return hidden
-
     def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """One step for each token.
-
-        Args:
-            feature: [R, T, D] of the target, fused, or of the head itself.
-            embedded: [R, T, D] of the tokens after.
-            positions: [R, T] for the rotation; only differences matter.
-            attend: attention over what is kept.
-
-        Returns:
-            [R, T, D] outputs.
-        """
         angle = positions.unsqueeze(-1) * self.angles
         angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
         turn = Turn(angle.cos() * self._factor, angle.sin() * self._factor)
@@ -131,32 +81,6 @@ class EagleHead(Heads):
     def joined(self, feature: Tensor, embedded: Tensor) -> Tensor:
         """What the first block reads."""
         return feature
-
-    def fed_back(self, output: Tensor) -> Tensor:
-        """An output [..., D] as the feature of the next step."""
-        return output
-
-    def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        """Logits [..., V'] of outputs [..., D]; ``project`` is the target's last layer."""
-        raise NotImplementedError
-
-    def logits(self, output: Tensor, project: Embed, vocab: int) -> Tensor:
-        """Logits over the target's tokens, -inf for those that the head does not know.
-
-        Args:
-            output: [..., D].
-            project: the target's last layer.
-            vocab: V, tokens that exist.
-        """
-        logits = self.own_logits(output, project)
-        if self.ids is None:
-            return logits[..., :vocab]
-        full = logits.new_full((*logits.shape[:-1], max(vocab, self.shape.vocab)), -torch.inf)
-        return full.index_copy(-1, self.ids, logits)[..., :vocab]
-
-    def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not position by position: it learns from whole sequences, ``train.unrolled``."""
-        raise AssertionError("an EAGLE head learns from sequences")
 
     @classmethod
     def fresh(
@@ -203,18 +127,18 @@ class Eagle1Head(EagleHead):
     """EAGLE-1's and EAGLE-2's."""
 
     version = 1
+    reads_target = regresses = True
 
     def __init__(self, shape: EagleShape, ids: Tensor | None = None) -> None:
         super().__init__(shape, ids)
         self.fc = nn.Linear(2 * shape.width, shape.width, bias=shape.fc_bias)
-        self.kept: nn.Module | None = None  # in place of the target's last layer
 
     def joined(self, feature: Tensor, embedded: Tensor) -> Tensor:
         joined: Tensor = self.fc(torch.cat([embedded, feature], dim=-1))
         return joined
 
     def own_logits(self, output: Tensor, project: Embed) -> Tensor:
-        logits: Tensor = project(output) if self.kept is None else self.kept(output)
+        logits: Tensor = project(output) if self.cut_down is None else self.cut_down(output)
         return logits
 
     @classmethod

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from spec_bench.draft.base import head_kinds, heads_class
@@ -42,14 +42,15 @@ def load_heads(
     config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
     for kind in head_kinds():
         heads = heads_class(kind)
-        weights = heads.weights_file(folder, config)
+        weights = heads.stored(folder, config)
         if weights is not None:
-            made = heads.of_weights(_weights(weights), config)
+            made = heads.of_weights(weights, config)
             return made.to(device=device, dtype=dtype).eval()
     raise ValueError(
         f"{source}: no draft heads; a folder with medusa_lm_head.pt (Medusa), with "
         "model.safetensors and a config.json with num_draft_layers (ReDrafter), or with "
-        "model.safetensors or pytorch_model.bin that hold fc.weight (EAGLE) is needed"
+        "model.safetensors or pytorch_model.bin that hold fc.weight (EAGLE), or a target with a "
+        "layer of multi-token prediction (MTP) is needed"
     )
 
 
@@ -75,12 +76,6 @@ def filled(heads: AnyHeads, weights: dict[str, Tensor]) -> AnyHeads:
         lines = " ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise ValueError(f"draft heads and their config do not fit: {lines}") from None
     return heads
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
 
 
 def _download(source: str, revision: str | None) -> Path:

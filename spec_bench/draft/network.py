@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
@@ -65,9 +67,23 @@ class Heads(nn.Module, ABC):
         """The smallest heads that draft two tokens: what the audit puts on a Markov chain."""
 
     @classmethod
-    @abstractmethod
     def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:
         """The file of weights in a folder that holds heads of this kind, else None."""
+        return None
+
+    @classmethod
+    def stored(cls, folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        """The weights in a folder that holds heads of this kind, else None.
+
+        Raises:
+            ValueError: it holds some that cannot be used.
+        """
+        path = cls.weights_file(folder, config)
+        if path is None:
+            return None
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
 
     @classmethod
     @abstractmethod

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from spec_bench.draft.base import heads_class
-from spec_bench.draft.eagle_network import EagleHead
+from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.packed_products import dense_weight
@@ -70,7 +70,7 @@ def fresh_heads(
         head.fc_norm,
     )
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
-    if isinstance(made, EagleHead):
+    if isinstance(made, FeatureHead):
         return EagleTrainee(made, head.guesses, model.project, head.steps, head.noise)
     return Trainee(made, head.guesses)
 

@@ -1,4 +1,4 @@
-"""How an EAGLE head learns: its steps unrolled over whole sequences, each as decoding would run it.
+"""How EAGLE and MTP heads learn: steps unrolled over whole sequences, each as decoding runs it.
 
 In step k row t feeds back its own output of step k - 1 (in step 0 the target's feature f_t) with
 the right token t + 1 + k. It sees the keys of step 0 of the rows up to t, which come from the
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, smooth_l1_loss
 
-from spec_bench.draft.eagle_network import Eagle3Head, EagleHead
+from spec_bench.draft.eagle_network import Eagle3Head
+from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.dialogues import IGNORED, Dialogue
 from spec_bench.train.hidden import everywhere
@@ -39,15 +40,18 @@ class Memory:
         self._rows = rows
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See ``draft.eagle_block.Attend``; step 0 has all T rows, later ones A."""
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
+    ) -> Tensor:
+        """See ``draft.feature_head.Attend``; step 0 has all T rows, later ones A."""
         groups = q.shape[1] // k.shape[1]
         if groups > 1:
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         kept = self._kept.setdefault(layer, [])
         kept.append((k, v))
         (first, values), later = kept[0], kept[1:]
-        scale, places = 1 / sqrt(q.shape[-1]), torch.arange(first.shape[2], device=q.device)
+        scale = 1 / sqrt(q.shape[-1]) if scale is None else scale
+        places = torch.arange(first.shape[2], device=q.device)
         rows = self._rows if later else places.unsqueeze(0)
         hidden = places > rows.unsqueeze(-1)  # [B, A, T] what comes after a row
         scores = (q @ first.transpose(-1, -2) * scale).masked_fill(hidden.unsqueeze(1), -torch.inf)
@@ -62,7 +66,7 @@ class Memory:
 
 
 class EagleTrainee(Trainee):
-    """An EAGLE head behind the call of all heads.
+    """A head that goes on from its own output, behind the call of all heads.
 
     Args:
         heads: the head.
@@ -72,12 +76,12 @@ class EagleTrainee(Trainee):
         noise: what is added to features in training is uniform up to it.
     """
 
-    heads: EagleHead
+    heads: FeatureHead
     batches = SequenceBatches
 
     def __init__(
         self,
-        heads: EagleHead,
+        heads: FeatureHead,
         guesses: int,
         project: Callable[[Tensor], Tensor],
         steps: int | None = None,
@@ -176,7 +180,7 @@ class EagleTrainee(Trainee):
         entropy = -(law * log_softmax(logits.float(), dim=-1)).sum(-1)
         best = logits.detach().argmax(-1)
         best = best if head.ids is None else head.ids[best]
-        if head.version == 1:
+        if head.regresses:
             distance = smooth_l1_loss(output, following, reduction="none").mean(-1)
             return distance + LOGITS_WEIGHT * entropy, best
         return torch.where(known, entropy, 0.0), best

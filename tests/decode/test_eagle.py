@@ -22,7 +22,7 @@ from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_reques
 from tests.heads import HEADS
 
 LAW = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-NAMES = ("eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal")
+NAMES = ("eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal", "mtp")
 FAST = {("llama", "eagle", 4), ("opt", "eagle3", 1)}
 GREEDY = [
     pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
@@ -73,21 +73,23 @@ def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
     assert answers(requests[::-1], 3, 3) == alone
 
 
-CASES = [case for case in tree_cases("exact") if case.config.drafter.kind.startswith("eagle")]
+KINDS = ("eagle", "eagle3", "mtp")
+CASES = [case for case in tree_cases("exact") if case.config.drafter.kind in KINDS]
 SHOWN = (
     "eagle3: chain 2 + recursive",
     "eagle3: widths 2-1, without replacement + recursive",
     "eagle: chain 2 + traversal",
     "eagle3: iid_paths 2x2, i.i.d. + recursive",
     "eagle3: sampled_list 3",
+    "mtp: chain 2 + recursive",
 )
 
 
-def test_both_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None:
+def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None:
     trees = {
         kind: {c.config.tree.name for c in CASES if c.config.drafter.kind == kind} for kind in HEADS
     }
-    assert trees["eagle"] == trees["eagle3"]
+    assert trees["eagle"] == trees["eagle3"] == trees["mtp"]
     assert trees["eagle"] >= {"chain", "widths", "iid_paths", "stochastic_beam", "sampled_list"}
 
 
@@ -165,15 +167,16 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: st
         read_decoder(decoder_settings("eagle") | change)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_in_half_precision_too_only_differences_of_positions_matter(kind: str) -> None:
     head = HEADS[kind](16, VOCAB).to(torch.bfloat16)
-    assert head.angles.dtype == torch.float32
     torch.manual_seed(1)
     feature, after = (torch.randn(1, 6, 16, dtype=torch.bfloat16) for _ in range(2))
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    def attend(
+        layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
 
     near, far = (
         head.step(feature, after, first + torch.arange(6).unsqueeze(0), attend)

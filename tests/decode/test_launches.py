@@ -43,6 +43,7 @@ VERIFY = {
     "eagle_traversal": ("eagle_25", 380),
     "eagle2": ("4x3@8", 120),
     "eagle3": ("4x3@8", 120),
+    "mtp": ("3", 60),
     "sequoia": (None, 120),
     "opt_tree": ("4x3@8", 120),
     "dyspec": ("4x3@8", 160),

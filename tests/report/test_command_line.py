@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,7 +26,7 @@ def test_help_names_every_command_with_an_example(capsys: pytest.CaptureFixture[
     assert run("--help") == 0
     text = capsys.readouterr().out
     usage, examples = text.split("Each after")
-    assert all(f"\n    {name} " in usage for name in COMMANDS)
+    assert all(re.search(rf"\n    {name}\s", usage) for name in COMMANDS)
     assert all(f"\n  {name} " in examples for name in COMMANDS if name != "results")
 
 

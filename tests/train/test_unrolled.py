@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import Drafting
 from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
+from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import Dialogue
@@ -87,7 +89,7 @@ def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
         return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_trainings_forward_is_decodings(kind: str) -> None:
     head = HEADS[kind](32, VOCAB).double()
     compared = dict.fromkeys(range(K), 0)
@@ -109,7 +111,7 @@ def test_trainings_forward_is_decodings(kind: str) -> None:
     assert compared[0] > 20
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -> None:
     target, _ = tiny_pair("llama")
     head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
@@ -155,7 +157,7 @@ def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: str) -> None:
     """The keys that its own features gave are gone, although their tokens stand."""
     head, ids = HEADS[kind](32, VOCAB).double(), tuple(range(5, 17))
@@ -187,9 +189,19 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: s
     torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
 
 
+def target_of(kind: str) -> HuggingFaceModel:
+    """Sure of something, where its own last layer alone can say so."""
+    if kind != "mtp":
+        return forgetful_target()
+    module = copy.deepcopy(forgetful_target().module)
+    with torch.no_grad():
+        module.get_output_embeddings().weight.mul_(20)
+    return HuggingFaceModel(module, tiny.VOCAB, CPU)
+
+
 def trainee(kind: str, guesses: int = K, **given: Any) -> EagleTrainee:
     torch.manual_seed(0)
-    target = forgetful_target()
+    target = target_of(kind)
     plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
     head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
     return EagleTrainee(head, guesses, target.project, **given)
@@ -199,7 +211,7 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     text = two_streams(48, 14)
     made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
     learner = trainee(kind, steps=given.pop("learned", None), **given)
-    target = forgetful_target()
+    target = target_of(kind)
     layers = (0, 0, 0, -1) if kind == "eagle3" else (-1,)  # it has one block
 
     def side(dialogues: list[Dialogue]) -> SequenceBatches:
@@ -211,7 +223,7 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     )
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
     """Which the target's state at the token in question settles, and no other token tells."""
     plan = training(tmp_path, kind, 20)
@@ -220,7 +232,7 @@ def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
     assert losses[-1] < 0.97 * losses[0]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_a_training_that_was_stopped_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
     """The noise on features, too, goes on where it was."""
     noise = {"noise": 0.1, "learned": 2}

@@ -189,12 +189,19 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         fingerprint(name) or revision for name, revision in zip(names, asked, strict=True)
     )
     label = pair.name or "+".join(_short(name) for name in names)
-    heads = named_heads(pair.heads or {})
+    heads = {
+        kind: pair.target if name == TARGETS_OWN else name
+        for kind, name in named_heads(pair.heads or {}).items()
+    }
     return Pair(
         *(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
     )
+
+
+TARGETS_OWN = "target"
+"""In ``pair.heads``: the target's own files hold them."""
 
 
 def named_heads(heads: Mapping[str, str | None]) -> dict[str, str]:

@@ -1,0 +1,171 @@
+"""MTP heads: transformers' own layer for the first token, recursion, files, laws."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from spec_bench.draft.heads import load_heads, save_heads
+from spec_bench.draft.mtp import MtpHead, MtpShape
+
+WIDTH, TOKENS = 32, 30
+COMMON = {
+    "vocab_size": TOKENS, "hidden_size": WIDTH, "intermediate_size": 24, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+EXPERTS = {
+    "moe_intermediate_size": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
+    "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
+}  # fmt: skip
+LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6,
+    "v_head_dim": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": COMMON | {"model_type": "llama"},
+    "mimo": COMMON | {"model_type": "mimo"},
+    "glm4_moe": COMMON | EXPERTS | {"model_type": "glm4_moe", "head_dim": 8},
+    "deepseek_v3": COMMON | EXPERTS | LATENT | {"model_type": "deepseek_v3"},
+}
+
+
+def head_of(family: str, seed: int = 0) -> MtpHead:
+    torch.manual_seed(seed)
+    made = MtpHead(MtpShape(CONFIGS[family])).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.4)
+    return made
+
+
+def causal(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+    return scaled_dot_product_attention(
+        q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def outputs(head: MtpHead, feature: Tensor, after: Tensor) -> Tensor:
+    return head.step(feature, after, torch.arange(after.shape[1]).unsqueeze(0), causal)
+
+
+@pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3"])
+def test_the_first_token_is_that_of_transformers_own_layer(family: str) -> None:
+    layers = pytest.importorskip("transformers.modeling_layers")
+    if not hasattr(layers, "MtpModel"):
+        pytest.skip("this transformers has no MtpModel")
+    head = head_of(family)
+    config = AutoConfig.for_model(**CONFIGS[family], num_mtp_layers=1)
+    torch.manual_seed(3)
+    target = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    theirs = layers.MtpModel(target, 1).eval()
+    own = theirs.layers[0]
+    for ours, part in {
+        "enorm": own.enorm, "hnorm": own.hnorm, "eh_proj": own.eh_proj, "norm": own.post_norm,
+        "block": own.mtp_block,
+    }.items():  # fmt: skip
+        part.load_state_dict(head.get_submodule(ours).state_dict())
+    tokens = torch.randint(0, TOKENS, (1, 9))
+    with torch.inference_mode():
+        states = target(tokens, output_hidden_states=True).hidden_states[-1]
+        after = torch.cat([tokens[:, 1:], torch.tensor([[4]])], 1)
+        positions = torch.arange(1, 10).unsqueeze(0)
+        own_output = own(
+            target.get_input_embeddings()(after), states,
+            theirs.rotary_emb(states, positions), None, positions, None,
+        )  # fmt: skip
+        wanted = target.lm_head(own_output)
+        found = head.own_logits(
+            outputs(head, states, target.get_input_embeddings()(after)), target.lm_head
+        )
+    assert torch.allclose(found[:, -1], wanted[:, -1], atol=1e-5)
+    assert found.std() > 0.01
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_the_cache_keeps_is_what_the_attention_hands_over(family: str) -> None:
+    head, seen = head_of(family), []
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+        seen.append((k.shape[1], k.shape[3], v.shape[3]))
+        return causal(layer, q, k, v, scale)
+
+    head.step(torch.randn(1, 3, WIDTH), torch.randn(1, 3, WIDTH), torch.arange(3)[None], attend)
+    assert [tuple(each) for each in head.kept] == seen
+    if family == "deepseek_v3":
+        assert seen == [(4, 10, 8)]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_written_and_read_again_it_says_the_same(family: str, tmp_path: Path) -> None:
+    head = head_of(family)
+    save_heads(head, tmp_path)
+    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
+    assert isinstance(again, MtpHead)
+    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
+    assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
+    assert again.parameter_count == head.parameter_count
+
+
+def test_experts_in_published_files_are_one_tensor_each(tmp_path: Path) -> None:
+    head = head_of("deepseek_v3")
+    save_heads(head, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    joint = "model.layers.3.mlp.experts.gate_up_proj"
+    gates, ups = weights.pop(joint).chunk(2, dim=1)
+    downs = weights.pop("model.layers.3.mlp.experts.down_proj")
+    for expert in range(4):
+        for name, part in {"gate": gates, "up": ups, "down": downs}.items():
+            place = f"model.layers.3.mlp.experts.{expert}.{name}_proj.weight"
+            weights[place] = part[expert].clone()
+    weights["model.layers.3.embed_tokens.weight"] = torch.zeros(TOKENS, WIDTH)
+    weights["model.layers.3.shared_head.head.weight"] = torch.zeros(TOKENS, WIDTH)
+    weights["model.layers.0.input_layernorm.weight"] = torch.zeros(WIDTH)  # the target's own
+    first, second = dict(list(weights.items())[::2]), dict(list(weights.items())[1::2])
+    (tmp_path / "model.safetensors").unlink()
+    save_file(first, tmp_path / "a.safetensors")
+    save_file(second, tmp_path / "b.safetensors")
+    index = dict.fromkeys(first, "a.safetensors") | dict.fromkeys(second, "b.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
+    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
+    assert isinstance(again, MtpHead)
+    assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
+
+
+def test_mimo_reads_the_hidden_state_first() -> None:
+    mimo, llama = head_of("mimo"), head_of("llama")
+    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
+    with torch.no_grad():
+        mimo.eh_proj.weight.zero_()
+        mimo.eh_proj.weight[:, :WIDTH] = torch.eye(WIDTH)  # of the two the first half
+    assert torch.equal(outputs(mimo, feature, after), outputs(mimo, feature, after + 1))
+    assert not torch.equal(outputs(llama, feature, after), outputs(llama, feature, after + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model.layers.4.enorm.weight": torch.ones(WIDTH)}, "several MTP layers"),
+        (
+            {"model.layers.3.eh_proj.weight": torch.ones(WIDTH, 2 * WIDTH).to(torch.float8_e4m3fn)},
+            "eh_proj.weight is quantised",
+        ),
+        ({"model.layers.3.hnorm.weight": None}, "do not fit: Missing key"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(
+    change: dict[str, Tensor | None], said: str, tmp_path: Path
+) -> None:
+    save_heads(head_of("llama"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors") | change
+    save_file({k: v for k, v in weights.items() if v is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=said):
+        load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
