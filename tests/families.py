@@ -34,6 +34,7 @@ _SHAPE: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "max_position_embeddings": 128,
+    "pard_token": 1,  # so that any of them can be drafted with in parallel
 }
 ARCHITECTURES = ("llama", "opt", "gpt_neox", "qwen2")
 PAPERS = ("ar", "sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "mcns", "rsd_c", "rsd_s")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from spec_bench.draft.dflash_network import DFlashHead
+from spec_bench.draft.dflash_shape import DFlashShape
 from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
 from spec_bench.draft.eagle_shape import EagleShape
 from spec_bench.draft.medusa import MedusaHeads, MedusaShape
@@ -43,6 +46,14 @@ def eagle3_head(hidden: int, vocab: int, seed: int = 0, layers: int = 1) -> Eagl
     return _shaken(Eagle3Head(shape, ids))
 
 
+def p_eagle_head(hidden: int, vocab: int, seed: int = 0) -> Eagle3Head:
+    """A random P-EAGLE head of two layers: EAGLE-3's with a mask token."""
+    torch.manual_seed(seed)
+    ids = torch.tensor([token for token in range(vocab) if token % 3])
+    shape = EagleShape(3, hidden, hidden, vocab, len(ids), 2, 1, 8, 16, 2, mask_token=1)
+    return _shaken(Eagle3Head(shape, ids))
+
+
 def mtp_head(hidden: int, vocab: int, seed: int = 0) -> MtpHead:
     """A random MTP layer of a Llama, two query heads to a key head."""
     torch.manual_seed(seed)
@@ -54,13 +65,35 @@ def mtp_head(hidden: int, vocab: int, seed: int = 0) -> MtpHead:
     return _shaken(MtpHead(MtpShape(config)))
 
 
+def dflash_head(
+    hidden: int, vocab: int, seed: int = 0, block: int = 16, markov_rank: int = 0, **changes: Any
+) -> DFlashHead:
+    """A random DFlash head of two layers, on two hidden states; with a rank a DSpark head."""
+    torch.manual_seed(seed)
+    shape = DFlashShape(
+        *(hidden, vocab, vocab, 2, 1, 8, 16, 2, block, 1, (0, 1)),
+        from_known=markov_rank > 0,
+        markov_rank=markov_rank,
+        **changes,
+    )
+    return _shaken(DFlashHead(shape))
+
+
 HEADS: dict[str, Any] = {
     "medusa": medusa_heads,
     "redrafter": recurrent_head,
     "eagle": eagle_head,
     "eagle3": eagle3_head,
     "mtp": mtp_head,
+    "dflash": dflash_head,
 }
+
+
+def heads_of(drafter: Mapping[str, Any], hidden: int, vocab: int) -> Any:
+    """What a decoder's drafter needs on its target, or None."""
+    if drafter.get("parallel"):
+        return p_eagle_head(hidden, vocab)
+    return HEADS[drafter["kind"]](hidden, vocab) if drafter["kind"] in HEADS else None
 
 
 def _shaken(made: Any) -> Any:

@@ -176,7 +176,12 @@ class DecoderConfig:
             module = as_module(self.title, target)
             return GenerateDecoder(self.name, module, models, aid, settings, rows, mark, calls)
         assert isinstance(self.verifier, TreeVerifier)
-        depth = self.tree.shape.depth
+        depth, fitting = self.tree.shape.depth, self._fitting_heads(target, heads)
+        reach = self.drafter.reach(fitting)
+        if reach is not None and reach < depth:
+            raise ValueError(
+                f"{self.title}: the tree is {depth} levels deep, its drafter reaches {reach}"
+            )
         return Decoder(
             self.name,
             target,
@@ -190,7 +195,7 @@ class DecoderConfig:
             lossless=self.verifier.mark,
             tree_attention=self.tree_attention,
             pool=pool,
-            heads=self._fitting_heads(target, heads, depth),
+            heads=fitting,
         )
 
     def _fitting_drafts(
@@ -208,9 +213,7 @@ class DecoderConfig:
                 )
         return drafts[: self.drafts]
 
-    def _fitting_heads(
-        self, target: LanguageModel, heads: Heads | None, depth: int
-    ) -> Heads | None:
+    def _fitting_heads(self, target: LanguageModel, heads: Heads | None) -> Heads | None:
         kind = self.heads
         if kind is None:
             return None
@@ -226,11 +229,6 @@ class DecoderConfig:
                 f"{self.title}: the {kind} heads are for hidden states of {sizes.hidden} and "
                 f"{sizes.vocab} tokens, the target has {target.hidden_size} and "
                 f"{target.vocab_size}"
-            )
-        reach = self.drafter.reach(heads)
-        if reach is not None and reach < depth:
-            raise ValueError(
-                f"{self.title}: the tree is {depth} levels deep, the {kind} heads reach {reach}"
             )
         return heads
 

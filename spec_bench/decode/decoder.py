@@ -118,12 +118,14 @@ class Decoder(DecodingLoop[Row]):
         slots = self.slots_needed(longest_prompt, max_new_tokens)
         target = self.target.bytes_per_slot * self._scorer.rows_per_sequence
         heads = self.heads.bytes_per_slot if self.heads else 0
-        return slots * (target + heads + sum(draft.bytes_per_slot for draft in self.drafts))
+        drafting = heads + sum(draft.bytes_per_slot for draft in self.drafts)
+        return slots * target + (slots + self.drafter.more_slots(self.heads)) * drafting
 
     def reserve(self, slots: int) -> None:
         self._slots, self._next = slots, None
         self._scorer.reserve(self.rows, slots)
         kind = self.drafter.kind if self.drafter.own_model else "draft"
+        slots += self.drafter.more_slots(self.heads)
         caches = [
             self.pool.cache(f"{kind} {index}", draft, self.rows, slots)
             for index, draft in enumerate(self.drafts)

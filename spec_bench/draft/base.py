@@ -227,9 +227,17 @@ class Drafter(ABC):
         """L of MBSU: sequential draft calls for a tree of that depth."""
         return depth
 
-    def reach(self, heads: Heads) -> int | None:
-        """The deepest tree that heads of its kind can draft; None if unlimited."""
+    def reach(self, heads: Heads | None) -> int | None:
+        """The deepest tree that it can draft, with heads if it has some; None if unlimited.
+
+        Raises:
+            ValueError: the heads were not trained for what is asked of them.
+        """
         return None
+
+    def more_slots(self, heads: Heads | None) -> int:
+        """Slots its caches need beyond a tree's, where a row guesses several tokens at once."""
+        return 0
 
     def layers(self, heads: Heads | None, blocks: int) -> Layers:
         """Which of the target's hidden states it reads.

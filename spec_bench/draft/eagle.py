@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,10 +25,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from spec_bench.core.transfer import Committed, Followed, Known, places
 from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, Verified, drafter
-from spec_bench.draft.eagle_network import Eagle1Head, Eagle3Head
+from spec_bench.draft.eagle_network import Eagle1Head
 from spec_bench.draft.feature_head import FeatureHead
-from spec_bench.draft.network import Heads
-from spec_bench.engine.model import ForwardOutput, LanguageModel, Layers
+from spec_bench.engine.model import ForwardOutput, LanguageModel
 from spec_bench.engine.slots import index_of
 from spec_bench.engine.stopwatch import ForwardTimer
 from spec_bench.engine.tree_pass import causal, run_nodes, run_pending
@@ -131,7 +130,7 @@ class EagleDrafting(Drafting):
             return
         tokens = torch.tensor([prompt[start + 1 : start + 1 + count]], device=hidden.device)
         positions = start + torch.arange(count, device=hidden.device).unsqueeze(0)
-        self._run(hidden[:count].unsqueeze(0)).forward(
+        self.run(hidden[:count].unsqueeze(0)).forward(
             self._cache,
             slice(row, row + 1),
             [start],
@@ -161,7 +160,7 @@ class EagleDrafting(Drafting):
         self._timer.start()
         rows, waiting = len(committed), len(self._tokens[0])
         tokens = self._tokens.on(self._features.device)
-        features: Any = self._run(self._features[:rows, :waiting])
+        features: Any = self.run(self._features[:rows, :waiting])
         output = run_pending(features, self._cache, self._starts, tokens, logits_to_keep=0).hidden
         assert output is not None
         if waiting > 1:
@@ -181,7 +180,8 @@ class EagleDrafting(Drafting):
         assert output is not None
         return self._proposed(output, self._outputs)
 
-    def _run(self, hidden: Tensor) -> _Pass:
+    def run(self, hidden: Tensor) -> _Pass:
+        """A pass over what the target handed over, [R, P, W]."""
         return _Pass(self._head, self._target, self._head.fuse(hidden), self._zero_first)
 
     def _proposed(self, output: Tensor, above: Tensor | None = None) -> Tensor:
@@ -236,42 +236,14 @@ class EagleDrafting(Drafting):
         return self._timer.take_s()
 
 
-class _EagleDrafter(Drafter):
-    """What both drafters do."""
+@drafter("eagle")
+@dataclass(frozen=True)
+class Eagle(Drafter):
+    """An EAGLE-1 head, which EAGLE-2 uses too."""
+
+    heads = Eagle1Head
 
     def drafting(self, equipment: Equipment) -> Drafting:
         return EagleDrafting(
             equipment.heads, equipment.target, equipment.heads_cache, equipment.rows
         )
-
-
-@drafter("eagle")
-@dataclass(frozen=True)
-class Eagle(_EagleDrafter):
-    """An EAGLE-1 head, which EAGLE-2 uses too."""
-
-    heads = Eagle1Head
-
-
-@drafter("eagle3")
-@dataclass(frozen=True)
-class Eagle3(_EagleDrafter):
-    """An EAGLE-3 head.
-
-    Attributes:
-        layer_ids: what the config's layer ids name: a block's ``input``, its ``output``, or what
-            they name in the file's family.
-    """
-
-    layer_ids: Literal["auto", "input", "output"] = "auto"
-
-    heads = Eagle3Head
-
-    def layers(self, heads: Heads | None, blocks: int) -> Layers:
-        """Three places, low to high: 2, L / 2 and L - 3 by default.
-
-        Raises:
-            ValueError: a place that no forward pass returns.
-        """
-        assert isinstance(heads, Eagle3Head)
-        return heads.places(blocks, self.layer_ids)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from spec_bench.draft.eagle_shape import EagleShape
+from spec_bench.draft.layers import Sizes
 
 FILE = "model.safetensors"
 _NAMES = (FILE, "pytorch_model.bin")
@@ -47,8 +48,10 @@ def _widths(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _version(widths: Mapping[str, tuple[int, ...]]) -> Literal[1, 3] | None:
-    """EAGLE-3 has a ``hidden_norm``; else an ``fc`` twice as wide as high is EAGLE-1's."""
-    if any(name.endswith("hidden_norm.weight") for name in widths):
+    """EAGLE-3's first block has a ``hidden_norm``; else an ``fc`` twice as wide as high is
+    EAGLE-1's.
+    """
+    if any(name.endswith(("layer.hidden_norm.weight", ".0.hidden_norm.weight")) for name in widths):
         return 3
     fc = next((shape for name, shape in widths.items() if name.endswith("fc.weight")), None)
     return 1 if fc is not None and len(fc) == 2 and fc[1] == 2 * fc[0] else None
@@ -80,23 +83,35 @@ def canonical(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor 
         return named, kept.bool().nonzero().squeeze(1)
     ids = torch.arange(len(offset)) + offset.long()
     if len(ids.unique()) < len(ids) or int(ids.min()) < 0:
-        raise ValueError("EAGLE head: d2t maps two draft tokens to one target token")
+        raise ValueError("draft head: d2t maps two draft tokens to one target token")
     if kept is not None and not torch.equal(kept.bool().nonzero().squeeze(1), ids.sort().values):
-        raise ValueError("EAGLE head: d2t and t2d name different tokens")
+        raise ValueError("draft head: d2t and t2d name different tokens")
     return named, ids
 
 
-def written(
-    shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights and ``config.json`` of a head."""
-    stored = dict(weights)
-    if ids is not None:
-        stored["d2t"] = ids.cpu() - torch.arange(len(ids))
-        kept = torch.zeros(shape.vocab, dtype=torch.bool)
-        kept[ids.cpu()] = True
-        stored["t2d"] = kept
-    layer = {
+class Layered(Sizes, Protocol):
+    """Sizes of a head."""
+
+    @property
+    def layers(self) -> int:
+        """Blocks."""
+
+    @property
+    def vocab(self) -> int:
+        """V, tokens of the target."""
+
+    @property
+    def rope(self) -> Mapping[str, Any]:
+        """``rope_type``, ``rope_theta`` and what the type needs."""
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence."""
+
+
+def layer_config(shape: Layered) -> dict[str, Any]:
+    """``config.json`` of the blocks, as transformers'."""
+    return {
         "model_type": "qwen3" if shape.qk_norm else "llama",
         "hidden_size": shape.width,
         "intermediate_size": shape.inner,
@@ -111,6 +126,22 @@ def written(
         "max_position_embeddings": shape.max_positions,
         "hidden_act": "silu",
     }
+
+
+def with_map(weights: Mapping[str, Tensor], ids: Tensor | None, vocab: int) -> dict[str, Tensor]:
+    """Weights with the maps of the vocabulary between the head's tokens and the target's."""
+    if ids is None:
+        return dict(weights)
+    kept = torch.zeros(vocab, dtype=torch.bool)
+    kept[ids.cpu()] = True
+    return {**weights, "d2t": ids.cpu() - torch.arange(len(ids)), "t2d": kept}
+
+
+def written(
+    shape: EagleShape, weights: Mapping[str, Tensor], ids: Tensor | None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and ``config.json`` of a head."""
+    stored, layer = with_map(weights, ids, shape.vocab), layer_config(shape)
     if shape.version == 1:
         return stored, {**layer, "architectures": ["LlamaForCausalLMEagle"], "bias": shape.fc_bias}
     config = {
@@ -124,6 +155,8 @@ def written(
         "fc_norm": shape.fc_norm,
         "norm_output": shape.norm_output,
     }
+    if shape.mask_token is not None:
+        config["mask_token_id"] = shape.mask_token
     if shape.layer_ids is not None:
         config["eagle_aux_hidden_state_layer_ids"] = list(shape.layer_ids)
     return stored, config

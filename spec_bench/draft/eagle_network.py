@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.draft import eagle_files
-from spec_bench.draft.eagle_block import Block, RMSNorm, Turn
+from spec_bench.draft.cached_head import Attend, Embed, Kept
+from spec_bench.draft.eagle_block import Block
 from spec_bench.draft.eagle_shape import THETA, EagleShape, shape_of
-from spec_bench.draft.feature_head import Attend, Embed, FeatureHead, Kept
+from spec_bench.draft.feature_head import FeatureHead
+from spec_bench.draft.layers import RMSNorm, turn_at
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.rotary import frequencies
 
@@ -47,7 +49,7 @@ class EagleHead(FeatureHead):
         angles, self._factor = frequencies(shape.rope, shape.head_dim, shape.max_positions)
         self.register_buffer("angles", angles, persistent=False)
         self.register_buffer("ids", ids, persistent=False)
-        if shape.width != shape.hidden:
+        if shape.own_inputs:
             self.embed_tokens = nn.Embedding(shape.vocab, shape.width)
 
     @property
@@ -70,9 +72,7 @@ class EagleHead(FeatureHead):
         return vectors.to(self._like.dtype)
 
     def step(self, feature: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        angle = positions.unsqueeze(-1) * self.angles
-        angle = torch.cat([angle, angle], dim=-1).unsqueeze(1)
-        turn = Turn(angle.cos() * self._factor, angle.sin() * self._factor)
+        turn = turn_at(positions, self.angles, self._factor)
         x = self.joined(feature, embedded)
         for block in self.layers:
             x = block(x, embedded, turn, attend)
@@ -110,12 +110,13 @@ class EagleHead(FeatureHead):
         shape = shape_of(cls.version, named, config)
         if ids is not None and int(ids.max()) >= shape.vocab:
             shape = replace(shape, vocab=int(ids.max()) + 1)
-        if shape.width == shape.hidden:
+        if not shape.own_inputs:
             named.pop("embed_tokens.weight", None)  # the target's own is used
         elif "embed_tokens.weight" not in named:
             raise ValueError(
-                f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}: its file "
-                "must hold embed_tokens.weight"
+                f"EAGLE head of width {shape.width} on hidden states of {shape.hidden}"
+                f"{', with masks' if shape.mask_token is not None else ''}: its file must hold "
+                "embed_tokens.weight"
             )
         return filled(cls(shape, ids), named)
 
@@ -161,6 +162,8 @@ class Eagle3Head(EagleHead):
             self.fc_norm = nn.ModuleList(RMSNorm(shape.hidden, shape.eps) for _ in range(3))
         self.norm = RMSNorm(shape.width, shape.eps)
         self.lm_head = nn.Linear(shape.width, shape.draft_vocab, bias=False)
+        if shape.mask_token is not None:
+            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, 3 * shape.hidden))
 
     def places(self, blocks: int, ids_name: str = "auto") -> tuple[int, ...]:
         """The ``hidden_states`` it reads: 2, L / 2 and L - 3 unless its config says otherwise.

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 THETA = 10000.0  # if a config names none; nothing is inherited from the target
+_MASKS = ("ptd_token_id", "mask_token_id", "pard_token")
 _SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 # Switches of the families of which only one value is implemented here.
 _ONLY = {
@@ -64,6 +65,7 @@ class EagleShape:
         norm_before_fc: one norm over all hidden states before ``fc``.
         fc_norm: one norm for each of them.
         norm_output: the last norm is applied to what is fed back.
+        mask_token: P-EAGLE's token for those not known; None: the head goes on from its outputs.
     """
 
     version: Literal[1, 3]
@@ -91,6 +93,12 @@ class EagleShape:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    mask_token: int | None = None
+
+    @property
+    def own_inputs(self) -> bool:
+        """Whether it has embeddings of its own."""
+        return self.width != self.hidden or self.mask_token is not None
 
 
 def shape_of(
@@ -133,7 +141,7 @@ def shape_of(
         inner=weights["layers.0.mlp.gate_proj.weight"].shape[0],
         layers=layers,
         eps=float(settings.get("rms_norm_eps", 1e-6)),
-        rope=_rope(settings),
+        rope=rope_of(settings),
         max_positions=int(settings.get("max_position_embeddings") or 2048),
         layer_ids=_layer_ids(config) if version == 3 else None,
         id_shift=_id_shift(config),
@@ -141,11 +149,12 @@ def shape_of(
         qkv_bias=first + "q_proj.bias" in weights,
         o_bias=first + "o_proj.bias" in weights,
         qk_norm=first + "q_norm.weight" in weights,
+        mask_token=_mask_token(settings) if "mask_hidden" in weights else None,
         **switches,
     )
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` as older configs have them."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if "type" in rope:
@@ -153,6 +162,18 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     rope.setdefault("rope_type", "default")
     rope.setdefault("rope_theta", config.get("rope_theta") or THETA)
     return rope
+
+
+def _mask_token(settings: Mapping[str, Any]) -> int:
+    """P-EAGLE's.
+
+    Raises:
+        ValueError: none is named.
+    """
+    for name in _MASKS:
+        if settings.get(name) is not None:
+            return int(settings[name])
+    raise ValueError(f"config.json of the P-EAGLE head names none of {', '.join(_MASKS)}")
 
 
 def _layer_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from spec_bench.draft.feature_head import FeatureHead
+from spec_bench.draft.cached_head import CachedHead
 from spec_bench.draft.network import Heads
 
 
@@ -41,19 +41,19 @@ def keep_outputs(heads: Heads, ids: Sequence[int], output: Tensor) -> None:
     Args:
         heads: of any kind.
         ids: the target's tokens that may be proposed.
-        output: [V, D] the target's last layer, which EAGLE-1's and MTP heads use.
+        output: [V, D] the target's last layer, which EAGLE-1's, MTP's and DFlash's heads use.
 
     Raises:
         ValueError: the heads know none of these tokens.
     """
     size = heads.shape.vocab
-    known = heads.ids if isinstance(heads, FeatureHead) else None
+    known = heads.ids if isinstance(heads, CachedHead) else None
     if known is not None:  # a vocabulary of their own: their outputs bear other numbers
         size, kept = len(known), set(ids)
         ids = [place for place, token in enumerate(known.tolist()) if token in kept]
     if not any(token < size for token in ids):
         raise ValueError("pair.draft_vocabulary: the draft heads know none of these tokens")
-    if isinstance(heads, FeatureHead) and heads.reads_target:
+    if isinstance(heads, CachedHead) and heads.reads_target:
         heads.cut_down = KeptOutputs(output, None, ids)
         return
     for parent in list(heads.modules()):

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.core.transfer import Committed
-from spec_bench.core.tree import Tree
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.heads import filled
 from spec_bench.draft.hidden import DraftingOnLast, HiddenStates
+from spec_bench.draft.levels import LevelDrafting
 from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.draft.residual import ResidualBlock
 from spec_bench.engine.stopwatch import ForwardTimer
@@ -131,7 +131,7 @@ class MedusaHeads(Heads):
         return _FILES[0], weights, config
 
 
-class MedusaDrafting(DraftingOnLast):
+class MedusaDrafting(LevelDrafting, DraftingOnLast):
     """K heads; all nodes of a level get the same proposals, those of the level's head.
 
     Args:
@@ -145,19 +145,12 @@ class MedusaDrafting(DraftingOnLast):
         weight = next(heads.parameters())
         super().__init__(HiddenStates(rows, heads.shape.hidden, weight))
         self._timer = ForwardTimer(weight.device)
-        self._logits = torch.empty(0)
 
-    def at_root(self, committed: Committed) -> Tensor:
-        """Proposals below the root: [R, 1, 1, V] logits."""
+    def levels(self, committed: Committed) -> Tensor:
         self._timer.start()
-        self._logits = self._heads(self.hidden.first(len(committed)))[..., : self._vocab]
+        logits: Tensor = self._heads(self.hidden.first(len(committed)))[..., : self._vocab]
         self._timer.stop()
-        return self._logits[:, None, :1]
-
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
-        """Proposals below the frontier's F nodes, the same for all: [R, F, 1, V] logits."""
-        nodes = tree.frontier.stop - tree.frontier.start
-        return self._logits[:, None, tree.grown : tree.grown + 1].expand(-1, nodes, -1, -1)
+        return logits
 
     def take_forward_s(self) -> float:
         """Seconds in the heads since the last call."""
@@ -175,7 +168,8 @@ class Medusa(Drafter):
     def calls(self, depth: int) -> int:
         return 1
 
-    def reach(self, heads: Heads) -> int:
+    def reach(self, heads: Heads | None) -> int:
+        assert heads is not None
         return int(heads.shape.heads)
 
     def drafting(self, equipment: Equipment) -> Drafting:

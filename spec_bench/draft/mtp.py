@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
+from spec_bench.draft.cached_head import Attend, Embed, Kept
 from spec_bench.draft.eagle import EagleDrafting
-from spec_bench.draft.feature_head import Attend, Embed, FeatureHead, Kept
+from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.mtp_files import FILE, canonical, first_layer, names_of, same_body, written
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.own_block import OwnBlock, body_config

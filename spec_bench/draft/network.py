@@ -64,7 +64,7 @@ class Heads(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def smallest(cls, hidden: int, vocab: int) -> Heads:
-        """The smallest heads that draft two tokens: what the audit puts on a Markov chain."""
+        """The smallest heads that draft two tokens at least: for the audit's Markov chain."""
 
     @classmethod
     def weights_file(cls, folder: Path, config: Mapping[str, Any]) -> Path | None:

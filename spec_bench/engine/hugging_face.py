@@ -56,6 +56,7 @@ class HuggingFaceModel:
         self.embedded = self.vocab_size
         config = self.module.config.get_text_config()
         self.max_positions = longest_sequence(config)
+        self.mask_token: int | None = getattr(config, "pard_token", None)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
         self.masks = attention_masks(self.module)

@@ -6,6 +6,7 @@ their ``defaults``; nothing about Hydra, so that a report reads them without it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,19 @@ def read_config(path: Path) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            merged |= read_config(path.parent / f"{entry.partition('@')[0]}.yaml")
-    return merged | config
+            below = read_config(path.parent / f"{entry.partition('@')[0]}.yaml")
+            merged = _laid_over(merged, below)
+    return _laid_over(merged, config)
+
+
+def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """A config over another, groups of settings key by key."""
+    groups = {
+        key: _laid_over(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **above, **groups}
 
 
 def _brought(name: str) -> list[Path]:

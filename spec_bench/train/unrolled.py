@@ -43,7 +43,7 @@ class Memory:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None = None
     ) -> Tensor:
-        """See ``draft.feature_head.Attend``; step 0 has all T rows, later ones A."""
+        """See ``draft.cached_head.Attend``; step 0 has all T rows, later ones A."""
         groups = q.shape[1] // k.shape[1]
         if groups > 1:
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))

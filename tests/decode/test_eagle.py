@@ -19,11 +19,21 @@ from spec_bench.decode.decoder import Decoder
 from spec_bench.tree.chain import Chain
 from tests.decode.test_greedy import BATCHES, differences_from_generate
 from tests.families import ARCHITECTURES, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import HEADS, heads_of
 
 LAW = SamplingSettings(temperature=0.9, top_p=0.95, probability_dtype="float64")
-NAMES = ("eagle", "eagle2", "eagle3", "eagle_rsd_s", "eagle_traversal", "mtp")
-FAST = {("llama", "eagle", 4), ("opt", "eagle3", 1)}
+NAMES = (
+    "eagle",
+    "eagle2",
+    "eagle3",
+    "eagle_rsd_s",
+    "eagle_traversal",
+    "mtp",
+    "dflash",
+    "dflash_ddtree",
+    "p_eagle",
+)
+FAST = {("llama", "eagle", 4), ("opt", "eagle3", 1), ("llama", "dflash_ddtree", 4)}
 GREEDY = [
     pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
     for case in [(a, n, b) for a in ARCHITECTURES for n in NAMES for b in BATCHES]
@@ -40,7 +50,7 @@ def decoder_of(
 ) -> Decoder:
     target, _ = tiny_pair(architecture, dtype)
     decoder = decoder_settings(name) | changes
-    head = HEADS[decoder["drafter"]["kind"]](target.hidden_size, VOCAB).to(dtype)
+    head = heads_of(decoder["drafter"], target.hidden_size, VOCAB).to(dtype)
     built = build_decoder(decoder, target, [], settings, rows, heads=head)
     assert isinstance(built, Decoder)
     return built
@@ -73,7 +83,7 @@ def test_tokens_do_not_depend_on_the_batch_or_the_order(name: str) -> None:
     assert answers(requests[::-1], 3, 3) == alone
 
 
-KINDS = ("eagle", "eagle3", "mtp")
+KINDS = ("eagle", "eagle3", "mtp", "dflash")
 CASES = [case for case in tree_cases("exact") if case.config.drafter.kind in KINDS]
 SHOWN = (
     "eagle3: chain 2 + recursive",
@@ -82,6 +92,7 @@ SHOWN = (
     "eagle3: iid_paths 2x2, i.i.d. + recursive",
     "eagle3: sampled_list 3",
     "mtp: chain 2 + recursive",
+    "dflash: chain 2 + recursive",
 )
 
 
@@ -89,14 +100,16 @@ def test_all_heads_are_audited_on_every_tree_that_grows_level_by_level() -> None
     trees = {
         kind: {c.config.tree.name for c in CASES if c.config.drafter.kind == kind} for kind in HEADS
     }
-    assert trees["eagle"] == trees["eagle3"] == trees["mtp"]
+    assert trees["eagle"] == trees["eagle3"] == trees["mtp"] == trees["dflash"]
     assert trees["eagle"] >= {"chain", "widths", "iid_paths", "stochastic_beam", "sampled_list"}
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, marks=[] if case.name.startswith(SHOWN[:3]) else pytest.mark.slow)
+        pytest.param(
+            case, marks=[] if case.name.startswith(SHOWN[:3] + SHOWN[-1:]) else pytest.mark.slow
+        )
         for case in CASES
         if case.tree.enumerable and "3-1" not in case.name
     ],
@@ -167,7 +180,7 @@ def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], message: st
         read_decoder(decoder_settings("eagle") | change)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
 def test_in_half_precision_too_only_differences_of_positions_matter(kind: str) -> None:
     head = HEADS[kind](16, VOCAB).to(torch.bfloat16)
     torch.manual_seed(1)

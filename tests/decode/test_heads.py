@@ -161,7 +161,7 @@ def test_heads_of_another_model_are_refused() -> None:
         (None, "uses medusa heads, the pair has none"),
         (recurrent_head(target.hidden_size, VOCAB), "the pair has redrafter heads"),
         (medusa_heads(16, VOCAB), "for hidden states of 16"),
-        (medusa_heads(target.hidden_size, VOCAB, 2), "3 levels deep, the medusa heads reach 2"),
+        (medusa_heads(target.hidden_size, VOCAB, 2), "3 levels deep, its drafter reaches 2"),
     ):
         with pytest.raises(ValueError, match=message):
             build_decoder(settings_of("medusa"), target, [], WARM, heads=heads)

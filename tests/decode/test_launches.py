@@ -19,7 +19,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.decode.test_one_behind import TOGETHER
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.counted import Counts, counted
 
@@ -44,6 +44,11 @@ VERIFY = {
     "eagle2": ("4x3@8", 120),
     "eagle3": ("4x3@8", 120),
     "mtp": ("3", 60),
+    "dflash": ("5", 60),
+    "pard": ("5", 60),
+    "p_eagle": ("5", 60),
+    "dflash_block": ("5", 150),
+    "dflash_ddtree": ("4x3@8", 120),
     "sequoia": (None, 120),
     "opt_tree": ("4x3@8", 120),
     "dyspec": ("4x3@8", 160),
@@ -82,7 +87,13 @@ WIDE = 90
 WIDE_SAMPLING = {"rsd_s": WIDE, "eagle_rsd_s": WIDE, "dsbd": WIDE, "top_and_sample": WIDE}
 WIDE_SAMPLING |= {"dsbd_one_cache": WIDE}
 # What is kept is sorted and laid out anew; by a gain, or with what was drawn, at more length.
-WIDE_SAMPLING |= {"eagle2": WIDE, "eagle3": WIDE, "opt_tree": 110, "dyspec": 110}
+WIDE_SAMPLING |= {
+    "eagle2": WIDE,
+    "eagle3": WIDE,
+    "dflash_ddtree": WIDE,
+    "opt_tree": 110,
+    "dyspec": 110,
+}
 WIDE_SAMPLING |= {"lookup_or_draft": 70}
 FAST = {("rsd_s", 4, 1.0)}
 CASES = [
@@ -102,8 +113,9 @@ def iteration(name: str, rows: int, law: float) -> tuple[Counts, int]:
         ]
         settings = decoder_settings(name, VERIFY[name][0])
         kind = settings["drafter"]["kind"]
-        heads = HEADS[kind](32, VOCAB).to(DEVICE) if kind in HEADS else None
-        drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
+        heads = heads_of(settings["drafter"], 32, VOCAB)
+        heads = heads and heads.to(DEVICE)
+        drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
         sampling = SamplingSettings(temperature=law, top_p=0.9 if law else 1.0)
         built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
         requests = [

@@ -16,7 +16,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.model import ForwardOutput
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 
 DISTURBED = 0.1  # a hundred times what another order of a sum could do
 TREES = ["sd", "rsd_s", "mcsd", "sd_dynamic", "dyspec", "opt_tree", "traversal_paths", "eagle3"]
@@ -41,7 +41,8 @@ def tokens(name: str, disturbed: bool) -> list[tuple[int, ...]]:
     pair = tiny_pair("llama")
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
-    heads = HEADS[kind](32, VOCAB).to(pair[0].dtype) if kind in HEADS else None
+    heads = heads_of(settings["drafter"], 32, VOCAB)
+    heads = heads and heads.to(pair[0].dtype)
     drafts = [pair[1]] if kind == "language_model" else []
     if disturbed:
         generator = torch.Generator().manual_seed(7)

@@ -17,7 +17,7 @@ from spec_bench.decode.config import build_decoder
 from spec_bench.decode.recorded_parts import RecordedParts
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 from tests.simcuda import DEVICE, SimCuda
 from tests.simcuda.counted import counted
 
@@ -29,9 +29,10 @@ CASES = [
     for law in (0.0, 1.0)
 ]
 # Their trees have another form in every iteration or come from beams; or their host is not behind.
+LONG = ("dflash", "dflash_block", "pard", "p_eagle")
 CALLED = {
-    "beam_sampling", "beam_search", "dsbd", "dsbd_one_cache", "dyspec", "eagle2", "eagle3",
-    "lookup_or_draft", "lookup_vote", "opt_tree", "prompt_lookup", "redrafter",
+    "beam_sampling", "beam_search", "dflash_ddtree", "dsbd", "dsbd_one_cache", "dyspec", "eagle2",
+    "eagle3", "lookup_or_draft", "lookup_vote", "opt_tree", "prompt_lookup", "redrafter",
     "redrafter_typical", "sd_dynamic", "suffix_decoding", "suffix_lookup", "token_recycling",
 }  # fmt: skip
 
@@ -43,8 +44,9 @@ def built(name: str, rows: int, law: float, how: str, device: torch.device) -> t
     ]
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
-    heads = HEADS[kind](32, VOCAB).to(device, torch.float64) if kind in HEADS else None
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
+    heads = heads_of(settings["drafter"], 32, VOCAB)
+    heads = heads and heads.to(device, torch.float64)
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
     sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
     return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads), heads
 
@@ -53,8 +55,9 @@ def built(name: str, rows: int, law: float, how: str, device: torch.device) -> t
 def test_recorded_parts_draw_the_cpus_tokens_in_few_launches(
     name: str, rows: int, law: float
 ) -> None:
+    tokens = 64 if name in LONG else 24  # no row may end while launches are counted
     requests = [
-        dataclasses.replace(each, max_new_tokens=24, stop_ids=())
+        dataclasses.replace(each, max_new_tokens=tokens, stop_ids=())
         for each in random_requests(rows, 24)
     ]
     plain, _ = built(name, rows, law, "none", torch.device("cpu"))
@@ -70,6 +73,7 @@ def test_recorded_parts_draw_the_cpus_tokens_in_few_launches(
             return
         counts = counted(sim, decoder, requests, heads)
     a_level = 4 + rows  # its logits, a replay, each row's random numbers
+    a_level += name == "mtp"  # whose parents' outputs are gathered
     assert 0 < counts.launches["sampling"] <= 2 + 2 * a_level * max(decoder.depth, 1)
     assert counts.launches["verify"] == 0
     # What the next iteration goes on from, the path moved in the caches, the message.

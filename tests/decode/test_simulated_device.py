@@ -9,7 +9,7 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 from tests.simcuda import DEVICE, SimCuda
 
 # One of each kind of drafter and of walk, at the batch size and law where most can go wrong.
@@ -30,8 +30,9 @@ def tokens(name: str, rows: int, law: float, device: torch.device) -> list[tuple
     ]
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
-    heads = HEADS[kind](32, VOCAB).to(device) if kind in HEADS else None
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
+    heads = heads_of(settings["drafter"], 32, VOCAB)
+    heads = heads and heads.to(device)
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
     sampling = SamplingSettings(temperature=law, top_p=0.95 if law else 1.0)
     built = build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
     requests = random_requests(5, 4)

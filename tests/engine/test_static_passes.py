@@ -21,7 +21,7 @@ from spec_bench.engine.recorder import Recorder
 from spec_bench.engine.static_pass import CHECKS, StaticPass, why_not_recorded
 from tests.engine.test_compiled import NEEDS_COMPILER
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 from tests.simcuda import SimCuda
 
 WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
@@ -42,8 +42,9 @@ def pair_of(how: str, device: str = "cpu", dtype: torch.dtype = torch.float64) -
 def built(name: str, pair: list[Any], rows: int, sampling: SamplingSettings = WARM) -> Any:
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
-    heads = HEADS[kind](32, VOCAB).to(pair[0].device, pair[0].dtype) if kind in HEADS else None
-    drafts = pair[1:] if kind in ("language_model", "lookup_or_model") else []
+    heads = heads_of(settings["drafter"], 32, VOCAB)
+    heads = heads and heads.to(pair[0].device, pair[0].dtype)
+    drafts = pair[1:] if kind in ("language_model", "lookup_or_model", "pard") else []
     return build_decoder(settings, pair[0], drafts, sampling, rows, heads=heads)
 
 

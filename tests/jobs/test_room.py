@@ -19,7 +19,7 @@ from spec_bench.jobs.config.room import slots_of
 from spec_bench.jobs.sweep.plan import job_memory
 from spec_bench.records.types import Request
 from tests.families import decoder_names, decoder_settings, tiny_pair
-from tests.heads import HEADS
+from tests.heads import heads_of
 
 GREEDY = SamplingSettings(temperature=0)
 # Each takes more slots than the one before, so that every cache is replaced four times.
@@ -44,8 +44,7 @@ HERE = {*decoder_names()} - {"served"}  # by a server
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_a_decoders_room_follows_from_its_settings(name: str) -> None:
     settings, (target, draft) = decoder_settings(name), tiny_pair("llama")
-    kind = settings["drafter"]["kind"]
-    heads = HEADS[kind](32, target.vocab_size) if kind in HEADS else None
+    heads = heads_of(settings["drafter"], 32, target.vocab_size)
     drafts = [draft] if read_decoder(settings).drafts else []
     built = build_decoder(settings, target, drafts, GREEDY, heads=heads)
     assert slots_of(read_decoder(settings), 17, 9) == built.slots_needed(17, 9)

@@ -79,8 +79,18 @@ def _phases(sim: SimCuda, built: Any, heads: Any) -> Iterator[None]:
 
     parts = [(built.target, "forward", "target")]
     parts += [(draft, "forward", "draft") for draft in built.drafts]
-    # An EAGLE head is not called as a module.
-    for name in ("forward", "fuse", "step", "logits"):
+    # Neither EAGLE's nor DFlash's heads are called as modules.
+    for name in (
+        "forward",
+        "fuse",
+        "step",
+        "logits",
+        "fed_back",
+        "context",
+        "context_kept",
+        "turn",
+        "outputs",
+    ):
         if hasattr(heads, name):
             parts.append((heads, name, "draft"))
     if isinstance(built, BeamDecoder):

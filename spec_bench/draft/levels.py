@@ -1,0 +1,91 @@
+"""Drafting whose one call gives the laws of all levels.
+
+A level's law is the same for all its nodes, or differs between them by a term that depends on the
+node's own token. So whatever grows level by level grows on it: chains, widths, draws without
+replacement, and the tree of the likeliest nodes (DDTree, arXiv 2604.12989).
+
+Letters: R rows, K levels, F frontier nodes, V tokens.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spec_bench.core.transfer import Committed, places
+from spec_bench.core.tree import Tree
+from spec_bench.draft.base import Drafting
+
+
+class LevelDrafting(Drafting):
+    """See above.
+
+    Attributes:
+        has_term: whether a node's token adds to the logits below it.
+    """
+
+    has_term = False
+    _levels: Tensor = torch.empty(0)
+
+    @abstractmethod
+    def levels(self, committed: Committed) -> Tensor:
+        """Logits [R, K, V] of every level, the one below the root first.
+
+        Args:
+            committed: per row all tokens so far; the last one is the root.
+        """
+
+    def term(self, tokens: Tensor, level: int) -> Tensor:
+        """What nodes of these tokens [R, F] add to the logits below them, [R, F, V].
+
+        Args:
+            tokens: the nodes'.
+            level: of the logits, 0 for those below the root.
+        """
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def at_root(self, committed: Committed) -> Tensor:
+        """Runs the call; logits [R, 1, 1, V] below the root."""
+        self._levels = self.levels(committed)
+        device = self._levels.device
+        return self._below(lambda: committed.roots.on(device).unsqueeze(1), 1, 0)
+
+    @torch.inference_mode()
+    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+        """Logits [R, F, 1, V] below the frontier."""
+        nodes = tree.frontier
+        return self._below(lambda: tree.tokens[:, nodes], nodes.stop - nodes.start, tree.grown)
+
+    def _below(self, tokens: Callable[[], Tensor], nodes: int, level: int) -> Tensor:
+        logits = self._levels[:, level : level + 1].expand(-1, nodes, -1)
+        if self.has_term:
+            logits = logits + self.term(tokens(), level)
+        return logits.unsqueeze(2)
+
+
+def with_masks(values: Tensor, last: Tensor, masks: int, mask: int | Tensor) -> Tensor:
+    """What a pass over known tokens and masks reads: masks for all that is not known.
+
+    Args:
+        values: [R, P, ...] of the known tokens, the last of which are at ``last``.
+        last: [R, 1].
+        masks: how many follow each row's last.
+        mask: what stands there, of one token.
+
+    Returns:
+        [R, P + masks, ...].
+    """
+    longer = pad(values, (*(0, 0) * (values.ndim - 2), 0, masks))
+    known = places(longer.shape[1], longer.device) <= last
+    return torch.where(known.view(*known.shape, *[1] * (values.ndim - 2)), longer, mask)
+
+
+def taken(rows: Tensor, last: Tensor, levels: int) -> Tensor:
+    """[R, K, ...] of [R, T, ...]: each row's at ``last`` [R, 1] and the K - 1 after it."""
+    index = (last + places(levels, rows.device)).unsqueeze(-1)
+    return rows.gather(1, index.expand(-1, -1, rows.shape[-1]))
