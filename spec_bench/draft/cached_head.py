@@ -53,10 +53,12 @@ class CachedHead(Heads):
     Attributes:
         ids: V' target ids of the head's tokens; None where V' = V.
         reads_target: whether the target's last layer makes its logits.
+        regresses: whether it also learns to say the target's feature.
         cut_down: some outputs of that layer, in its place; see ``kept_outputs``.
     """
 
     reads_target: bool = False
+    regresses: bool = False
     ids: Tensor | None
 
     def __init__(self) -> None:
@@ -74,6 +76,11 @@ class CachedHead(Heads):
             module = self.get_submodule(owner)
             setattr(module, leaf, buffer.to(getattr(module, leaf).device))
         return made
+
+    @property
+    def features(self) -> int:
+        """W: the width of what the target hands over."""
+        return int(self.shape.hidden)
 
     @property
     def kept(self) -> Sequence[Kept]:

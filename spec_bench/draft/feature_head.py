@@ -11,7 +11,6 @@ the head knows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,18 +18,7 @@ from spec_bench.draft.cached_head import Attend, CachedHead, Embed
 
 
 class FeatureHead(CachedHead):
-    """What drafts from a feature.
-
-    Attributes:
-        regresses: whether it also learns to say the target's feature.
-    """
-
-    regresses: ClassVar[bool] = False
-
-    @property
-    def features(self) -> int:
-        """W: the width of what the target hands over."""
-        return int(self.shape.hidden)
+    """What drafts from a feature."""
 
     def embedded(self, tokens: Tensor, embed: Embed) -> Tensor:
         """The target's embeddings, or the head's own if its width differs.

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from spec_bench.draft.base import heads_class
+from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.feature_head import FeatureHead
-from spec_bench.draft.network import HeadPlan
+from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.packed_products import dense_weight
+from spec_bench.train.blocks import BlockTrainee
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.draft_model import fresh_draft
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings
@@ -70,9 +72,26 @@ def fresh_heads(
         head.fc_norm,
     )
     made = heads_class(head.kind).fresh(plan, width, vocab, output)
-    if isinstance(made, FeatureHead):
-        return EagleTrainee(made, head.guesses, model.project, head.steps, head.noise)
-    return Trainee(made, head.guesses)
+    return trainee_of(made, model, head.guesses, head.steps, head.noise)
+
+
+def trainee_of(
+    heads: Heads,
+    model: HuggingFaceModel,
+    guesses: int,
+    steps: int | None = None,
+    noise: float = 0.0,
+) -> Trainee:
+    """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
+    last layer and its embeddings.
+    """
+    given = (guesses, model.project, steps, noise)
+    if isinstance(heads, FeatureHead):
+        return EagleTrainee(heads, *given)
+    if isinstance(heads, DFlashHead):
+        mask = model.embed(torch.tensor([heads.shape.mask_token], device=model.device))[0]
+        return BlockTrainee(heads, mask.clone(), *given)
+    return Trainee(heads, guesses)
 
 
 def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:

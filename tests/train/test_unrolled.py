@@ -1,4 +1,4 @@
-"""What an EAGLE head learns on is what it drafts with."""
+"""What a head that learns from sequences learns on is what it drafts with."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.hidden import Computed, everywhere
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import OneProcess
+from spec_bench.train.sequence_trainee import SequenceTrainee
 from spec_bench.train.sequences import SequenceBatches
-from spec_bench.train.start import frequent
-from spec_bench.train.unrolled import EagleTrainee
+from spec_bench.train.start import frequent, trainee_of
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 
@@ -37,6 +37,7 @@ from .tiny import CPU, forgetful_target, two_streams
 
 GREEDY = SamplingSettings(temperature=0, probability_dtype="float64")
 K = 3
+KINDS = ["eagle", "eagle3", "mtp", "dflash"]
 
 
 class Recorded(Drafting):
@@ -80,7 +81,8 @@ def decoded(kind: str, head: Any, request: Request) -> tuple[list[list[Tensor]],
 def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
     """Logits of K steps at every row of one sequence, as training runs them."""
     target, _ = tiny_pair("llama", torch.float64)
-    trainee = EagleTrainee(head, K, target.project)
+    trainee = trainee_of(head, target, K)
+    assert isinstance(trainee, SequenceTrainee)
     dialogue = Dialogue(ids, (True,) * len(ids))
     states = Computed(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
     batch = SequenceBatches([dialogue], states, target, K).of([0])
@@ -89,7 +91,7 @@ def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
         return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_trainings_forward_is_decodings(kind: str) -> None:
     head = HEADS[kind](32, VOCAB).double()
     compared = dict.fromkeys(range(K), 0)
@@ -111,11 +113,11 @@ def test_trainings_forward_is_decodings(kind: str) -> None:
     assert compared[0] > 20
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -> None:
     target, _ = tiny_pair("llama")
     head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
-    learner = EagleTrainee(head, K, target.project)
+    learner = trainee_of(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
     states = Computed(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
     batches = SequenceBatches([dialogue], states, target, K)
@@ -157,7 +159,7 @@ def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: str) -> None:
     """The keys that its own features gave are gone, although their tokens stand."""
     head, ids = HEADS[kind](32, VOCAB).double(), tuple(range(5, 17))
@@ -191,7 +193,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: s
 
 def target_of(kind: str) -> HuggingFaceModel:
     """Sure of something, where its own last layer alone can say so."""
-    if kind != "mtp":
+    if kind not in ("mtp", "dflash"):
         return forgetful_target()
     module = copy.deepcopy(forgetful_target().module)
     with torch.no_grad():
@@ -199,12 +201,14 @@ def target_of(kind: str) -> HuggingFaceModel:
     return HuggingFaceModel(module, tiny.VOCAB, CPU)
 
 
-def trainee(kind: str, guesses: int = K, **given: Any) -> EagleTrainee:
+def trainee(kind: str, guesses: int = K, **given: Any) -> SequenceTrainee:
     torch.manual_seed(0)
     target = target_of(kind)
     plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
     head = type(HEADS[kind](8, 8)).fresh(plan, tiny.WIDTH, tiny.VOCAB, lambda: torch.empty(0))
-    return EagleTrainee(head, guesses, target.project, **given)
+    made = trainee_of(head, target, guesses, **given)
+    assert isinstance(made, SequenceTrainee)
+    return made
 
 
 def training(folder: Path, kind: str, steps: int, processes: Any = None, **given: Any) -> Training:
@@ -212,7 +216,7 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
     learner = trainee(kind, steps=given.pop("learned", None), **given)
     target = target_of(kind)
-    layers = (0, 0, 0, -1) if kind == "eagle3" else (-1,)  # it has one block
+    layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
 
     def side(dialogues: list[Dialogue]) -> SequenceBatches:
         states = Computed(target, dialogues, 8, layers, everywhere)
@@ -223,7 +227,7 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     )
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
     """Which the target's state at the token in question settles, and no other token tells."""
     plan = training(tmp_path, kind, 20)
@@ -232,7 +236,7 @@ def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
     assert losses[-1] < 0.97 * losses[0]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_training_that_was_stopped_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
     """The noise on features, too, goes on where it was."""
     noise = {"noise": 0.1, "learned": 2}
