@@ -22,7 +22,7 @@ from spec_bench.draft.base import Drafter, Drafting, Equipment, drafter
 from spec_bench.draft.cached_head import Attend, Embed, Kept
 from spec_bench.draft.eagle import EagleDrafting
 from spec_bench.draft.feature_head import FeatureHead
-from spec_bench.draft.mtp_files import FILE, canonical, first_layer, names_of, same_body, written
+from spec_bench.draft.mtp_files import FILE, canonical, first_layer, names_of, written
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.own_block import OwnBlock, body_config
 
@@ -54,7 +54,7 @@ class MtpShape:
         Raises:
             ValueError: transformers does not know the family.
         """
-        return body_config(same_body(str(self.config.get("model_type"))), self.config)
+        return body_config(self.config)
 
 
 class MtpHead(FeatureHead):

@@ -53,17 +53,11 @@ MIMO = Names(
     },
     hidden_first=True,
 )  # fmt: skip
-_SAME_BODY = {"mimo": "qwen2"}  # a family's blocks, where transformers knows them as another's
 
 
 def names_of(config: Mapping[str, Any]) -> Names:
     """The names of a target's family."""
     return MIMO if config.get("model_type") == "mimo" else DEEPSEEK
-
-
-def same_body(family: str) -> str:
-    """The family that transformers knows, of a target whose blocks are another's."""
-    return _SAME_BODY.get(family, family)
 
 
 def first_layer(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor] | None:

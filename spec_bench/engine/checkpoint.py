@@ -18,6 +18,8 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file, logging
 
+from spec_bench.engine.families import register_families
+
 
 def read_module(
     path: str, revision: str | None, dtype: torch.dtype, placement: dict[str, Any]
@@ -28,6 +30,7 @@ def read_module(
         ValueError: in one line, why it cannot be read: no such model, a damaged file, a missing
             tensor or one of another shape than the config's.
     """
+    register_families()
     if _two_halves(path):
         raise ValueError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "

@@ -12,6 +12,7 @@ from spec_bench.engine.attention import pack_shared_heads, packs_on, split_long_
 from spec_bench.engine.checkpoint import read_module, reason_of
 from spec_bench.engine.context_length import longest_sequence
 from spec_bench.engine.direct_calls import call_directly
+from spec_bench.engine.families import register_families
 from spec_bench.engine.fused_products import fuse_products
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.mapped_model import keep_outputs
@@ -129,6 +130,7 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
     if path.startswith(PREFIX):
         config = random_config(path)
     else:
+        register_families()
         config = AutoConfig.from_pretrained(path, revision=revision)
     return longest_sequence(config.get_text_config())
 

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spec_bench.engine.families import register_families
+
 _ATTENTION = "spec_bench_own_block"
 
 
-def body_config(family: str, config: Mapping[str, Any]) -> Any:
+def body_config(config: Mapping[str, Any]) -> Any:
     """A model's ``config.json`` as transformers knows it.
-
-    Args:
-        family: ``model_type``.
-        config: the rest of it.
 
     Raises:
         ValueError: transformers knows no such family.
     """
     from transformers import AutoConfig
 
+    register_families()
     given = {key: value for key, value in config.items() if key != "model_type"}
+    family = str(config.get("model_type"))
     try:
         return AutoConfig.for_model(family, **given)
     except ValueError:

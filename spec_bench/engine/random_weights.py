@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from spec_bench.engine.architectures import ARCHITECTURES as ARCHITECTURES
 from spec_bench.engine.architectures import PREFIX as PREFIX
 from spec_bench.engine.architectures import architecture as architecture
+from spec_bench.engine.families import register_families
 
 
 class TokenIds:
@@ -45,6 +46,7 @@ class TokenIds:
 
 def random_config(path: str) -> PretrainedConfig:
     """The config of ``random:NAME`` or ``random:FOLDER``; see ``architecture``."""
+    register_families()
     name = path.removeprefix(PREFIX)
     known = architecture(path)
     if name in ARCHITECTURES:

@@ -15,7 +15,7 @@ from spec_bench.audit.rules import TOLERANCE
 from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import head_kinds
-from spec_bench.draft.feature_head import FeatureHead
+from spec_bench.draft.cached_head import CachedHead
 from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import MappedModel
@@ -87,7 +87,7 @@ def test_heads_that_keep_some_outputs_propose_those_and_the_law_stays(kind: str)
     got, expected, _ = block_law(built, lambda *given: target.law(*given, settings=settings))
     assert max(abs(got[t] - chance) for t, chance in expected.items()) < TOLERANCE
     x = torch.ones(1, target.hidden_size, dtype=torch.float64)
-    if not isinstance(heads, FeatureHead):
+    if not isinstance(heads, CachedHead):
         logits = next(heads.guesses(x, torch.zeros(1, 2, target.hidden_size).double()))
     else:
         logits = heads.logits(x[:, : heads.shape.hidden], lambda _: x.new_zeros(1, V), V)

@@ -38,7 +38,7 @@ def disturb(model: Any, generator: torch.Generator) -> None:
 
 def tokens(name: str, disturbed: bool) -> list[tuple[int, ...]]:
     """What a decoder answers to six prompts, three at a time."""
-    pair = tiny_pair("llama")
+    pair = tiny_pair.__wrapped__("llama") if disturbed else tiny_pair("llama")
     settings = decoder_settings(name)
     kind = settings["drafter"]["kind"]
     heads = heads_of(settings["drafter"], 32, VOCAB)

@@ -24,6 +24,7 @@ from spec_bench.draft.dflash import DFlashDrafting
 from spec_bench.draft.dflash_network import DFlashHead
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.tree.chain import Chain
+from spec_bench.tree.widths import Widths
 from tests.families import VOCAB, tiny_pair
 from tests.heads import dflash_head, eagle3_head
 
@@ -218,6 +219,12 @@ def test_dspark_guesses_the_token_after_the_known_one_with_its_term() -> None:
     plain = drafting._levels[:, :1].unsqueeze(2)
     term = head.markov_head.markov_w2(head.markov_head.markov_w1.weight[7])
     torch.testing.assert_close(below - plain, term[None, None, None], atol=1e-4, rtol=1e-4)
+    tree = Tree(Widths((2, 1), replacement=False).shape, committed.roots.on(torch.device("cpu")))
+    tokens = torch.tensor([[11, 4]])
+    tree.add_level(tokens, torch.zeros(2, dtype=torch.long), tokens >= 0, None)
+    below = drafting.at_frontier(tree, committed)[0, :, 0]
+    terms = head.markov_head.markov_w2(head.markov_head.markov_w1.weight[tokens[0]])
+    torch.testing.assert_close(below - drafting._levels[0, 1], terms, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{}, {"markov_rank": 4}, {"markov_rank": 4, "gated": True}])

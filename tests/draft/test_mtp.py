@@ -15,6 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.draft.heads import load_heads, save_heads
 from spec_bench.draft.mtp import MtpHead, MtpShape
+from spec_bench.engine.loading import load_model
+from spec_bench.engine.model_spec import ModelSpec
 
 WIDTH, TOKENS = 32, 30
 COMMON = {
@@ -148,6 +150,28 @@ def test_mimo_reads_the_hidden_state_first() -> None:
         mimo.eh_proj.weight[:, :WIDTH] = torch.eye(WIDTH)  # of the two the first half
     assert torch.equal(outputs(mimo, feature, after), outputs(mimo, feature, after + 1))
     assert not torch.equal(outputs(llama, feature, after), outputs(llama, feature, after + 1))
+
+
+def test_a_mimo_folder_is_target_and_head_at_once(tmp_path: Path) -> None:
+    """As published: its own modelling file is named and not run, its body is Qwen2's."""
+    head = head_of("mimo")
+    torch.manual_seed(1)
+    body = {key: value for key, value in CONFIGS["mimo"].items() if key != "model_type"}
+    target = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **body)).eval()
+    target.save_pretrained(tmp_path)
+    _, tensors, config = head.to_files()
+    own = load_file(tmp_path / "model.safetensors")
+    save_file(own | tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    remote = {"auto_map": {"AutoConfig": "configuration_mimo.MiMoConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | remote))
+    loaded = load_model(ModelSpec(str(tmp_path)))
+    tokens = torch.tensor([[1, 2, 3]])
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded.module(tokens).logits, target(tokens).logits)
+    again = load_heads(str(tmp_path), torch.device("cpu"), torch.float32)
+    assert isinstance(again, MtpHead)
+    feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)
+    assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
 
 
 @pytest.mark.parametrize(
