@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
 	beyond beyond-verification beyond-trees beyond-draft-free \
-	eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
+	today eagle eagle-mt-bench eagle-spec-bench eagle-rules eagle-heads \
 	embedded report list table figure page
 
 # What a recipe is run with, e.g. make rsd-exp1 WITH='pair=opt_13b engine=cuda task=xsum'
@@ -28,6 +28,7 @@ help:
 	@echo "                  older processor);  make test-slow  all"
 	@echo "make check        ruff, types, layering"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
+	@echo "make today        today's drafters under one budget of nodes: MTP, DFlash, EAGLE-3, lookup"
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
 	@echo "make embedded     all of these at the embedded models' size, into results/embedded"
@@ -68,6 +69,10 @@ rsd: rsd-fig1 rsd-exp1 rsd-exp2
 mcsd: mcsd-acceptance mcsd-search mcsd-ablation
 dsbd: dsbd-fronts dsbd-one-cache
 redrafter: redrafter-decoding redrafter-temperatures redrafter-beams redrafter-batches
+today: $(STAMP)
+	$(RUN) today=qwen3_8b $(WITH)
+	$(RUN) today=mimo_7b $(WITH)
+
 beyond: beyond-verification beyond-trees beyond-draft-free
 eagle: eagle-mt-bench eagle-rules eagle-heads
 
@@ -140,6 +145,7 @@ embedded: $(STAMP)
 	$(RUN) eagle=mt_bench experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED)
 	$(RUN) eagle=rules experiment=embedded prompts=8 generation.max_new_tokens=64
 	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
+	$(RUN) today=drafters experiment=embedded prompts=16 generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
 
 # From the committed rows and records. Pages, PDFs and LaTeX are not in git.
@@ -280,6 +286,11 @@ tiny-heads: $(STAMP) $(PROMPTS)
 	$(TRAIN) training=embedded_eagle head=eagle1 head.fc_norm=false head.init=random \
 		optimiser.epochs=1 \
 		out=spec_bench/embedded/heads/eagle1
+	$(TRAIN) training=embedded_eagle head=mtp head.guesses=5 head.fc_norm=false head.init=random \
+		optimiser.epochs=2 out=spec_bench/embedded/heads/mtp
+	$(TRAIN) training=embedded_eagle head=dflash head.guesses=7 head.blocks=1 head.fc_norm=false \
+		head.init=random out=spec_bench/embedded/heads/dflash
+	rm spec_bench/embedded/heads/redrafter_no_rnn/model.safetensors # no decoder needs it
 
 # ReDrafter on one pair, from its heads' training (two blocks and as many as Table 1's heads have; the
 # grid of 15 with and 15 without the recurrence; Medusa's) to its tables and figures:

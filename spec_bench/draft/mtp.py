@@ -147,7 +147,8 @@ class MtpHead(FeatureHead):
         return head
 
     def to_files(self) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-        config = {**self.shape.config, "num_nextn_predict_layers": 1}
+        known = {key: value for key, value in self.shape.config.items() if not key.startswith("_")}
+        config = {**known, "num_nextn_predict_layers": 1}
         return FILE, written(self.state_dict(), config), config
 
 

@@ -60,6 +60,13 @@ def _qwen3(hidden: int, feed_forward: int, layers: int, heads: int, tied: bool) 
     return llama | {"model_type": "qwen3", "head_dim": 128}
 
 
+def _mimo(hidden: int, inner: int, layers: int, heads: int) -> dict[str, Any]:
+    """MiMo-7B's body, which is Qwen2's, in the words of its config."""
+    llama = _llama(hidden, inner, layers, heads, key_value_heads=8, positions=32768, vocab=151680)
+    rope = {"rope_type": "default", "rope_theta": 640000.0}
+    return llama | {"model_type": "mimo", "rope_parameters": rope}
+
+
 def _opt(
     hidden: int,
     layers: int,
@@ -104,6 +111,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama3_1b": _llama3(2048, 8192, 16, 32, True),
     "qwen3_8b": _qwen3(4096, 12288, 36, 32, False),
     "qwen3_0.6b": _qwen3(1024, 3072, 28, 16, True),
+    "mimo_7b": _mimo(4096, 11008, 36, 32),
     "llama_68m": _llama(768, 3072, 2, 12),
     "llama_115m": _llama(1024, 2816, 4, 8),
     "llama_160m": _llama(768, 3072, 12, 12),

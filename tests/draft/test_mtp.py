@@ -142,6 +142,16 @@ def test_experts_in_published_files_are_one_tensor_each(tmp_path: Path) -> None:
     assert torch.equal(outputs(head, feature, after), outputs(again, feature, after))
 
 
+def test_the_targets_last_layer_reads_what_is_fed_back() -> None:
+    """The output after its norm, which takes its size away."""
+    head = head_of("llama")
+    output = 100 * torch.randn(2, 3, WIDTH)
+    fed_back = head.fed_back(output)
+    assert torch.equal(head.own_logits(output, lambda read: read), fed_back)
+    torch.testing.assert_close(head.fed_back(output / 50), fed_back)
+    assert not torch.allclose(fed_back, output)
+
+
 def test_mimo_reads_the_hidden_state_first() -> None:
     mimo, llama = head_of("mimo"), head_of("llama")
     feature, after = torch.randn(2, 1, 5, WIDTH).unbind(0)

@@ -50,6 +50,15 @@ def test_a_string_that_ends_a_text_counts_against_what_follows_it() -> None:
     assert trie.root.children[1].children[2].count == 1
 
 
+def test_of_equal_scores_the_longer_match_proposes() -> None:
+    """After 1 came 2 in two cases of four, the one at the end included; after 0 1 came 3 in one of
+    two.
+    """
+    index = SuffixIndex(3, 1.0, 0.1, None)
+    index.extend([0, 1, 3, 1, 2, 1, 2, 0, 1])
+    assert as_paths(index.guesses(Bounds(1, 4))) == [[(3,)]]
+
+
 def test_more_answers_are_read_on_and_others_anew() -> None:
     memory, fresh = Answers(4), Answers(4)
     for answers in ([[1, 2]], [[1, 2], [2, 3]], [[3, 3], [2, 3]]):

@@ -1,4 +1,4 @@
-"""EAGLE heads of random weights as three of their publishers lay them out."""
+"""Heads of random weights as their publishers lay them out: EAGLE's, DFlash's, MiMo's own layer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from tests.heads import eagle3_head, eagle_head
+from spec_bench.draft.heads import save_heads
+from spec_bench.draft.mtp import MtpHead, MtpShape
+from tests.heads import dflash_head, eagle3_head, eagle_head
 
 
 def write_eagle(folder: Path, target: dict[str, Any]) -> None:
@@ -43,3 +45,30 @@ def write_eagle(folder: Path, target: dict[str, Any]) -> None:
         named = {name.replace("layers.0.", "midlayer.", third): p for name, p in weights.items()}
         torch.save(named, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_dflash(folder: Path, target: dict[str, Any]) -> None:
+    """A DFlash head of blocks of 16, as z-lab's."""
+    head = dflash_head(target["hidden_size"], target["vocab_size"])
+    with torch.no_grad():
+        for part in head.parameters():
+            part.mul_(0.1)
+    save_heads(head.half(), folder)
+
+
+def add_mtp(folder: Path) -> None:
+    """Makes of a Llama's folder a MiMo's: its layer of multi-token prediction beside the body."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), "model_type": "mimo"}
+    config["architectures"] = ["MiMoForCausalLM"]
+    torch.manual_seed(0)
+    head = MtpHead(MtpShape({key: config[key] for key in config if key != "dtype"}))
+    _, tensors, _ = head.half().to_files()
+    weights = load_file(folder / "model.safetensors")
+    width = config["num_key_value_heads"] * config["head_dim"]
+    for block in range(config["num_hidden_layers"]):  # Qwen2's attention has biases
+        for part in "qkv":
+            name = f"model.layers.{block}.self_attn.{part}_proj.bias"
+            weights[name] = torch.zeros(width, dtype=torch.float16)
+    save_file(weights | tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    path.write_text(json.dumps(config))

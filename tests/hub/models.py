@@ -29,7 +29,7 @@ from transformers import (
 
 from spec_bench.settings.configs import conf_dir
 from spec_bench.tasks.source import EMBEDDED
-from tests.hub.eagle import write_eagle
+from tests.hub.eagle import add_mtp, write_dflash, write_eagle
 from tests.hub.repository import TOKEN
 
 PADDED = 7  # rows of OPT's embeddings beyond its tokens, as published
@@ -59,7 +59,7 @@ def write_models(root: Path) -> None:
             torch.manual_seed(index)
             _write_model(root / "models" / name, name, tokenizers)
     for name, kind in sorted(_heads().items()):
-        write = _write_heads if kind == "medusa" else write_eagle
+        write = {"medusa": _write_heads, "dflash": write_dflash}.get(kind, write_eagle)
         write(root / "models" / name, _target_of(root, name))
 
 
@@ -87,7 +87,13 @@ def _write_model(folder: Path, name: str, tokenizers: Path) -> None:
     kind = "opt" if opt else "llama"
     size = len(AutoTokenizer.from_pretrained(tokenizers / kind))
     model = (_opt if opt else _llama)(name, size)
+    if "PARD" in name:
+        model.config.pard_token = size - 1
     model.half().save_pretrained(folder)
+    if "MiMo" in name:
+        add_mtp(folder)
+        _write_tokenizer(folder, name, tokenizers / kind)
+        return
     if not name.startswith(("meta-llama", "huggyllama")):
         _pickle(folder, model)
     _write_tokenizer(folder, name, tokenizers / kind)

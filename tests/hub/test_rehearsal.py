@@ -13,7 +13,7 @@ from tests.hub.commands import ROOT, Command, few_of_each, printed_commands
 from tests.hub.models import published_pairs
 from tests.hub.rehearsal import Notes, Outcome
 
-PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle")
+PAPERS = ("rsd", "mcsd", "dsbd", "redrafter", "beyond", "eagle", "today")
 
 
 def test_every_table_prints_commands_and_each_is_collected_once() -> None:

@@ -49,6 +49,8 @@ ARCHITECTURE_OF = {
     "meta-llama/Llama-3.2-1B-Instruct": "llama3_1b",
     "Qwen/Qwen3-8B": "qwen3_8b",
     "Qwen/Qwen3-0.6B": "qwen3_0.6b",
+    "amd/PARD-Qwen3-0.6B": "qwen3_0.6b",
+    "XiaomiMiMo/MiMo-7B-RL": "mimo_7b",
     "JackFram/llama-68m": "llama_68m",
     "JackFram/llama-160m": "llama_160m",
     "double7/vicuna-68m": "llama_68m",

@@ -233,7 +233,7 @@ def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
     [
         ("rsd", "3", "'3'.* 1, 4, 5, 6, 7, 8, 9"),
         ("mcsd", "1", "'1'.* 3, 4, 5"),
-        ("nothing", "1", "'nothing'.* beyond, dsbd, eagle, mcsd, redrafter, rsd"),
+        ("nothing", "1", "'nothing'.* beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
         ("rsd", "5", "nothing measured for figure rsd/5; to measure it: .*rsd=exp2"),
         ("rsd", "1", "nothing measured for figure rsd/1; .*spec_bench.audit.bernoulli"),
         ("mcsd", "3", "nothing measured for figure mcsd/3; .*mcsd=acceptance"),

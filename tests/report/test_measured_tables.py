@@ -316,11 +316,11 @@ def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: 
     [
         (["table", "rsd/99"], "1-54"),
         (["table", "rsd"], "1-54"),
-        (["table", "nothing/1"], "beyond, dsbd, eagle, mcsd, redrafter, rsd"),
+        (["table", "nothing/1"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
         (["table", "rsd/7", "--pair", "nothing"], "llama2_chat_7b"),
-        (["list", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd"),
+        (["list", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
         (["figure", "rsd/2"], "1, 4-9"),
-        (["checks", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd"),
+        (["checks", "nothing"], "beyond, dsbd, eagle, mcsd, redrafter, rsd, today"),
     ],
 )
 def test_a_request_that_cannot_be_right_is_one_line_with_choices_and_status_2(

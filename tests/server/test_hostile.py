@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ from spec_bench.records.types import Delivery, Generation, Request
 from spec_bench.server.counters import parse
 from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
 from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError
-from spec_bench.server.masking import fit
+from spec_bench.server.masking import fit, masked
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import check
 from tests.server.completions import Completions, serving
@@ -94,6 +95,15 @@ def test_counters_without_end_are_none(reply: Callable[[socket.socket], None]) -
     with raw(reply) as url:
         assert asked(url).read("metrics") is None
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("before", [b"", b"u", b"us", b"user:"])
+def test_a_key_in_base64_is_not_shown_whatever_stands_before_it(before: bytes) -> None:
+    key = "sk-a1b2c3d4e5f6"
+    said = base64.b64encode(before + key.encode()).decode()
+    left = masked(f"denied: {said}", key).removeprefix("denied: ")
+    assert "***" in left
+    assert len(left) <= len(before) * 2 + len("***") + 4
 
 
 def test_a_message_with_the_key_in_it_is_shown_without() -> None:

@@ -118,7 +118,7 @@ def _command(
     results: Path | None,
 ) -> str:
     """One command, quoted for a shell; several jobs of it need ``-m``."""
-    swept = [f"task={','.join(tasks)}"]
+    swept = [f"task={','.join(tasks)}"] if any(tasks) else []
     if temperatures:
         swept.append(f"{_TEMPERATURE}={','.join(f'{value:g}' for value in temperatures)}")
     where = [f"results={results}"] if results is not None else []
