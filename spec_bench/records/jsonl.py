@@ -110,6 +110,8 @@ def _hold(each: Generation, vocabulary: int | None) -> None:
         raise ValueError("prompt_id, energy_note and category are texts")
     if not _whole(each.repeat) or each.finish not in ("stop", "length"):
         raise ValueError(f"repeat {each.repeat!r}, finish {each.finish!r}")
+    if each.prompt_tokens is not None and not _whole(each.prompt_tokens):
+        raise ValueError(f"prompt_tokens is {each.prompt_tokens!r}")
     below = 2**31 if vocabulary is None else vocabulary
     if impossible := [token for token in each.tokens if not _whole(token) or token >= below]:
         raise ValueError(f"token id {impossible[0]!r}")

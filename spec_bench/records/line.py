@@ -22,6 +22,7 @@ SCORE = "score_"
 PARTS = "parts_"
 AGAIN = "/again"
 CATEGORY = "category"
+PROMPT_TOKENS = "prompt_tokens"
 SERVED = "served_"
 LISTED = (f"{SERVED}s", f"{SERVED}tokens")
 UNKNOWN_TOKEN = -1
@@ -68,6 +69,7 @@ FIELDS = (
     Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),
     Field("sitting", "text", "what one sitting of a job decoded was decoded in turn"),
     Field(CATEGORY, "text", "the prompt's, as the task's rows say; only where some prompt has one"),
+    Field(PROMPT_TOKENS, "count", "tokens of the prompt; only where they are known"),
     Field("log_likelihood", "number", "of the tokens under the target at temperature 1", "nat"),
     Field("step_nodes", "count", "tree nodes verified, the root not counted"),
     Field("step_depth", "count", "levels of the tree"),
@@ -82,7 +84,11 @@ FIELDS = (
     Field(f"{SERVED}proposed", "count", "1: it is known how many tokens each call verified"),
     Field(f"{SERVED}attempts", "count", "requests that the answer took"),
 )
-OPTIONAL = (CATEGORY, *(each.name for each in FIELDS if each.name.startswith(SERVED)))
+OPTIONAL = (
+    CATEGORY,
+    PROMPT_TOKENS,
+    *(each.name for each in FIELDS if each.name.startswith(SERVED)),
+)
 """Columns that a file has where some line says something in them."""
 _SCORED = "what the answer scored, where the table's score is the mean; empty in later repeats"
 _PARTS = "the numbers whose sums over prompts make the table's score: sacrebleu's counts of BLEU"

@@ -24,6 +24,7 @@ from spec_bench.records.line import (
     FIELDS,
     LISTED,
     OPTIONAL,
+    PROMPT_TOKENS,
     STEP,
     Scored,
     Scores,
@@ -284,7 +285,8 @@ def _completed(lines: pa.Table) -> pa.Table:
     for each in FIELDS:
         needed = each.name.startswith(STEP) or each.name.endswith("_id")
         if each.name not in lines.column_names and not needed:
-            value = None if each.name in LISTED else nothing[each.holds]
+            unknown = each.name in (*LISTED, PROMPT_TOKENS)
+            value = None if unknown else nothing[each.holds]
             lines = lines.append_column(each.name, pa.array([value] * len(lines), kind_of(each)))
     return lines
 

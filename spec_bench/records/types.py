@@ -126,6 +126,7 @@ class Generation:
         clock_mhz: the device's clock in MHz at the same moment; None where nothing tells it.
         sitting: which process of a job decoded it; what one sitting decoded was decoded in turn.
         category: what kind of prompt it is, as the task's rows say; "" where they do not.
+        prompt_tokens: tokens of the prompt; None in records from before it was kept.
         delivery: how a server's answer came; None where it was decoded here. The tokens of its
             first chunk are the prompt's pass: they are in no step and not in ``decode_s``.
     """
@@ -148,6 +149,7 @@ class Generation:
     clock_mhz: float | None = None
     sitting: str = ""
     category: str = ""
+    prompt_tokens: int | None = None
     delivery: Delivery | None = None
 
     @property

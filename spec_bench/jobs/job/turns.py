@@ -99,6 +99,7 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
     assert run.decoder is not None
     progress.start(run.cell.title, (run.run_id, turn.repeat), turn.done.values())
     new: Sequence[Generation] = ()
+    requests: Sequence[Request] = ()
     try:
         requests = session.prompts.resolved(turn.batch, turn.done)
         run.decoder.remember(_before(session, turn))
@@ -107,7 +108,7 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
         generations = session.metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.passes.end(run.decoder)
         run.memory.end()
-        generations = _dated(session, turn, generations)
+        generations = _dated(session, turn, generations, requests)
         if turn.repeat and settings.repeatable:
             check_repeated(generations, run.done[0])
         new = _keep(session, turn, generations)
@@ -115,7 +116,7 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
         raise
     except Exception as error:
         if answered := getattr(error, "answered", ()):  # by a server, beside what was not
-            _keep(session, turn, _dated(session, turn, answered))
+            _keep(session, turn, _dated(session, turn, answered, requests))
         run.fail(error)
         _release_memory(settings.device)
     else:
@@ -135,11 +136,25 @@ def _before(session: Session, turn: Turn) -> list[Sequence[int]]:
     return before
 
 
-def _dated(session: Session, turn: Turn, generations: Sequence[Generation]) -> list[Generation]:
+def _dated(
+    session: Session,
+    turn: Turn,
+    generations: Sequence[Generation],
+    requests: Sequence[Request],
+) -> list[Generation]:
     """Generations with what only the job knows: when, on what, of which kind."""
+    lengths = {each.prompt_id: len(each.prompt_ids) for each in requests}
     state = session.machine.read()._asdict() | {"repeat": turn.repeat, "sitting": session.sitting}
     kinds = session.prompts.categories
-    return [replace(each, category=kinds.get(each.prompt_id, ""), **state) for each in generations]
+    return [
+        replace(
+            each,
+            category=kinds.get(each.prompt_id, ""),
+            prompt_tokens=lengths[each.prompt_id],
+            **state,
+        )
+        for each in generations
+    ]
 
 
 def _keep(session: Session, turn: Turn, generations: Sequence[Generation]) -> Sequence[Generation]:

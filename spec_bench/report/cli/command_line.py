@@ -10,6 +10,7 @@ Each after ``python -m spec_bench.report``:
   all                   all of these beside each results.csv, and index.html
   records               how much the records beside each results.csv hold
   lengths NAME          acceptance lengths as vLLM, SGLang and SPEED-Bench count them
+  positions NAME        tokens per call by where in the text a call stands, by powers of two
   throughput NAME       tokens/s of one and of all by requests together, where drafting stops paying
   sweep NAME            a page to explore any experiment
   export NAME           one line per cell, prompt and repeat, for other tools
@@ -42,6 +43,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "records": (subcommands.run_records, "what the records beside each table hold, and their size"),
     "throughput": (subcommands.run_throughput, "speed of a request against that of all, drawn"),
     "lengths": (subcommands.run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
+    "positions": (subcommands.run_positions, "tokens per call by where in the text it stands"),
     "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
     "export": (subcommands.run_export, "a line per prompt and repeat: parquet, CSV, a dictionary"),
     "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
@@ -130,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seal", action="store_true", help="give files of earlier versions a digest, as they are"
     )
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
-    for name in ("sweep", "export", "lengths", "throughput"):
+    for name in ("sweep", "export", "lengths", "positions", "throughput"):
         made[name].add_argument("name", help="an experiment, or a results.csv")
     for name, (kind, usual) in _OUTPUTS.items():
         made[name].add_argument("--output", type=Path, metavar=kind, help=f"default: {usual}")

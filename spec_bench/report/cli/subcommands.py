@@ -181,6 +181,36 @@ def run_lengths(options: Namespace) -> None:
     Console(width=200).print(table)
 
 
+def run_positions(options: Namespace) -> None:
+    """A table of tokens per call by where in the text the call stands."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from spec_bench.metrics.positions import by_position
+    from spec_bench.report.data.records import repeats_of
+    from spec_bench.report.page.gather import results_file
+
+    file = results_file(options.name, options.results)
+    found = {
+        (str(row["decoder"]), str(row["spec"]), str(row["temperature"])): {
+            each.first: each for each in by_position(repeats[0].values())
+        }
+        for row in read_rows([file]).to_dict("records")
+        if (repeats := repeats_of(file, str(row["run_id"])))
+    }
+    stretches = {first: each for of_cell in found.values() for first, each in of_cell.items()}
+    if not stretches:
+        raise ValueError(f"{file}: its records hold no lengths of prompts; newer ones do")
+    heads = [f"{stretches[first].first}-{stretches[first].last}" for first in sorted(stretches)]
+    table = Table("decoder", "tree", "temperature", *heads, box=None)
+    for cell, of_cell in found.items():
+        told = (of_cell.get(first) for first in sorted(stretches))
+        table.add_row(*cell, *(f"{t.emitted:.2f} ({t.calls})" if t else "" for t in told))
+    Console(width=200).print(table)
+    print("\nTokens per call and calls, by tokens before the call; 95% over prompts.")
+    print("Texts at other positions are other texts: not the drafter's difference alone.")
+
+
 def run_throughput(options: Namespace) -> None:
     """Tokens/s of one request and of all, by requests under way; where drafting stops paying."""
     from spec_bench.report.figures.throughput import throughput
