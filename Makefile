@@ -145,7 +145,7 @@ embedded: $(STAMP)
 	$(RUN) eagle=mt_bench experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED)
 	$(RUN) eagle=rules experiment=embedded prompts=8 generation.max_new_tokens=64
 	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
-	$(RUN) today=drafters experiment=embedded prompts=16 generation.max_new_tokens=64
+	$(RUN) today=drafters experiment=embedded generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
 
 # From the committed rows and records. Pages, PDFs and LaTeX are not in git.
