@@ -11,6 +11,7 @@ from spec_bench.api.answers import Writing
 from spec_bench.api.prompts import Message, Prompt, prompt_id, prompts_of, stops_of
 from spec_bench.records.types import Request
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.tasks.template import chat_text
 
 if TYPE_CHECKING:
     from spec_bench.api.stream import Stream
@@ -168,7 +169,5 @@ class LoadedPair:
             raise ValueError(f"{why} but the tokenizer has no chat template")
         message = {"role": "user", "content": prompt}
         messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
-        text = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False
-        )
+        text = chat_text(self.tokenizer, messages)
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

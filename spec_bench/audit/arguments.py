@@ -18,6 +18,9 @@ at temperature 0, by tests of its law above 0.
 """
 
 
+_OF_SERVERS = {"served_model": "target", "temperature": 1.0, "answers": 8}
+
+
 def read_arguments(
     arguments: Sequence[str] | None = None,
 ) -> tuple[argparse.Namespace, list[str]]:
@@ -39,10 +42,17 @@ def read_arguments(
     )
     served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
     served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
-    served.add_argument("--served-model", default="target", help="the target's name there")
-    served.add_argument("--temperature", type=float, default=1.0, help="of the sampled answers")
-    served.add_argument("--answers", type=int, default=8, help="sampled answers per prompt")
+    served.add_argument("--served-model", help="the target's name there; default: target")
+    served.add_argument("--temperature", type=float, help="of the sampled answers; default: 1")
+    served.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
     options = parser.parse_args(arguments)
+    for name, usual in _OF_SERVERS.items():
+        if not options.server and getattr(options, name) is not None:
+            parser.error(f"--{name.replace('_', '-')} goes with --server")
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
+    if options.seed < 0 or options.samples < 1:
+        parser.error("--seed must be 0 or more, --samples 1 or more")
     if options.server and (options.draft or not options.target):
         parser.error("--server goes with --target, without --draft")
     if not options.server and bool(options.target) != bool(options.draft):

@@ -44,6 +44,7 @@ def read_module(
                 dtype=dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                trust_remote_code=False,
                 **placement,
             )
     except torch.OutOfMemoryError:

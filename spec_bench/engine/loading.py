@@ -120,7 +120,7 @@ def load_tokenizer(path: str, revision: str | None = None) -> PreTrainedTokenize
     if path.startswith(PREFIX):
         return TokenIds(random_config(path).vocab_size)
     try:
-        return AutoTokenizer.from_pretrained(path, revision=revision)
+        return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:  # a damaged file makes its reader raise anything
         raise ValueError(f"cannot load tokenizer {path!r}: {reason_of(path, error)}") from error
 
@@ -131,7 +131,7 @@ def read_context_length(path: str, revision: str | None = None) -> int | None:
         config = random_config(path)
     else:
         register_families()
-        config = AutoConfig.from_pretrained(path, revision=revision)
+        config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
     return longest_sequence(config.get_text_config())
 
 

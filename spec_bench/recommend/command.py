@@ -8,12 +8,19 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.config.compose import one_line, recipe_arguments, register
 from spec_bench.settings.configs import conf_dirs
 from spec_bench.system import files
+
+_NOT_HERE = {
+    "plan": "decodes what it chooses from; a job has plan=true",
+    "judge.model": "asks no judge",
+    "sink.wandb.enabled": "logs nothing; the job that it recommends does",
+}
 
 
 def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
@@ -31,6 +38,9 @@ def main(overrides: Sequence[str]) -> tuple[int, Path | None]:
         arguments += recipe_arguments(list(overrides))
         with initialize_config_dir(str(conf_dirs()[0]), version_base="1.3"):
             config = compose("config", overrides=arguments)
+        for key, asked in _NOT_HERE.items():
+            if value := OmegaConf.select(config, key):
+                raise ValueError(f"{key}={value}: recommend {asked}")
         settings = settings_of(config)
         # They import torch, which settings that cannot be right do not wait for.
         from spec_bench.recommend.answer import answer_of, counted_of, needed_of, stated, table_of

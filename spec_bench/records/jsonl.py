@@ -53,6 +53,8 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
         path: its ``generations.jsonl``, in the folder that its run id names; no file: no lines.
         vocabulary: size of the target's; where it is known token ids must lie below.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        return Lines(faults=("it is no file",))
     try:
         data = path.read_bytes()
     except FileNotFoundError:

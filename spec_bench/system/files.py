@@ -9,6 +9,7 @@ that a reader, or a rerun after a kill, sees all of a file or none. Knows the fi
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -142,6 +143,8 @@ def replacing(path: Path) -> Iterator[Path]:
     The folder is made. After an exception the old file stands and the new one is gone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # nothing takes a device's place, or a folder's
+        raise FileExistsError(errno.EEXIST, "no file is there", str(path))
     # Not the process id: processes of two machines may write to one shared folder.
     partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
@@ -231,10 +234,12 @@ def numbered_csv(path: Path, needs: Sequence[str] = ()) -> list[tuple[int, dict[
     """The same with the number of the line that each row ends in."""
     if not path.exists():
         return []
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{str(path)!r} is no file")
     rows: list[tuple[int, dict[str, str]]] = []
     line = 1
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
             names = _header(next(reader, []), needs)
             for cells in filter(None, reader):

@@ -23,9 +23,8 @@ from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.row_reader import RowReader
 from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
 from spec_bench.tasks.stops import cut_at, stops_of
-from spec_bench.tasks.template import fill, named
+from spec_bench.tasks.template import TEMPLATE, chat_text, check_templates, fill
 
-TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
@@ -119,11 +118,9 @@ class Task:
     def __post_init__(self) -> None:
         if self.metrics is not None:
             object.__setattr__(self, "scores", self.metrics)
-        for template in self.template:
-            if not named("task.template", template):
-                raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
-        if named("task.plain", self.plain) != ["turn"]:
-            raise ValueError(f"task.plain must be a text with {{turn}} in it, got {self.plain!r}")
+        if twice := [name for name, count in Counter(self.scores).items() if count > 1]:
+            raise ValueError(f"task.scores names {twice[0]} twice")
+        check_templates(self.template, self.plain, self.fields, (self.turns, self.reference))
         if self.answers is not None and self.later_turns != "fixed":
             raise ValueError(
                 f"task.answers is a file for task.later_turns=fixed, not {self.later_turns}"
@@ -239,9 +236,7 @@ class Task:
                 " use chat: auto or chat: false"
             )
         if self.chat and has_template:
-            text = tokenizer.apply_chat_template(
-                self.messages(example, turn, history), add_generation_prompt=True, tokenize=False
-            )
+            text = chat_text(tokenizer, self.messages(example, turn, history))
             # The chat template writes the special tokens itself.
             return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
         return tuple(tokenizer(self.prompt(example, turn, history))["input_ids"])

@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
+from spec_bench.settings.fields import first_line
+
 Fields = Mapping[str, str | Sequence[str]]
 
+TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
+_ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point")  # looked up by a reader
 _MISSING = object()
 
 
@@ -45,6 +49,33 @@ def named(key: str, template: str) -> list[str]:
     if "" in names:
         raise ValueError(f"{key} must name a field in its braces, got {template!r}")
     return names
+
+
+def check_templates(
+    templates: Sequence[str], plain: str, fields: Fields, more: Sequence[str | None]
+) -> None:
+    """Checks a task's templates, and that each of its fields is one that is read.
+
+    Args:
+        templates: of a turn.
+        plain: of a turn without a chat template.
+        fields: name -> where it stands in a row.
+        more: names that the task reads beside those of its templates.
+
+    Raises:
+        ValueError: naming the template, or the field and those that are read.
+    """
+    read = {name for name in (*_ALWAYS, *more) if name}
+    for template in templates:
+        if not (names := named("task.template", template)):
+            raise ValueError(f"task.template must be {TEMPLATE}, got {template!r}")
+        read.update(names)
+    if named("task.plain", plain) != ["turn"]:
+        raise ValueError(f"task.plain must be a text with {{turn}} in it, got {plain!r}")
+    if unused := [name for name in fields if name not in read]:
+        raise ValueError(
+            f"task.fields.{unused[0]} is read by nothing; read are {', '.join(sorted(read))}"
+        )
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
@@ -94,3 +125,23 @@ def _follow(row: Any, path: Sequence[str]) -> Any:
             return _MISSING
         row = row[key]
     return row
+
+
+def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool = True) -> str:
+    """Messages as a tokenizer's chat template writes them.
+
+    Args:
+        tokenizer: a transformers tokenizer that has one.
+        messages: role and content of each.
+        asks: whether an answer is to follow.
+
+    Raises:
+        ValueError: the template fails on them, with its reason in one line.
+    """
+    from jinja2.exceptions import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False)
+    except (TemplateError, TypeError) as error:
+        raise ValueError(f"the chat template fails: {first_line(error)}") from None
+    return str(text)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from spec_bench.tasks.template import chat_text
 from spec_bench.train.dialogues import Dialogue
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def _template(messages: Messages, tokenizer: Any, asks: bool) -> str:
         raise ValueError(
             "chats need a chat template and the tokenizer has none; set pair.chat_template"
         )
-    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False))
+    return chat_text(tokenizer, messages, asks)
 
 
 def _records(file: Path) -> Iterator[tuple[str, Any]]:

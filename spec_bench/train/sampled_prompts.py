@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.tasks.template import chat_text
 from spec_bench.train.answer_settings import AnswerSettings
 from spec_bench.train.answers import answer_prompts
 from spec_bench.train.chats import chat_prompts
@@ -27,7 +28,7 @@ def user_opening(tokenizer: Any) -> tuple[int, ...]:
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("data.kind=sampled needs a chat template; set pair.chat_template")
-    text = tokenizer.apply_chat_template([{"role": "user", "content": _MARK}], tokenize=False)
+    text = chat_text(tokenizer, [{"role": "user", "content": _MARK}], asks=False)
     before, mark, _ = text.partition(_MARK)
     if not mark:
         raise ValueError("data.kind=sampled: the chat template does not repeat what a user says")

@@ -108,6 +108,8 @@ class DataSettings:
             raise ValueError("data.kind=sampled needs data.limit, the number of prompts sampled")
         if self.kind in ("chats", "prompts") and self.path is None:
             raise ValueError(f"data.kind={self.kind} needs data.path, the file")
+        if self.kind in ("task", "sampled") and self.path is not None:
+            raise ValueError(f"data.kind={self.kind} reads no file, got data.path={self.path}")
 
     @property
     def file(self) -> Path | None:

@@ -66,6 +66,7 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint() -> Non
         (["data.kind=task", "name=../x"], "name must be a folder below results, got '../x'"),
         (["data.kind=task", "name=cache/x"], "name 'cache' is taken"),
         (["data.kind=task", "pair.target=embedded:none"], "unknown embedded model"),
+        (["data.kind=task", "data.path=x.jsonl"], "data.kind=task reads no file, got data.path=x"),
         (["data.kind=task", "out_dtype=int8"], "out_dtype must be one of float32, float16"),
     ],
 )

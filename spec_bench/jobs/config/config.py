@@ -16,7 +16,7 @@ from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import Flag, Ge, Le, Says, Text, Whole, check, settings
 from spec_bench.sinks.settings import SinkSettings, sink_settings
-from spec_bench.system.files import RUNS
+from spec_bench.system.files import RESULTS, RUNS
 from spec_bench.tasks import build_task
 from spec_bench.tasks.generation import Generation
 from spec_bench.vocabulary.columns import COLUMNS
@@ -113,7 +113,25 @@ def check_settings(config: Any) -> RunSettings:
     if asked.confirm and asked.prompts is None:
         raise ValueError("confirm wants prompts that the search has not seen: set prompts=NUMBER")
     check_folder("results", Path(asked.results))
+    check_own("results", Path(asked.results))
     return asked
+
+
+def check_own(key: str, folder: Path) -> None:
+    """Checks that a folder outside the working one is new, empty, or one that we wrote to.
+
+    Raises:
+        ValueError: it holds other things.
+    """
+    whole = folder.expanduser().resolve()
+    if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
+        return
+    held = {each.name for each in whole.iterdir()}
+    if held and RUNS not in held and not any(whole.glob(f"*/{RESULTS}")):
+        raise ValueError(
+            f"{key}={folder}: {str(whole)!r} holds other things and no results; a folder that is "
+            "new, empty or below the working one is needed"
+        )
 
 
 def check_folder(key: str, folder: Path) -> None:

@@ -77,6 +77,9 @@ def fingerprint(name: str) -> str | None:
     """A short hash of a local model's config and weights; None for a hub id.
 
     Two models that were once in the same folder are two models: their results must not be mixed.
+
+    Raises:
+        ValueError: one of its files cannot be read, naming it.
     """
     digest = hashlib.sha256()
     if name.startswith(RANDOM):
@@ -88,13 +91,20 @@ def fingerprint(name: str) -> str | None:
     for file in sorted(folder.iterdir()):
         if file.suffix not in {".json", ".safetensors", ".bin", ".model"}:
             continue
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size} ".encode())
-        with file.open("rb") as stream:
-            digest.update(stream.read(_SAMPLE_BYTES))
-            if size > 2 * _SAMPLE_BYTES:
-                stream.seek(-_SAMPLE_BYTES, 2)
-            digest.update(stream.read(_SAMPLE_BYTES))
+        if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+            raise ValueError(f"model {name!r}: {str(file)!r} is no file")
+        try:
+            size = file.stat().st_size
+            digest.update(f"{file.name} {size} ".encode())
+            with file.open("rb") as stream:
+                digest.update(stream.read(_SAMPLE_BYTES))
+                if size > 2 * _SAMPLE_BYTES:
+                    stream.seek(-_SAMPLE_BYTES, 2)
+                digest.update(stream.read(_SAMPLE_BYTES))
+        except OSError as error:
+            raise ValueError(
+                f"model {name!r}: cannot read {str(file)!r}: {error.strerror}"
+            ) from None
     return digest.hexdigest()[:12]
 
 

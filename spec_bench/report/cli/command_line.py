@@ -79,8 +79,9 @@ def _check_output(options: argparse.Namespace) -> None:
     output: Path | None = getattr(options, "output", None)
     if output is None:
         return
-    if options.kind == "FILE" and output.is_dir():
-        raise ValueError(f"--output must be a file, {str(output)!r} is a folder")
+    if options.kind == "FILE" and output.exists() and not output.is_file():
+        kind = "a folder" if output.is_dir() else "a device or a pipe"
+        raise ValueError(f"--output must be a file, {str(output)!r} is {kind}")
     files.check_writable(output.parent if options.kind == "FILE" else output)
 
 

@@ -1,0 +1,144 @@
+"""Pipes, devices, dangling links and settings that nothing reads: one line, nothing waited for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from spec_bench.audit.arguments import read_arguments
+from spec_bench.jobs.config.config import check_own
+from spec_bench.jobs.config.model_files import fingerprint
+from spec_bench.recommend.command import main as recommend
+from spec_bench.records import jsonl
+from spec_bench.report.cli.command_line import main as report
+from spec_bench.system import disk, files
+from spec_bench.tasks import build_task
+from spec_bench.tasks.template import chat_text
+
+MODELS = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    return path
+
+
+def test_nothing_takes_the_place_of_a_pipe_or_a_device(pipe: Path) -> None:
+    with pytest.raises(OSError, match="no file is there") as refused:
+        files.write_text(pipe, "a table")
+    assert pipe.is_fifo()
+    assert disk.refused(refused.value) is not None
+
+
+def test_a_report_is_not_written_over_a_pipe(
+    pipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(["table", "rsd/7", "--output", str(pipe)]) == 2
+    assert "is a device or a pipe" in capsys.readouterr().err
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_in_place_of_rows_or_records_is_not_waited_for(pipe: Path) -> None:
+    with pytest.raises(ValueError, match="is no file"):
+        files.read_csv(pipe)
+    assert jsonl.read(pipe).faults == ("it is no file",)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_columns_name(tmp_path: Path) -> None:
+    table = tmp_path / "results.csv"
+    table.write_bytes(b"\xef\xbb\xbfpair,task\r\nours,xsum\r\n")
+    assert files.read_csv(table, ["pair"]) == [{"pair": "ours", "task": "xsum"}]
+
+
+@pytest.mark.parametrize(("made", "said"), [(os.mkfifo, "is no file"), (None, "No such file")])
+def test_weights_that_are_none_are_named(tmp_path: Path, made: Any, said: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    if made is None:
+        weights.symlink_to("nowhere")
+    else:
+        made(weights)
+    with pytest.raises(ValueError, match=f"model.safetensors.*{said}"):
+        fingerprint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for m in messages %}", "Unexpected end of template"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].nothing.more }}", "has no attribute 'nothing'"),
+    ],
+)
+def test_a_chat_template_that_fails_is_one_line(template: str, said: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(MODELS / "target")
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=f"the chat template fails: .*{said}"):
+        chat_text(tokenizer, [{"role": "user", "content": "x"}])
+
+
+def test_results_go_where_nothing_else_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    check_own("results", there)
+    (there / "letter.txt").touch()
+    with pytest.raises(ValueError, match="holds other things and no results"):
+        check_own("results", there)
+    with pytest.raises(ValueError, match="'/' holds other things"):
+        check_own("results", Path("/"))
+    check_own("results", there / "new")
+    (there / "default").mkdir()
+    (there / "default/results.csv").touch()
+    check_own("results", there)
+    (here / "letter.txt").touch()
+    check_own("results", Path())
+
+
+@pytest.mark.parametrize("asked", ["plan=true", "judge.model=x", "sink=wandb"])
+def test_recommend_refuses_what_it_would_not_heed(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recommend([asked]) == (2, None)
+    assert ": recommend " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--served-model", "x"], "--served-model goes with --server"),
+        (["--answers", "3"], "--answers goes with --server"),
+        (["--seed", "-1"], "--seed must be 0 or more"),
+    ],
+)
+def test_the_audit_refuses_what_it_would_not_heed(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read_arguments(given)
+    assert said in capsys.readouterr().err
+
+
+TASK: dict[str, Any] = {"name": "mine", "source": {"kind": "local", "path": "x.jsonl"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"scores": ["bleu", "rouge", "bleu"]}, "task.scores names bleu twice"),
+        ({"fields": {"catgory": "kind"}}, "task.fields.catgory is read by nothing; read are categ"),
+    ],
+)
+def test_a_task_refuses_what_it_would_not_heed(more: dict[str, Any], said: str) -> None:
+    build_task(TASK | {"template": "{question}", "fields": {"question": "q", "category": "kind"}})
+    with pytest.raises(ValueError, match=said):
+        build_task(TASK | {"template": "{question}"} | more)
