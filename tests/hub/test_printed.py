@@ -40,7 +40,9 @@ def assert_measures_what_is_published_on_a_gpu(command: Command) -> None:
     if not command.trains:
         source = config.task.source
         own = source.kind == "local" and source.path == FILE
-        assert source.kind == "hub" or (own and config.task.name == "spec_bench"), command.text
+        assert source.kind in ("hub", "wheel") or (own and config.task.name == "spec_bench"), (
+            command.text
+        )
         # A long article ends no sweep.
         assert config.task.overlong in ("skip", "truncate"), command.text
 

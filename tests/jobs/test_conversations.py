@@ -168,7 +168,7 @@ def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(
 ) -> None:
     own = ("task.later_turns=own", "task.overlong=skip", "generation.max_new_tokens=120")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("config", overrides=overrides(family, tmp_path, *chat, *own))
+        config = compose("config", overrides=overrides(family, tmp_path / "results", *chat, *own))
     settings = settings_of(config)
     asked = prompts.Prompts.build(settings, tokenizer_of(settings.pair)[0])
     limits = {each.prompt_id: each.max_new_tokens for each in asked.requests}

@@ -120,7 +120,7 @@ def test_a_user_is_opened_as_the_template_opens_one() -> None:
     class Words:
         chat_template = "{{ messages }}"
 
-        def apply_chat_template(self, messages: list[dict[str, str]], tokenize: bool) -> str:
+        def apply_chat_template(self, messages: list[dict[str, str]], **options: bool) -> str:
             return f"SYSTEM\nUSER {messages[0]['content']} END"
 
         def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from spec_bench.settings.configs import experiments_dir, experiments_dirs
+from spec_bench.settings.configs import experiments_dir, experiments_dirs, read_config
 from spec_bench.vocabulary.names import combined
 
 PAPER = "paper.yaml"
@@ -35,7 +33,8 @@ def paper_folders() -> dict[str, Path]:
 
 @functools.cache
 def read_recipe(name: str) -> Mapping[str, Any]:
-    """The contents of a recipe such as ``rsd=exp1``, as in its file; not to be written to.
+    """The contents of a recipe such as ``rsd=exp1``, over the one beside it that it begins with;
+    not to be written to.
 
     Raises:
         ValueError: the recipe's file is not there.
@@ -44,8 +43,7 @@ def read_recipe(name: str) -> Mapping[str, Any]:
     path = paper_folders().get(paper, experiments_dir() / paper) / f"{stem}.yaml"
     if not path.is_file():
         raise ValueError(f"recipe {name} has no file {path}")
-    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return data
+    return read_config(path)
 
 
 def recipe_name(name: str) -> str:
