@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
+.PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -241,6 +241,16 @@ bench-gpu: $(STAMP)
 plan-gpu: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/count_launches.py $(WITH)
 	$(BIN)/python scripts/gpu/plan.py
+
+# Requests together on vLLM, which must be on the PATH; minutes.
+THROUGHPUT := results/benchmarks/throughput
+bench-server: $(STAMP)
+	$(BIN)/python -m spec_bench serve vllm --with ngram,draft_model --requests 1,2,4,8 \
+		--arguments='--dtype float32 --max-model-len 1024 --enforce-eager' task=xsum prompts=40 \
+		generation=greedy generation.max_new_tokens=64 name=throughput $(WITH)
+	{ printf '# vLLM, 1 to 8 requests together\n\n```\n'; $(REPORT) throughput throughput; \
+		printf '```\n'; } > $(THROUGHPUT).md
+	cp results/throughput/throughput.png $(THROUGHPUT).png # throughput.md, throughput.png
 
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)
