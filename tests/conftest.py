@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from absl import logging as absl_logging
 from tests import warm
 
 SLOW = Path(__file__).with_name("slow.yaml")
+SKIPS = Path(__file__).with_name("skips.yaml")
 
 
 def pytest_configure() -> None:
@@ -20,8 +22,16 @@ def pytest_configure() -> None:
     absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Ends what was kept warm; in CI, fails for a skip that ``skips.yaml`` does not list."""
     warm.stop()
+    report = session.config.pluginmanager.get_plugin("terminalreporter")
+    if report is None or not os.environ.get("CI"):
+        return
+    skipped = {each.nodeid.split("[")[0] for each in report.stats.get("skipped", [])}
+    if new := sorted(skipped - set(yaml.safe_load(SKIPS.read_text()))):
+        print(f"\n{SKIPS.name} does not list these skipped tests: {', '.join(new)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)
