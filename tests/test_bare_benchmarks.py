@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.bare import absent_modules
+from tests.committed import committed_files
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
@@ -59,11 +60,8 @@ def test_what_torch_requires_is_kept_and_what_only_the_environment_has_is_not() 
 
 
 def test_the_tree_that_the_benchmarks_need_is_under_60_mib() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    size = sum((ROOT / name).stat().st_size for name in listed if name and (ROOT / name).is_file())
-    assert size < 60 * 2**20
+    files = [ROOT / name for name in committed_files()]
+    assert sum(file.stat().st_size for file in files if file.is_file()) < 60 * 2**20
 
 
 def verdicts(folder: Path) -> list[str]:

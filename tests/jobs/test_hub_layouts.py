@@ -10,8 +10,8 @@ import datasets
 import pytest
 
 from tests.jobs.tiny import TEXTS, RunJob, rows_of
+from tests.question_files import question_file
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 PAIR = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
 TRANSLATIONS = [{"translation": {"de": f"Satz {n}.", "en": text}} for n, text in enumerate(TEXTS)]
 
@@ -115,20 +115,19 @@ def patient(family: Path, tmp_path: Path) -> list[str]:
     return [f"pair.{name}={tmp_path / name}" for name in ("target", "draft")]
 
 
+# A second turn is asked where the file has an answer to the first.
 @pytest.mark.parametrize(
-    "file", ["spec_bench/question.jsonl", "mt_bench/question.jsonl", "eagle_eval/alpaca.jsonl"]
+    ("name", "turns"), [("spec_bench", "2"), ("mt_bench", "3"), ("eagle_alpaca", "2")]
 )
 def test_a_question_file_of_others_runs_to_a_row(
-    file: str, run_job: RunJob, tmp_path: Path, patient: list[str]
+    name: str, turns: str, run_job: RunJob, tmp_path: Path, patient: list[str]
 ) -> None:
-    if not (SHARED / file).exists():
-        pytest.skip(f"real prompts are not here: no {file}")
     run_job(
-        "task=jsonl", f"task.source.path={SHARED / file}", "task.name=real", "cells=[sd:2]",
-        "prompts=2", "generation.max_new_tokens=6", *patient,
+        "task=jsonl", f"task.source.path={question_file(tmp_path, name)}", "task.name=real",
+        "cells=[sd:2]", "prompts=2", "generation.max_new_tokens=6", *patient,
     )  # fmt: skip
     for row in rows_of(tmp_path / "results"):
-        assert (row["task"], row["status"], row["prompts"]) == ("real", "complete", "2")
+        assert (row["task"], row["status"], row["prompts"]) == ("real", "complete", turns)
 
 
 def test_a_file_of_ones_own_with_fields_template_and_metric_of_ones_own_runs_to_a_row(

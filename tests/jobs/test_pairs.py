@@ -91,8 +91,10 @@ def spellings(pair: dict[str, Any], role: str) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_pair_bears_its_file_name(path: Path) -> None:
-    assert pair_of(path.stem)["name"] == path.stem
-    assert labelled(path.stem) == path.stem
+    pair = pair_of(path.stem)
+    assert pair["name"] == path.stem
+    if not pair["target"].startswith("fetched:"):  # which may not be there
+        assert labelled(path.stem) == path.stem
 
 
 @pytest.mark.parametrize("name", ["embedded_plain", "llama2_70b", "vicuna_13b"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ from spec_bench.report.data.rows import read_rows
 from spec_bench.report.page.tables import shown_tables, stems
 from spec_bench.report.papers.paper import load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
+from tests.committed import committed_files
 from tests.report.drawn import committed_sheets
 from tests.report.rows import row, write
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMITTED = subprocess.run(
-    ["git", "ls-files", "results"], cwd=ROOT, capture_output=True, text=True, check=False
-).stdout.splitlines()
+COMMITTED = committed_files("results")
 COMMANDS = (ROOT / "Makefile").read_text(encoding="utf-8")
 SCRIPTS = COMMANDS + "".join(
     path.read_text(encoding="utf-8") for path in sorted((ROOT / "scripts").rglob("*.py"))

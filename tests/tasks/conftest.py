@@ -11,7 +11,6 @@ from spec_bench.jobs.config.compose import data_of, questions_of
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "task"
-SHARED = ROOT.parent / "shared" / "data"
 SAMPLES = ROOT / "spec_bench" / "embedded" / "tasks"
 WITH_SAMPLE = {path.stem for path in SAMPLES.glob("*.jsonl")} - {"spec_bench"}  # of no training
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem in WITH_SAMPLE)

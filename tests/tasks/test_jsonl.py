@@ -7,19 +7,10 @@ import pytest
 
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
 from spec_bench.tasks import build_task
+from tests.question_files import QUESTIONS, question_file
 from tests.said import naming
 
-from .conftest import SHARED, config
-
-FILES = {
-    "spec_bench/question.jsonl": 480,
-    "mt_bench/question.jsonl": 80,
-    "eagle_eval/alpaca.jsonl": 80,
-    "eagle_eval/gsm8k.jsonl": 80,
-    "eagle_eval/humaneval.jsonl": 80,
-    "eagle_eval/qa.jsonl": 80,
-    "eagle_eval/sum.jsonl": 80,
-}
+from .conftest import config
 
 
 def task_of(tmp_path, *lines, **more):
@@ -30,26 +21,17 @@ def task_of(tmp_path, *lines, **more):
     return build_task(config("jsonl", path=str(file)) | more)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_question_files_run_through_as_they_are(name, chat_tokenizer, plain_tokenizer):
-    file = SHARED / name
-    if not file.exists():
-        pytest.skip(f"real prompts are not here: no {name}")
-    task = build_task(config("jsonl", path=str(file)))
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_question_files_run_through_as_they_are(name, tmp_path, chat_tokenizer, plain_tokenizer):
+    task = build_task(config("jsonl", path=str(question_file(tmp_path, name))))
     examples = task.examples()
-    assert len(examples) == FILES[name]
-    for example in examples:
-        assert all(turn.strip() for turn in example.turns)
-        assert len(example.references) == len(example.turns)
+    for example, row in zip(examples, QUESTIONS[name], strict=True):
+        assert example.id == str(row["question_id"])
+        assert example.turns == tuple(row["turns"])
+        assert [gold for golds in example.references for gold in golds] == row.get("reference", [])
         assert len(task.encode(example, chat_tokenizer)) > len(
             task.encode(example, plain_tokenizer)
         )
-    first = json.loads(file.read_text().splitlines()[0])
-    assert examples[0].turns == tuple(first["turns"])
-    assert examples[0].id == str(first["question_id"])
-    assert examples[0].references[0] == tuple(first.get("reference", ())[:1])
-    golds = [gold for example in examples for golds in example.references for gold in golds]
-    assert not any(gold.startswith("[") for gold in golds)
 
 
 def test_lines_may_differ_in_their_fields_and_types(tmp_path):
@@ -221,14 +203,11 @@ def test_a_category_comes_along_where_it_stands_or_where_fields_say(tmp_path):
         task_of(tmp_path, {"turns": "One?", "category": "qa"}, fields=named).examples()
 
 
-def test_spec_benchs_file_has_thirteen_categories():
-    file = SHARED / "spec_bench/question.jsonl"
-    if not file.exists():
-        pytest.skip("real prompts are not here: no spec_bench/question.jsonl")
-    examples = build_task(config("spec_bench", path=str(file))).examples()
-    assert len(examples) == 480
-    counts = Counter(example.category for example in examples)
-    assert sorted(counts.values()) == [10] * 8 + [80] * 5
+def test_spec_benchs_file_is_read_with_its_categories(tmp_path):
+    path = str(question_file(tmp_path, "spec_bench"))
+    categories = [each.category for each in build_task(config("spec_bench", path=path)).examples()]
+    assert categories == [row["category"] for row in QUESTIONS["spec_bench"]]
+    assert {subtask(category) for category in categories} == {*SUBTASKS}
 
 
 def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():

@@ -1,37 +1,25 @@
-"""Real question files and the embedded samples, where they are at hand."""
+"""The embedded samples, and FastChat's questions for MT-bench."""
 
 import pytest
 
 from spec_bench.tasks import build_task
-from spec_bench.tasks.source import EMBEDDED
+from tests.question_files import question_file
 
-from .conftest import NAMES, SHARED, config
-
-QUESTIONS = [
-    (SHARED / "mt_bench" / "question.jsonl", 80),
-    (SHARED / "spec_bench" / "question.jsonl", 480),
-]
+from .conftest import NAMES, config
 
 
-@pytest.mark.parametrize(("file", "count"), QUESTIONS, ids=["mt_bench", "spec_bench"])
-def test_question_files_of_fastchat_are_read_as_they_are(file, count, chat_tokenizer):
-    if not file.exists():
-        pytest.skip(f"real prompts are not here: no {file.name} in {file.parent.name}")
+def test_fastchats_questions_are_read_as_they_are(tmp_path, chat_tokenizer):
+    file = question_file(tmp_path, "mt_bench")
     task = build_task(config("mt_bench", kind="local", path=str(file)))
     examples = task.examples()
-    assert len(examples) == count
-    assert examples[0].id == "81"
-    assert len(examples[0].turns) == 2
-    for example in examples:
-        assert all(turn.strip() for turn in example.turns)
-        assert len(example.references) == len(example.turns)
-    assert len(task.encode(examples[0], chat_tokenizer)) > 100
+    assert [example.id for example in examples] == ["81", "101"]
+    assert [len(example.turns) for example in examples] == [2, 2]
+    assert [len(example.references) for example in examples] == [2, 2]
+    assert "lighthouse" in chat_tokenizer.decode(task.encode(examples[0], chat_tokenizer))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_embedded_sample_has_100_examples_with_references(name, plain_tokenizer):
-    if not (EMBEDDED / f"{name}.jsonl").exists():
-        pytest.skip("the embedded samples are not built")
     task = build_task(config(name))
     examples = task.examples()
     assert len(examples) >= 100

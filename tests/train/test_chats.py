@@ -128,20 +128,34 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path: Path) -> No
         encode_chat(chat, names)
 
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHAREGPT = [
+    {"id": "QWJhYvA_0", **CHAT},
+    {
+        "id": "i6IyJda_0",
+        "conversations": [{"from": "human", "value": "One?"}, {"from": "gpt", "value": "One."}],
+    },
+]
+MESSAGES = [
+    {"role": "user", "content": "What is 15% of 240?"},
+    {"role": "assistant", "content": "15% of 240 is 36."},
+]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "content", "count"),
     [
-        "sharegpt_tiny/ShareGPT_V4.3_unfiltered_cleaned_split.json",
-        "synthetic_conversations_1k.jsonl",
+        ("ShareGPT_cleaned_split.json", json.dumps(SHAREGPT), 2),
+        (
+            "conversations.jsonl",
+            json.dumps({"messages": MESSAGES, "conversation_id": "0"}) + "\n",
+            1,
+        ),
     ],
 )
-def test_real_files_are_read(name: str) -> None:
-    file = SHARED / name
-    if not file.is_file():
-        pytest.skip(f"no {file.name} beside the checkout")
+def test_files_as_they_are_published_are_read(
+    name: str, content: str, count: int, tmp_path: Path
+) -> None:
     names = tokenizer()
-    for chat in read_chats(file)[:20]:
-        assert any(encode_chat(chat, names).learned)
+    chats = read_chats(written(tmp_path, content, name))
+    assert len(chats) == count
+    assert all(any(encode_chat(chat, names).learned) for chat in chats)
