@@ -24,7 +24,7 @@ from tests.jobs.tiny import RunJob, rows_of
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
 HUB = [path for path in FILES if "/" in read_config(path)["target"]]
-REFERENCE = conf_dir().parent / "experiments"
+EXPERIMENTS = conf_dir().parent / "experiments"
 ENGINE = EngineSettings(device="cpu", dtype="float32")
 ARCHITECTURE_OF = {
     "meta-llama/Llama-2-7b-hf": "llama2_7b",
@@ -84,9 +84,18 @@ def parameters(model: str) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def spellings(pair: dict[str, Any], role: str) -> list[str]:
-    printed = pair["paper"][role]
-    return printed if isinstance(printed, list) else [printed or ""]
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def printed_names(pair: dict[str, Any]) -> set[tuple[str, str]]:
+    """Targets and drafts as papers spell the pair's."""
+    return {
+        (target, draft or "")
+        for paper in listed(pair["paper"])
+        for target in listed(paper["target"])
+        for draft in listed(paper["draft"])
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -118,22 +127,14 @@ def test_gated_spread_and_templated_pairs_say_so(path: Path) -> None:
     assert pair["gated"] == pair["target"].startswith("meta-llama/")
     assert (pair["target_device_map"] == "auto") == (pair["target_parameters"] > 4e10)
     assert (pair["chat_template"] is not None) == pair["target"].startswith("lmsys/vicuna")
-    named = pair["paper"] if isinstance(pair["paper"], list) else [pair["paper"]]
-    assert (pair["stand_in"] is not None) == any("115M" in str(each["draft"]) for each in named)
+    named = [str(each["draft"]) for each in listed(pair["paper"])]
+    assert (pair["stand_in"] is not None) == any("115M" in draft for draft in named)
 
 
 @pytest.mark.parametrize("paper", ["rsd", "mcsd", "dsbd", "redrafter"])
 def test_every_pair_that_a_paper_prints_has_its_file(paper: str) -> None:
-    reference = REFERENCE / paper / "reference" / f"{paper}.csv"
-    if not reference.is_file():
-        pytest.skip(f"no {reference.name} here")
-    ours = {
-        (target, draft)
-        for path in HUB
-        for target in spellings(pair_of(path.stem), "target")
-        for draft in spellings(pair_of(path.stem), "draft")
-    }
-    with reference.open(encoding="utf-8") as stream:
+    ours = {names for path in HUB for names in printed_names(pair_of(path.stem))}
+    with (EXPERIMENTS / paper / "reference.csv").open(encoding="utf-8") as stream:
         printed = {(row["target"], row.get("draft", "")) for row in csv.DictReader(stream)}
     # A baseline's row has no draft; a table without a target names no pair.
     alone = {("", ""), *((target, "") for target, _ in ours)}
