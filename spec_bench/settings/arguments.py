@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import NoReturn
+
+from spec_bench.system.files import check_writable
 
 
 class Parser(argparse.ArgumentParser):
@@ -12,3 +16,29 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
         self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; --help tells more\n")
+
+
+def output_folder(text: str) -> Path:
+    """A folder to write files into, as an option's ``type``: it is looked at before any work.
+
+    Raises:
+        argparse.ArgumentTypeError: nothing can be written there; the message says why.
+    """
+    return _writable(Path(text), Path(text))
+
+
+def output_file(text: str) -> Path:
+    """The same of a file."""
+    path = Path(text)
+    if os.path.exists(path) and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")
+    return _writable(path, path.parent if os.path.lexists(path) else path)
+
+
+def _writable(output: Path, folder: Path) -> Path:
+    try:
+        check_writable(folder)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return output

@@ -39,7 +39,8 @@ def test_nothing_takes_the_place_of_a_pipe_or_a_device(pipe: Path) -> None:
 def test_a_report_is_not_written_over_a_pipe(
     pipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(["table", "rsd/7", "--output", str(pipe)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        report(["table", "rsd/7", "--output", str(pipe)])
     assert "is a device or a pipe" in capsys.readouterr().err
     assert pipe.is_fifo()
 
