@@ -24,21 +24,17 @@ def output_folder(text: str) -> Path:
     Raises:
         argparse.ArgumentTypeError: nothing can be written there; the message says why.
     """
-    return _writable(Path(text), Path(text))
+    try:
+        check_writable(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
 
 
 def output_file(text: str) -> Path:
     """The same of a file."""
-    path = Path(text)
-    if os.path.exists(path) and not path.is_file():
-        kind = "a folder" if path.is_dir() else "a device or a pipe"
+    if os.path.exists(text) and not os.path.isfile(text):
+        kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
         raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")
-    return _writable(path, path.parent if os.path.lexists(path) else path)
-
-
-def _writable(output: Path, folder: Path) -> Path:
-    try:
-        check_writable(folder)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return output
+    output_folder(os.path.dirname(text) if os.path.lexists(text) else text)
+    return Path(text)
