@@ -31,7 +31,7 @@ def read_module(
             tensor or one of another shape than the config's.
     """
     register_families()
-    if _two_halves(path):
+    if parsed(Path(path).expanduser() / "config.json").get("is_encoder_decoder") is True:
         raise ValueError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
@@ -73,12 +73,6 @@ def reason_of(path: str, error: BaseException) -> str:
     if isinstance(error, OSError) or type(error) is ValueError:
         return lines[0] if lines else type(error).__name__
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
-
-
-def _two_halves(path: str) -> bool:
-    """Whether a folder's config says that its model is an encoder with a decoder."""
-    config = parsed(Path(path).expanduser() / "config.json")
-    return config.get("is_encoder_decoder") is True
 
 
 def _lacking(info: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ DAMAGED: dict[str, bytes | Callable[[Path], Any]] = {
     "cut": note()[:40],
     "two": note() * 2,
     "UTF-16": note().decode().encode("utf-16"),
-    "a list": b"[]",
+    "a list": b"[0]",
     "a number": b"3",
     "a text": b'"seed=0"',
     "null": b"null",
@@ -139,7 +139,7 @@ def test_a_note_that_cannot_be_read_is_a_line_and_the_other_jobs_are_shown(
 def test_a_list_of_jobs_that_is_none_is_a_line(
     jobs: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "sweep.json").write_text(json.dumps({"jobs": jobs}))
+    (folder / "sweep.json").write_text(json.dumps(jobs))
     assert watched(tmp_path) == 2
     assert "sweep.json is unreadable: " in capsys.readouterr().out
 

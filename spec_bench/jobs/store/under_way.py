@@ -65,13 +65,6 @@ class JobState:
 
 
 @dataclass(frozen=True)
-class _Sweep:
-    """What ``sweep.json`` holds."""
-
-    jobs: tuple[JobState, ...]
-
-
-@dataclass(frozen=True)
 class Progress:
     """How far a job is.
 
@@ -116,7 +109,7 @@ class UnderWay:
         for old in self._folder.glob("*.json"):
             old.unlink(missing_ok=True)
         listed = [{"number": number, "words": list(words)} for number, words in jobs]
-        files.write_json(self._sweep, {"jobs": listed, "began": time.time()})
+        files.write_json(self._sweep, listed)
 
     @contextmanager
     def running(self, number: int) -> Iterator[RunningJob]:
@@ -142,7 +135,7 @@ class UnderWay:
     def jobs(self) -> list[JobState]:
         """All jobs in their order, those that have not begun too; an unreadable note is a job."""
         try:
-            found = {each.number: each for each in _read(_Sweep, self._sweep).jobs}
+            found = {each.number: each for each in _read(tuple[JobState, ...], self._sweep)}
         except ValueError as error:
             found = {-1: JobState(-1, ("the list of jobs",), "unreadable", str(error))}
         for path in (each for each in self._folder.glob("*.json") if each.stem.isdecimal()):
