@@ -164,9 +164,6 @@ class LoadedPair:
     def _encoded(self, prompt: Prompt, chat: bool) -> tuple[int, ...]:
         if isinstance(prompt, str) and not chat:
             return tuple(self.tokenizer(prompt)["input_ids"])
-        if not getattr(self.tokenizer, "chat_template", None):
-            why = "chat is true" if isinstance(prompt, str) else "the prompt is a conversation"
-            raise ValueError(f"{why} but the tokenizer has no chat template")
         message = {"role": "user", "content": prompt}
         messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
         text = chat_text(self.tokenizer, messages)

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from spec_bench.settings.arguments import Parser
+from spec_bench.settings.arguments import Parser, output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 from spec_bench.verify.rules import k_seq, recursive_rejection
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m spec_bench.audit.bernoulli", description="RSD's Figure 1, exactly"
     )
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="the CSV; default: %(default)s")
+    parser.add_argument("--output", type=output_file, default=OUTPUT, help="default: %(default)s")
     parser.add_argument("--points", type=int, default=POINTS, help="per side; default: %(default)s")
     options = parser.parse_args(arguments)
     try:

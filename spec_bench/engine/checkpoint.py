@@ -6,7 +6,6 @@ an error that names the tensor or the file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file, logging
 
 from spec_bench.engine.families import register_families
+from spec_bench.engine.vocabularies import parsed
 
 
 def read_module(
@@ -31,7 +31,7 @@ def read_module(
             tensor or one of another shape than the config's.
     """
     register_families()
-    if _two_halves(path):
+    if parsed(Path(path).expanduser() / "config.json").get("is_encoder_decoder") is True:
         raise ValueError(
             f"cannot load model {path!r}: it is an encoder with a decoder, and only models that "
             "are a decoder alone can be decoded"
@@ -52,7 +52,8 @@ def read_module(
     except Exception as error:  # transformers, safetensors and torch raise a dozen kinds of them
         reason = _damaged_file(path, revision) or reason_of(path, error)
         raise ValueError(f"cannot load model {path!r}: {reason}") from error
-    lacking = _lacking(info)
+    scaled = getattr(module.config, "quantization_config", None)
+    lacking = _lacking(info) or ("" if scaled else _whole_numbers(path, revision))
     if lacking:
         raise ValueError(f"cannot load model {path!r}: its checkpoint {lacking}")
     return module
@@ -74,16 +75,6 @@ def reason_of(path: str, error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
-def _two_halves(path: str) -> bool:
-    """Whether a folder's config says that its model is an encoder with a decoder."""
-    file = Path(path).expanduser() / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False  # transformers will say what is wrong
-    return isinstance(config, dict) and config.get("is_encoder_decoder") is True
-
-
 def _lacking(info: dict[str, Any]) -> str:
     """What a checkpoint lacks of the model that its config describes; empty if nothing."""
     missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
@@ -98,6 +89,18 @@ def _lacking(info: dict[str, Any]) -> str:
     if missing:
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         return f"lacks tensors: {missing[0]!r}{rest}"
+    return ""
+
+
+def _whole_numbers(path: str, revision: str | None) -> str:
+    """Which weight is stored as whole numbers, of which nothing tells the scale; empty if none."""
+    for file in _weight_files(path, revision):
+        if file.suffix == ".safetensors":
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - it is no dictionary
+                    kind = opened.get_slice(name).get_dtype()
+                    if name.endswith(".weight") and kind.startswith(("I", "U", "BOOL")):
+                        return f"stores {name!r} as whole numbers ({kind}) and no scale of theirs"
     return ""
 
 

@@ -32,7 +32,7 @@ def kept_tokens(outputs: str | int) -> tuple[int, ...]:
         return tuple(range(outputs))
     try:
         ids = json.loads(Path(outputs).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"pair.draft_vocabulary must be {INTERSECTION}, a number of tokens or a JSON file of "
             f"token ids, got {outputs!r}: {getattr(error, 'strerror', None) or error}"
@@ -81,7 +81,7 @@ def refuse_different_files(target: Path, draft: Path) -> None:
 
 def _vocabulary(folder: Path) -> dict[str, int] | None:
     """Ids of the tokens that a folder's files name; None where they are of another kind."""
-    tokenizer, config = _read(folder / _TOKENS), _read(folder / _CONFIG)
+    tokenizer, config = parsed(folder / _TOKENS), parsed(folder / _CONFIG)
     try:
         vocab = tokenizer["model"]["vocab"]
         if isinstance(vocab, list):  # Unigram: tokens with their scores, in the order of ids
@@ -97,7 +97,7 @@ def _vocabulary(folder: Path) -> dict[str, int] | None:
 def _special(folder: Path) -> set[str]:
     """Tokens that a loader may add: those that the settings name by their text."""
     special: set[str] = set()
-    for values in (_read(folder / _CONFIG), _read(folder / _SPECIAL)):
+    for values in (parsed(folder / _CONFIG), parsed(folder / _SPECIAL)):
         queue: list[Any] = list(values.values())
         while queue:
             value = queue.pop()
@@ -108,10 +108,10 @@ def _special(folder: Path) -> set[str]:
     return special
 
 
-def _read(file: Path) -> dict[str, Any]:
+def parsed(file: Path) -> dict[str, Any]:
     """A file's JSON object; empty where there is none, for loading says what is wrong with it."""
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}

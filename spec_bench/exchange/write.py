@@ -24,7 +24,7 @@ import yaml
 
 from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
-from spec_bench.settings.arguments import Parser
+from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
 
 _TURN = re.compile(r"(.+)/(\d+)")
@@ -41,12 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("table", type=Path, metavar="FILE", help="a results.csv with its runs")
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="default: answers beside the table"
+        "--output", type=output_folder, metavar="FOLDER", help="default: answers beside the table"
     )
     parser.add_argument("--texts", action="store_true", help="also write texts.csv")
     options = parser.parse_args(list(arguments))
     folder = options.output or options.table.parent / "answers"
     try:
+        files.check_writable(folder)
         for path in write_answers(options.table, folder):
             print(path)
         if options.texts:

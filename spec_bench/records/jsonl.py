@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from spec_bench.records import seals
 from spec_bench.records.types import Delivery, Generation, StepRecord
 from spec_bench.settings.fields import one_line
 from spec_bench.system import files
@@ -53,14 +54,12 @@ def read(path: Path, vocabulary: int | None = None) -> Lines:
         path: its ``generations.jsonl``, in the folder that its run id names; no file: no lines.
         vocabulary: size of the target's; where it is known token ids must lie below.
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        return Lines(faults=("it is no file",))
     try:
-        data = path.read_bytes()
+        data = seals.bytes_of(path)
     except FileNotFoundError:
         return Lines()
-    except OSError as error:
-        return Lines(faults=(str(error.strerror),))
+    except (OSError, ValueError) as error:
+        return Lines(faults=(getattr(error, "strerror", None) or str(error),))
     whole = data.rfind(b"\n") + 1
     generations: dict[tuple[int, str], Generation] = {}
     faults = []

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import NoReturn
+
+from spec_bench.system.files import check_writable
 
 
 class Parser(argparse.ArgumentParser):
@@ -12,3 +16,25 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
         self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; --help tells more\n")
+
+
+def output_folder(text: str) -> Path:
+    """A folder to write files into, as an option's ``type``: it is looked at before any work.
+
+    Raises:
+        argparse.ArgumentTypeError: nothing can be written there; the message says why.
+    """
+    try:
+        check_writable(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """The same of a file."""
+    if os.path.exists(text) and not os.path.isfile(text):
+        kind = "a folder" if os.path.isdir(text) else "a device or a pipe"
+        raise argparse.ArgumentTypeError(f"must be a file, {text!r} is {kind}")
+    output_folder(os.path.dirname(text) if os.path.lexists(text) else text)
+    return Path(text)

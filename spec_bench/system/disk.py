@@ -12,7 +12,7 @@ from pathlib import Path
 NO_ROOM = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+    *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
 )
 _WRITTEN_NUMBER = re.compile(r"\(os error (\d+)\)")  # as safetensors says it
 

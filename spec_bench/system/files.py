@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -146,7 +146,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():  # nothing takes a device's place, or a folder's
         raise FileExistsError(errno.EEXIST, "no file is there", str(path))
     # Not the process id: processes of two machines may write to one shared folder.
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    partial = path.with_name(f".{path.name[:40]}.{uuid4().hex}.tmp")
     try:
         with naming(path, partial):
             yield partial
@@ -176,11 +176,14 @@ def check_writable(folder: Path) -> None:
     Raises:
         ValueError: nothing can be written there; the message names the folder and says why.
     """
-    upwards = (folder, *folder.resolve().parents)
-    if taken := [each for each in upwards if each.exists() and not each.is_dir()]:
-        raise ValueError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is a file")
-    here = next(each for each in upwards if each.is_dir())
+    upwards = (folder, *folder.parents)
+    if taken := [each for each in upwards if os.path.lexists(each) and not os.path.isdir(each)]:
+        raise ValueError(f"cannot write to {str(folder)!r}: {str(taken[0])!r} is no folder")
+    here = next(each for each in upwards if os.path.isdir(each))
     try:
+        for each in (folder, *(here / name for name in folder.parts)):
+            with suppress(FileNotFoundError):  # what is not there yet may be too long a name
+                each.lstat()
         with NamedTemporaryFile(dir=here, prefix=".") as probe:
             probe.write(bytes(4096))
             probe.flush()

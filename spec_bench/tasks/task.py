@@ -227,15 +227,9 @@ class Task:
         """Token ids of the prompt, with the special tokens that the tokenizer puts before a text.
 
         Raises:
-            ValueError: as ``prompt``; or ``chat: true`` and a tokenizer without a chat template.
+            ValueError: as ``prompt`` or ``chat_text``.
         """
-        has_template = bool(getattr(tokenizer, "chat_template", None))
-        if self.chat is True and not has_template:
-            raise ValueError(
-                f"task {self.name}: chat is true but the tokenizer has no chat template;"
-                " use chat: auto or chat: false"
-            )
-        if self.chat and has_template:
+        if self.chat is True or (self.chat and getattr(tokenizer, "chat_template", None)):
             text = chat_text(tokenizer, self.messages(example, turn, history))
             # The chat template writes the special tokens itself.
             return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -7,6 +7,8 @@ first that exists is taken; a name without an entry is itself a path. Values go 
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
@@ -18,6 +20,7 @@ Fields = Mapping[str, str | Sequence[str]]
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
 _ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point")  # looked up by a reader
 _MISSING = object()
+LONGEST_S = 5  # of the processor, for one rendering of a chat template
 
 
 def placeholders(template: str) -> list[str]:
@@ -136,12 +139,40 @@ def chat_text(tokenizer: Any, messages: Sequence[Mapping[str, Any]], asks: bool 
         asks: whether an answer is to follow.
 
     Raises:
-        ValueError: the template fails on them, with its reason in one line.
+        ValueError: there is none, it fails on them, with its reason in one line, takes longer than
+            ``LONGEST_S`` of this process's time, or drops what one of them says.
     """
-    from jinja2.exceptions import TemplateError
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError(
+            "the tokenizer has no chat template: set pair.chat_template, or chat to auto or false"
+        )
+    text = _rendered(tokenizer, messages, asks)
+    if all(str(each.get("content")).strip() in text for each in messages):
+        return text
+    # It may be written differently: with escapes, say.
+    marked = [{**each, "content": f"zq{place}qz"} for place, each in enumerate(messages)]
+    kept = _rendered(tokenizer, marked, asks)
+    for each in marked:
+        if each["content"] not in kept:
+            raise ValueError(f"the chat template drops what a message of role {each['role']} says")
+    return text
 
+
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], asks: bool) -> str:
+    limited = threading.current_thread() is threading.main_thread()  # no other takes signals
     try:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False)
-    except (TemplateError, TypeError) as error:
-        raise ValueError(f"the chat template fails: {first_line(error)}") from None
-    return str(text)
+        if limited:
+            signal.signal(signal.SIGVTALRM, _late)
+            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_S, LONGEST_S)
+        options = {"add_generation_prompt": asks, "tokenize": False}
+        return str(tokenizer.apply_chat_template(messages, **options))
+    except Exception as error:  # a template may do anything
+        why = first_line(error) or type(error).__name__
+        raise ValueError(f"the chat template fails: {why}") from None
+    finally:
+        if limited:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError(f"it is not done after {LONGEST_S} s")

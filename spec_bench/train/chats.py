@@ -84,7 +84,7 @@ def chat_prompts(messages: Messages, tokenizer: Any) -> list[tuple[int, ...]]:
     prompts = []
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
-            text = _template(messages[:index], tokenizer, True)
+            text = chat_text(tokenizer, messages[:index])
             prompts.append(tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
     return prompts
 
@@ -95,8 +95,8 @@ def _rendered(messages: Messages, tokenizer: Any) -> tuple[str, list[tuple[int, 
     for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = _template(messages[:index], tokenizer, True)
-        after = _template(messages[: index + 1], tokenizer, False)
+        before = chat_text(tokenizer, messages[:index])
+        after = chat_text(tokenizer, messages[: index + 1], False)
         if not (before.startswith(text) and after.startswith(before)):
             raise ValueError(
                 "the chat template writes earlier turns differently once later ones follow; "
@@ -105,14 +105,6 @@ def _rendered(messages: Messages, tokenizer: Any) -> tuple[str, list[tuple[int, 
         spans.append((len(before), len(after)))
         text = after
     return text, spans
-
-
-def _template(messages: Messages, tokenizer: Any, asks: bool) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError(
-            "chats need a chat template and the tokenizer has none; set pair.chat_template"
-        )
-    return chat_text(tokenizer, messages, asks)
 
 
 def _records(file: Path) -> Iterator[tuple[str, Any]]:

@@ -5,12 +5,12 @@ Reads the ``training.json`` files and writes ReDrafter's grid (arXiv 2403.09919,
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from spec_bench.settings.arguments import Parser, output_file
 from spec_bench.system import signals
 from spec_bench.system.files import write_csv
 
@@ -58,9 +58,9 @@ def write_rows(rows: list[dict[str, Any]], file: Path) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(prog="python -m spec_bench.train.collect", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="e.g. results/train/grid")
-    parser.add_argument("--out", type=Path, help="the CSV; default: heads.csv in the first folder")
+    parser.add_argument("--out", type=output_file, help="default: heads.csv in the first folder")
     options = parser.parse_args()
     try:
         rows = [row for folder in options.folders for row in rows_of(folder)]

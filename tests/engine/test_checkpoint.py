@@ -117,3 +117,12 @@ def test_a_config_that_cannot_be_is_one_line(folder: Path, key: str, value: obje
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
     assert "cannot load model" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+@pytest.mark.parametrize("name", ["lm_head.weight", UP])
+def test_weights_stored_as_whole_numbers_without_a_scale_are_named(
+    folder: Path, name: str, dtype: torch.dtype
+) -> None:
+    changed(folder, lambda tensors: tensors.update({name: (tensors[name] * 100).to(dtype)}))
+    assert f"stores {name!r} as whole numbers" in refusal(folder)

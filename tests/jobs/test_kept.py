@@ -493,3 +493,21 @@ def test_a_job_over_damaged_runs_ends_with_the_rows_of_an_undisturbed_one(
     again = run_job("cells=[sd:3]", "warmup=0")
     assert [each.status for each in again] == ["complete"] * 2
     assert untimed(results) == rows
+
+
+@pytest.mark.parametrize("name", [files.GENERATIONS, "retimed-1.jsonl"])
+def test_a_link_to_nothing_in_place_of_generations_is_set_aside_and_the_cell_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    store = cell(tmp_path, "a")
+    (done, *_) = store.load().values()
+    path = store.folder / name
+    path.unlink(missing_ok=True)
+    path.symlink_to("gone/with/the/disk")
+    store.mend(SETTINGS)
+    assert f"{path}: it is no file; it is now {name}.bad-1" in caplog.text
+    store.append([done])
+    store.append_retimed([done], "1")
+    assert [each.prompt_id for each in (*store.load().values(), *store.load_retimed())] == (
+        ["0", "0"] if name == files.GENERATIONS else ["0", "1", "2", "0"]
+    )

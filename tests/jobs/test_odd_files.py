@@ -10,7 +10,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from spec_bench.audit.arguments import read_arguments
+from spec_bench.engine.loading import ModelSpec, load_model
+from spec_bench.engine.vocabularies import kept_tokens, refuse_different_files
 from spec_bench.jobs.config.config import check_own
+from spec_bench.jobs.config.early import check_config, read_positions
 from spec_bench.jobs.config.model_files import fingerprint
 from spec_bench.recommend.command import main as recommend
 from spec_bench.records import jsonl
@@ -18,6 +21,7 @@ from spec_bench.report.cli.command_line import main as report
 from spec_bench.system import disk, files
 from spec_bench.tasks import build_task
 from spec_bench.tasks.template import chat_text
+from tests.warm import run
 
 MODELS = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models"
 
@@ -39,7 +43,8 @@ def test_nothing_takes_the_place_of_a_pipe_or_a_device(pipe: Path) -> None:
 def test_a_report_is_not_written_over_a_pipe(
     pipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(["table", "rsd/7", "--output", str(pipe)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        report(["table", "rsd/7", "--output", str(pipe)])
     assert "is a device or a pipe" in capsys.readouterr().err
     assert pipe.is_fifo()
 
@@ -142,3 +147,28 @@ def test_a_task_refuses_what_it_would_not_heed(more: dict[str, Any], said: str) 
     build_task(TASK | {"template": "{question}", "fields": {"question": "q", "category": "kind"}})
     with pytest.raises(ValueError, match=said):
         build_task(TASK | {"template": "{question}"} | more)
+
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+def test_a_file_nested_too_deep_is_named_or_left_to_what_loads_it(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "ids.json"):
+        (tmp_path / name).write_text(DEEP)
+    with pytest.raises(ValueError, match=r"config\.json.*recursion"):
+        check_config(str(tmp_path))
+    with pytest.raises(ValueError, match=f"{tmp_path}.*recursion"):
+        load_model(ModelSpec(str(tmp_path)))
+    with pytest.raises(ValueError, match=r"ids\.json.*recursion"):
+        kept_tokens(str(tmp_path / "ids.json"))
+    assert read_positions(str(tmp_path)) is None
+    refuse_different_files(MODELS / "target", tmp_path)
+
+
+def test_a_config_group_nested_too_deep_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "pair/mine.yaml").write_text(f"target: x\nheads: {DEEP}\n")
+    given = ("--config-dir", str(tmp_path), "pair=mine")
+    status, _, said = run("spec_bench", *given, folder=tmp_path)
+    assert status == 2
+    assert len(said.splitlines()) == 1 and "pair=mine" in said

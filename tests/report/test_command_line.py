@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_written_is_one_line_before_anything_is_drawn(
     for asked in (("figure", "rsd/7"), ("table", "rsd/7")):
         assert run(*asked, "--output", str(tmp_path / output)) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "taken' is a file" in line
+        assert "taken' is no folder" in line
     assert run("table", "rsd/7", "--output", str(tmp_path)) == 2
     assert "is a folder" in capsys.readouterr().err
     assert (tmp_path / "taken").read_text() == "mine"

@@ -206,7 +206,7 @@ def comes_from_hydra(error: BaseException) -> bool:
     module = last[0][0].f_globals.get("__name__", "") if last else ""
     package = module.partition(".")[0]
     refused = isinstance(error, ValueError) and package in {"joblib", "submitit", "ray"}
-    return refused or package in {"hydra", "omegaconf", "antlr4"}
+    return refused or package in {"hydra", "omegaconf", "antlr4", "yaml"}
 
 
 def _of_key(error: OmegaConfBaseException) -> str:

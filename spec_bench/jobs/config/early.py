@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens, refuse_different_files
+from spec_bench.engine.vocabularies import INTERSECTION, kept_tokens, parsed, refuse_different_files
 from spec_bench.jobs.config.cells import DecoderLoader, expand_grid, parse_cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.model_files import model_path
@@ -56,7 +55,7 @@ def check_config(name: str) -> None:
     file = Path(name).expanduser() / "config.json"
     try:
         known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot read {str(file)!r}: {error}") from error
     if not isinstance(known, dict):
         raise ValueError(f"{str(file)!r} holds no JSON object")
@@ -84,10 +83,8 @@ def read_positions(path: str) -> int | None:
     """The longest sequence that a model folder's ``config.json`` states; None if it states none, or
     the model is the hub's.
     """
-    if path.startswith(RANDOM):
-        return None
+    config = parsed(Path(path) / "config.json")
     try:
-        config: Any = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
         return longest_sequence(SimpleNamespace(**(config.get("text_config") or config)))
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (AttributeError, TypeError):
         return None

@@ -22,6 +22,7 @@ from spec_bench.jobs.config.model_files import (
     model_path,
     model_size,
 )
+from spec_bench.records.seals import bytes_of
 from spec_bench.settings.configs import read_config
 from spec_bench.settings.validation import Flag, Ge, Number, Text, Whole, check, settings
 from spec_bench.system.files import digest
@@ -194,10 +195,24 @@ def build_pair(pair: PairSettings, engine: EngineSettings) -> Pair:
         for kind, name in named_heads(pair.heads or {}).items()
     }
     return Pair(
-        *(label, pair.target, pair.drafts, specs, revisions, pair.chat_template, heads),
+        *(label, pair.target, pair.drafts, specs, revisions, _jinja(pair.chat_template), heads),
         tokenizer=None if pair.tokenizer is None else model_path(pair.tokenizer),
         draft_vocabulary=pair.draft_vocabulary,
     )
+
+
+def _jinja(template: str | None) -> str | None:
+    """A chat template: Jinja as it is, and what has no braces, or a file's ending, a file of it.
+
+    Raises:
+        ValueError: the file cannot be read; the message names it.
+    """
+    if template is None or ("{" in template and not template.endswith((".jinja", ".j2"))):
+        return template
+    try:
+        return bytes_of(Path(template).expanduser()).decode()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"pair.chat_template: cannot read {template!r}: {error}") from None
 
 
 TARGETS_OWN = "target"

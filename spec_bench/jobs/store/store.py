@@ -202,31 +202,11 @@ class FollowerStore(CellStore):
     It starts from the same records, so that both decode the same prompts.
     """
 
-    def lock(self) -> None:
-        """Process 0 holds the lock."""
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        """Process 0 writes, and holds the lock."""
 
-    def unlock(self) -> None:
-        """Process 0 holds the lock."""
-
-    def describe(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-        """Process 0 writes."""
-
-    def _append(self, path: Path, generations: Iterable[Generation]) -> None:
-        """Process 0 writes."""
-
-    def keep_scores(self, scores: Scores) -> None:
-        """Process 0 writes."""
-
-    def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Process 0 writes."""
-
-    def pack(self) -> None:
-        """Process 0 writes."""
-
-    def finish(
-        self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
-    ) -> None:
-        """Process 0 writes."""
+    lock = unlock = describe = _append = _nothing
+    keep_scores = keep_nodes = pack = finish = _nothing
 
 
 def _by_repeat(lines: Lines) -> Repeats:

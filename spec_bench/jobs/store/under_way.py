@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, TypeAdapter
+
+from spec_bench.records import seals
 from spec_bench.settings.fields import one_line
+from spec_bench.settings.validation import Ge, Lt
 from spec_bench.system import disk, files
 
-State = Literal["waiting", "running", "done", "failed", "lost"]
+State = Literal["waiting", "running", "done", "failed", "lost", "unreadable"]
 _SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
+_Count = Annotated[int, Ge(0), Lt(2**31)]
+_When = Annotated[float, Ge(0), Lt(2**40)]
+_Line = Annotated[str, AfterValidator(lambda text: re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text))]
+_adapter = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
@@ -41,17 +51,17 @@ class JobState:
         ended: likewise; 0 while it runs.
     """
 
-    number: int
-    words: tuple[str, ...] = ()
+    number: _Count
+    words: tuple[_Line, ...] = ()
     state: State = "waiting"
-    line: str = ""
-    host: str = ""
-    process: int = 0
-    devices: str = ""
-    cells: tuple[str, ...] = ()
-    prompts: int = 0
-    began: float = 0.0
-    ended: float = 0.0
+    line: _Line = ""
+    host: _Line = ""
+    process: _Count = 0
+    devices: _Line = ""
+    cells: tuple[_Line, ...] = ()
+    prompts: _Count = 0
+    began: _When = 0.0
+    ended: _When = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,14 +102,14 @@ class UnderWay:
     @property
     def known(self) -> bool:
         """Whether a sweep of that name has begun."""
-        return self._sweep.is_file()
+        return os.path.lexists(self._sweep)
 
     def begin(self, jobs: Sequence[tuple[int, Sequence[str]]]) -> None:
         """A sweep begins: its jobs, by number, with their choices; nothing is left of the last."""
         for old in self._folder.glob("*.json"):
             old.unlink(missing_ok=True)
         listed = [{"number": number, "words": list(words)} for number, words in jobs]
-        files.write_json(self._sweep, {"jobs": listed, "began": time.time()})
+        files.write_json(self._sweep, listed)
 
     @contextmanager
     def running(self, number: int) -> Iterator[RunningJob]:
@@ -123,21 +133,19 @@ class UnderWay:
                 raise
 
     def jobs(self) -> list[JobState]:
-        """All jobs in their order, those that have not begun too."""
+        """All jobs in their order, those that have not begun too; an unreadable note is a job."""
         try:
-            listed = json.loads(self._sweep.read_bytes())["jobs"]
-        except (OSError, ValueError, KeyError, TypeError):
-            listed = []
-        found = {each["number"]: JobState(each["number"], tuple(each["words"])) for each in listed}
-        for path in self._folder.glob("[0-9]*.json"):
+            found = {each.number: each for each in _read(tuple[JobState, ...], self._sweep)}
+        except ValueError as error:
+            found = {-1: JobState(-1, ("the list of jobs",), "unreadable", str(error))}
+        for path in (each for each in self._folder.glob("*.json") if each.stem.isdecimal()):
+            number = int(path.stem)
             try:
-                given = json.loads(path.read_bytes())
-                lists = {"words": tuple(given["words"]), "cells": tuple(given["cells"])}
-                job = JobState(**{**given, **lists})
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-            words = job.words or found.get(job.number, job).words
-            found[job.number] = replace(job, words=words)
+                job = _read(JobState, path)
+            except ValueError as error:
+                job = JobState(number, state="unreadable", line=str(error))
+            words = job.words or found.get(number, job).words
+            found[number] = replace(job, number=number, words=words)
         return [found[number] for number in sorted(found)]
 
     def progress(self) -> list[Progress]:
@@ -152,15 +160,15 @@ class UnderWay:
         for cell in job.cells:
             path = files.run_folder(self._results, cell) / files.GENERATIONS
             try:
-                lines, wrote_here = path.read_bytes().splitlines(), path.stat().st_mtime
-            except OSError:
+                lines, wrote_here = seals.bytes_of(path).splitlines(), path.stat().st_mtime
+            except (OSError, ValueError):
                 continue
             wrote = max(wrote, wrote_here)
             for line in lines:
                 try:
                     tokens += len(json.loads(line)["tokens"])
                     done += 1
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     continue
         return Progress(replace(job, state=self._alive(job, wrote)), done, tokens, wrote)
 
@@ -169,12 +177,20 @@ class UnderWay:
         if job.host == socket.gethostname():
             try:
                 os.kill(job.process, 0)
-            except ProcessLookupError:
-                return "lost"
-            except OSError:
-                return "running"
+            except OSError as error:
+                return "lost" if isinstance(error, ProcessLookupError) else "running"
             return "running"
         return "lost" if time.time() - max(job.began, wrote) > _SILENT_S else "running"
+
+
+def _read(kind: Any, path: Path) -> Any:
+    """A note, every value held to its type; a ``ValueError`` names one that is unreadable."""
+    try:
+        if path.stat().st_size > 2**30:
+            raise ValueError("it is too large")
+        return _adapter(kind).validate_json(seals.bytes_of(path), strict=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path.name} is unreadable: {one_line(error, 120)}") from error
 
 
 class RunningJob:
@@ -216,8 +232,8 @@ class Summary:
 
     Attributes:
         counts: jobs by state.
-        left_s: until its end by what has run; None where nothing has.
-        failed: jobs that failed or were lost.
+        left_s: until its end by what has run; None where nothing has, and where all is over.
+        failed: jobs that failed, were lost, or whose note is unreadable.
     """
 
     counts: dict[State, int] = field(default_factory=dict)
@@ -240,6 +256,8 @@ def summary(progress: Sequence[Progress], now: float) -> Summary:
     waiting = [each for each in progress if each.job.state in ("waiting", "running", "lost")]
     missing = sum((each.total or per_job) - each.done for each in waiting)
     together = max(counts.get("running", 0), 1)
-    left = spent / finished * missing / together if finished else None
-    failed = tuple(each.job for each in progress if each.job.state in ("failed", "lost"))
+    going = finished and {"running", "waiting"} & set(counts)
+    left = spent / finished * missing / together if going else None
+    good = ("done", "running", "waiting")
+    failed = tuple(each.job for each in progress if each.job.state not in good)
     return Summary(counts, left, failed)

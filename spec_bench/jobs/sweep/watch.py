@@ -11,13 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from spec_bench.jobs.store.under_way import Progress, Summary, UnderWay, summary
 from spec_bench.settings.arguments import Parser
 from spec_bench.system import files
 
 _EVERY_S = 2.0
-_ORDER = ("done", "failed", "lost", "running", "waiting")
+_ORDER = ("done", "failed", "lost", "unreadable", "running", "waiting")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
                     break
                 time.sleep(_EVERY_S)
     for line in ending(summary(found, time.time())):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(line), soft_wrap=True)
     return 2 if summary(found, time.time()).failed else 0
 
 
@@ -76,16 +77,15 @@ def table_of(progress: Sequence[Progress], now: float) -> Table:
         wrote = f"{_spoken(now - each.wrote)} ago" if each.wrote and not job.ended else ""
         done = f"{each.done} of {each.total}" if each.total else ""
         told = " ".join(job.words) + (f": {job.line}" if job.line else "")
-        table.add_row(str(job.number + 1), job.state, done, rate, where, wrote, told)
+        cells = (str(job.number + 1), job.state, done, rate, where, wrote, told)
+        table.add_row(*map(Text, cells))
     return table
 
 
 def ending(found: Summary) -> list[str]:
     """A sweep in a line, and a line for every job that failed."""
     counts = [f"{found.counts[state]} {state}" for state in _ORDER if state in found.counts]
-    left = (
-        "" if found.left_s is None or not _left(found) else f"; some {_spoken(found.left_s)} left"
-    )
+    left = "" if found.left_s is None else f"; some {_spoken(found.left_s)} left"
     lines = [f"{sum(found.counts.values())} jobs: {', '.join(counts)}{left}"]
     for job in found.failed:
         why = job.line or "its process is gone; the same command resumes"
@@ -93,17 +93,9 @@ def ending(found: Summary) -> list[str]:
     return lines
 
 
-def _left(found: Summary) -> bool:
-    return bool(found.counts.get("running") or found.counts.get("waiting"))
-
-
 def _spoken(seconds: float) -> str:
     """Seconds as people say them."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= size:
-            return (
-                f"{seconds / size:.0f} {unit}"
-                if seconds >= 10 * size
-                else f"{seconds / size:.1f} {unit}"
-            )
+            return f"{seconds / size:.{0 if seconds >= 10 * size else 1}f} {unit}"
     return f"{max(seconds, 0):.0f} s"

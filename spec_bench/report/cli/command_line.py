@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spec_bench.report.cli import subcommands
-from spec_bench.settings.arguments import Parser
-from spec_bench.system import files
+from spec_bench.settings.arguments import Parser, output_file, output_folder
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "list": (subcommands.run_list, "tables and figures: measured, missing, and how to run them"),
@@ -62,27 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.insert(0, "results")
     options = _parser().parse_args(given)
     try:
-        _check_output(options)
         options.run(options)
     except ValueError as error:
         print(f"spec_bench.report: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _check_output(options: argparse.Namespace) -> None:
-    """Checks that the output can be written.
-
-    Raises:
-        ValueError: it cannot; the message names the place.
-    """
-    output: Path | None = getattr(options, "output", None)
-    if output is None:
-        return
-    if options.kind == "FILE" and output.exists() and not output.is_file():
-        kind = "a folder" if output.is_dir() else "a device or a pipe"
-        raise ValueError(f"--output must be a file, {str(output)!r} is {kind}")
-    files.check_writable(output.parent if options.kind == "FILE" else output)
 
 
 # Each command's output, and its default.
@@ -136,8 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("sweep", "export", "lengths", "positions", "throughput"):
         made[name].add_argument("name", help="an experiment, or a results.csv")
     for name, (kind, usual) in _OUTPUTS.items():
-        made[name].add_argument("--output", type=Path, metavar=kind, help=f"default: {usual}")
-        made[name].set_defaults(kind=kind)
+        output_kind = output_file if kind == "FILE" else output_folder
+        usual = f"default: {usual}"
+        made[name].add_argument("--output", type=output_kind, metavar=kind, help=usual)
     made["export"].add_argument(
         "--texts",
         type=Path,
@@ -197,5 +181,8 @@ def _add_wandb(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="", help="of the paper's lines; default: its first")
     parser.add_argument("--draft", help="of the paper's lines; default: the target's first")
     parser.add_argument(
-        "--dry-run", type=Path, metavar="FILE", help="write the spec there, runs offline beside it"
+        "--dry-run",
+        type=output_file,
+        metavar="FILE",
+        help="the spec's file, runs go beside it",
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spec_bench.report.comparison.build import ALPHA, MARGIN, compare
 from spec_bench.report.comparison.written import markdown, page
-from spec_bench.settings.arguments import Parser
+from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system.files import write_text
 
 
@@ -57,6 +57,6 @@ def _parser() -> argparse.ArgumentParser:
         help="chance of any false alarm (default: %(default)s)",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="writes compare.md and compare.html there"
+        "--output", type=output_folder, metavar="FOLDER", help="for compare.md and compare.html"
     )
     return parser

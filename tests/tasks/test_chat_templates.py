@@ -1,0 +1,143 @@
+"""A chat template is Jinja or a file of it, keeps what is said, and comes to an end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from spec_bench.jobs.config.engine_settings import EngineSettings
+from spec_bench.jobs.config.pair import PairSettings, build_pair
+from spec_bench.tasks import Example, build_task
+from spec_bench.tasks import template as templates
+from spec_bench.tasks.template import chat_text
+from tests.said import naming
+from tests.warm import run
+
+TARGET = Path(__file__).resolve().parents[2] / "spec_bench/embedded/models/target"
+PAIR = PairSettings("embedded:target", None)
+TASK: dict[str, Any] = {
+    "name": "mine", "chat": True, "template": "{question}",
+    "source": {"kind": "local", "path": "x.jsonl"},
+}  # fmt: skip
+EACH = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def tokenizer(template: str) -> Any:
+    made = AutoTokenizer.from_pretrained(TARGET)
+    made.chat_template = template
+    return made
+
+
+def template_of(chat_template: str) -> str | None:
+    asked = replace(PAIR, chat_template=chat_template)
+    return build_pair(asked, EngineSettings("cpu", "float32")).chat_template
+
+
+def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path: Path) -> None:
+    for name in ("t.jinja", "t.txt"):
+        (tmp_path / name).write_text(EACH, encoding="utf-8")
+        assert template_of(str(tmp_path / name)) == EACH
+    assert template_of(EACH) == EACH
+    asked = replace(PAIR, chat_template=str(tmp_path / "t.jinja"))
+    pair = build_pair(asked, EngineSettings("cpu", "float32"))
+    assert pair.settings()["chat_template"] == EACH
+
+
+@pytest.mark.parametrize("name", ["none.jinja", "{none}.jinja", "none.j2", "none", "x" * 300])
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
+        template_of(str(tmp_path / name))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "make", [Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"{{\xff}}")], ids=str
+)
+def test_what_is_no_text_file_is_one_line(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    make(tmp_path / "t.jinja")
+    with pytest.raises(ValueError, match=naming("pair.chat_template", "t.jinja")):
+        template_of(str(tmp_path / "t.jinja"))
+
+
+def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    status, _, said = run("spec_bench", "pair.chat_template=t.jinja", folder=tmp_path)
+    assert status == 2
+    assert len(said.splitlines()) == 1 and "'t.jinja'" in said
+
+
+USER = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+LAST = "<{{ messages[-1].content }}>"
+
+
+@pytest.mark.parametrize(
+    ("template", "example", "turn", "dropped"),
+    [
+        ("t.jinja", Example("0", ("what is it?",), ((),)), 0, "user"),
+        ("{{ messages | length }}", Example("0", ("what is it?",), ((),)), 0, "user"),
+        (USER, Example("0", ("what is it?",), ((),), system="be brief"), 0, "system"),
+        (LAST, Example("0", ("one?", "two?"), (("first",), ())), 1, "user"),
+        (USER, Example("0", ("one?", "two?"), (("first",), ())), 1, "assistant"),
+    ],
+)
+def test_a_template_that_drops_a_message_is_refused(
+    template: str, example: Example, turn: int, dropped: str
+) -> None:
+    with pytest.raises(ValueError, match=naming("the chat template drops", dropped)):
+        build_task(TASK).encode(example, tokenizer(template), turn)
+    if dropped != "user":  # nothing is dropped where nothing of the kind is said
+        build_task(TASK).encode(replace(example, system=""), tokenizer(template), 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["m.content | trim", "m.content | tojson", "m.content | e", "m.content.split('\n')[0]"],
+)
+def test_a_template_may_write_what_is_said_differently(change: str) -> None:
+    template = f"{{% for m in messages %}}{{{{ {change} }}}}{{% endfor %}}"
+    said = [{"role": "user", "content": ' "1 < 2"\n é '}]
+    assert "1" in chat_text(tokenizer(template), said)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(999999999) %}x{% endfor %}",
+        LOOPS,
+        "{% for a in range(99999) %}{% for m in 'x' * 99999 %}{{ m }}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(30) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ 9 ** (9 ** (9 ** 9)) }}",
+        "{{ 1 // 0 }}",
+        "{{ 'x' * (10 ** 18) }}",
+        "{{ messages['a'].b.c }}",
+        "{{ [].pop() }}",
+    ],
+)
+def test_a_template_that_never_ends_or_fails_is_one_line_soon(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    before = time.process_time()
+    with pytest.raises(ValueError, match=r"the chat template fails: .") as refused:
+        chat_text(tokenizer(template), [{"role": "user", "content": "x"}])
+    assert "\n" not in str(refused.value)
+    assert time.process_time() - before < 4
+
+
+def test_after_a_template_that_never_ends_others_are_rendered_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(templates, "LONGEST_S", 0.5)
+    with pytest.raises(ValueError, match="not done"):
+        chat_text(tokenizer(LOOPS), [{"role": "user", "content": "x"}])
+    until = time.process_time() + 0.8
+    while time.process_time() < until:
+        assert chat_text(tokenizer(EACH), [{"role": "user", "content": "x"}]) == "<user>x"
