@@ -66,6 +66,7 @@ class SimCuda(TorchDispatchMode):
         self.watch, self.capability, self.strict = watch, capability, strict
         self.phase = "other"
         self.allocated = self.peak = 0
+        self.cached = 0  # bytes that were given back and are kept for what comes next
         self._storages: dict[int, list[int]] = {}
         self.errors: Counter[str] = Counter()
         self.tape: list[Any] | None = None  # of the graph that is recorded now
@@ -173,6 +174,7 @@ class SimCuda(TorchDispatchMode):
         held = self._storages.setdefault(key, [0, storage.nbytes()])
         if not held[0]:
             self.allocated += held[1]
+            self.cached = max(0, self.cached - held[1])
             self.peak = max(self.peak, self.allocated)
         held[0] += 1
         weakref.finalize(made, self._drop, key).atexit = False
@@ -183,6 +185,7 @@ class SimCuda(TorchDispatchMode):
         held[0] -= 1
         if not held[0]:
             self.allocated -= held[1]
+            self.cached += held[1]
             del self._storages[key]
             for pool in self.pools.memory.values():
                 pool.freed(key)
