@@ -22,6 +22,7 @@ RUN     = $(BIN)/python -m spec_bench -m
 REPORT  = $(BIN)/python -m spec_bench.report
 
 help:
+	@echo "make env          the environment; TORCH_INDEX=URL: torch's build from this index of wheels"
 	@echo "make quickstart   benchmark nine decoders on the embedded models; table and figure"
 	@echo "make spec-bench   Spec-Bench's table by subtask, and pages to look at"
 	@echo "make test         the tests (without the slow ones; ORDER=random; ISA=avx2 or sse: as on an"
@@ -51,10 +52,12 @@ help:
 	@echo "make redrafter-all  ReDrafter on PAIR, from training heads on CHATS to tables and figures"
 
 # torch first and alone: the version is pinned, and the second command keeps the build that the
-# machine's index offers (CPU or CUDA). Modules are compiled when they are first imported: few are.
+# machine's index offers (CPU or CUDA), or with TORCH_INDEX=URL another one, such as one for the
+# driver's CUDA. Modules are compiled when they are first imported: few are.
+TORCH_FROM = $(if $(TORCH_INDEX),--force-reinstall --index-url $(TORCH_INDEX))
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile $$(grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --no-compile $(TORCH_FROM) $$(grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e .
 	touch $@
 

@@ -90,3 +90,35 @@ def test_without_anything_wrong_there_is_no_verdict(tmp_path: Path) -> None:
         "device,decoder,spec,token_rate,expected_token_rate,refused\nH200,ar,-,100,120,0\n"
     )
     assert verdicts(tmp_path) == []
+
+
+def test_a_probe_that_fails_ends_the_first_call(tmp_path: Path) -> None:
+    """No GPU is in sight: the probe says so, and nothing else is started."""
+    command = [sys.executable, str(SCRIPTS / "gpu/bench.py"), "first", "--out", str(tmp_path)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert "no GPU" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("FAILED: probe (status 2")
+    assert "no verdict against it" not in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["probe.log"]
+
+
+def test_a_part_that_dies_is_named_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dead.py").write_text("raise SystemExit('an assert of the device')\n")
+    (tmp_path / "well.py").write_text("print('measured')\n")
+    main = runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["main"]
+    planted = {name: ([str(tmp_path / f"{name}.py")], []) for name in ("dead", "well")}
+    monkeypatch.setitem(main.__globals__, "parts", lambda out: planted)
+    out = tmp_path / "out"
+    assert main(["all", "--out", str(out)]) == 1
+    said = capfd.readouterr().out
+    assert "measured" in said
+    assert said.splitlines()[-1].startswith("FAILED: dead (status 1")
+    assert main(["all", "--out", str(out), "--minutes", "0"]) == 1
+    assert "NOT RUN: dead" in capfd.readouterr().out.splitlines()[-1]
+    (tmp_path / "dead.py").write_text("")
+    assert main(["all", "--out", str(out)]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "no verdict against it"

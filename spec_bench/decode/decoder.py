@@ -195,8 +195,8 @@ class Decoder(DecodingLoop[Row]):
         """Whether the next iteration can be launched before this one's verdict is read.
 
         Not where the host grows the tree or the numbers drawn hang on the verdict, where some row
-        is sure to end now, nor close to the end of caches and positions, of which only bounds are
-        known.
+        may reach its limit now, nor close to the end of caches and positions, of which only bounds
+        are known.
         """
         models = (self.target, *self.drafts)
         able = self.drafting.follows and getattr(self.target, "follows", False)
@@ -204,7 +204,8 @@ class Decoder(DecodingLoop[Row]):
             return False
         if self._scorer.rows_per_sequence > 1 or processes.count() > 1:
             return False
-        if any(len(row.delivered) + 1 >= row.request.max_new_tokens for row in now.rows):
+        most = self.depth + 1  # tokens that an iteration may bring
+        if any(len(row.delivered) + most >= row.request.max_new_tokens for row in now.rows):
             return False
         longest = max(row.length for row in now.rows) + self.depth + 1
         limits = [model.max_positions for model in models if model.max_positions is not None]

@@ -144,12 +144,20 @@ class RecordedDraws(SeededDraws):
         """A part, recorded over buffers."""
         part = Part([tensor.clone() for tensor in given], numbers, of)
 
+        # Graphs of one pool hand each other's memory on: what a part leaves lies outside of it.
+        part.result = self._called(function, part.given, part.numbers)
+        kept = tensors_of(part.result)
+
         def run() -> tuple[Any, ...]:
-            return (self._called(function, part.given, part.numbers),)
+            made = tensors_of(self._called(function, part.given, part.numbers))
+            for there, new in zip(kept, made, strict=True):
+                if there is not new:
+                    there.copy_(new)
+            return ()
 
         recorder = self._recorded.passes.recorder
         assert recorder is not None  # on a GPU there is one
-        graph, (part.result,) = recorder.record(run)
+        graph, _ = recorder.record(run)
         part.replay = graph.replay
         self._recorded.passes.counts.captures += 1
         return part

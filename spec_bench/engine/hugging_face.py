@@ -146,6 +146,9 @@ class HuggingFaceModel:
     ) -> ForwardOutput:
         self.timer.start()
         reach = visible.shape[2]
+        plain = self._run is self.module
+        if shared < FROM or not plain or not self._kernels or not splits(self.module):
+            shared = 0
 
         def eager() -> tuple[Tensor, ...]:
             return self._by_module(
@@ -154,7 +157,8 @@ class HuggingFaceModel:
             )
 
         kind = None
-        if self.static is not None and not prefill and rows.start == 0:
+        # A recorded pass masks all slots: over long prefixes it would be the slower one.
+        if self.static is not None and not prefill and rows.start == 0 and not shared:
             count = tokens.shape[1]
             kind = self.static.kind(cache, len(starts), count, reach, needs_hidden)
         if self.static is None or kind is None:
@@ -186,9 +190,6 @@ class HuggingFaceModel:
         """A pass as the module makes it: logits and, if asked for, hidden states."""
         # Most modules take all rows at once; a row on its own reads no further than it writes.
         apart = self.masks.rows_apart
-        plain = self._run is self.module
-        if shared < FROM or not plain or not self._kernels or not splits(self.module):
-            shared = 0
         size = 1 if apart else len(starts)
         outputs = []
         for row in range(0, len(starts), size):
@@ -196,7 +197,7 @@ class HuggingFaceModel:
             at = slice(rows.start + row, rows.start + row + size)
             reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
             plan = WritePlan(at, starts[part], tokens.shape[1], reach, index_of(starts, tokens))
-            cache.begin(plan, views=plain)
+            cache.begin(plan, views=self._run is self.module)
             with self.masks.over(visible[part, :, :reach], shared) as mask:
                 outputs.append(
                     self._run(
@@ -257,6 +258,7 @@ class HuggingFaceModel:
                 *(cache, slice(0, kind.rows), [start] * kind.rows),
                 *(tokens.view(kind.rows, -1), positions, visible),
                 needs_hidden=kind.needs_hidden,
+                shared=start,
             )
 
         self.static.prepare(cache, shortest, batch, run)

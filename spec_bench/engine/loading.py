@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -19,12 +20,14 @@ from spec_bench.engine.mapped_model import keep_outputs
 from spec_bench.engine.model_spec import COMPILERS as COMPILERS
 from spec_bench.engine.model_spec import DTYPES as DTYPE_NAMES
 from spec_bench.engine.model_spec import ModelSpec as ModelSpec
+from spec_bench.engine.model_spec import too_old
 from spec_bench.engine.packed_products import pack_products
 from spec_bench.engine.probe import check_model
 from spec_bench.engine.random_weights import PREFIX, TokenIds, random_config, random_module
 from spec_bench.engine.switches import set_switches
 from spec_bench.engine.vocabularies import kept_tokens, refuse_different
 from spec_bench.engine.weights import lay_by_columns
+from spec_bench.settings.fields import one_line
 
 DTYPES = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
@@ -37,10 +40,13 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
         ``check_vocabularies`` tells how many tokens exist.
 
     Raises:
-        ValueError: in one line, why the path cannot be loaded, or what is wrong with its model:
-            what its checkpoint lacks, or where its answers differ from one plain pass.
+        ValueError: in one line, why the path cannot be loaded or CUDA not started, or what is wrong
+            with its model: what its checkpoint lacks, or where its answers differ from one plain
+            pass.
     """
     set_switches()
+    if spec.device.startswith("cuda"):
+        _start_cuda(spec.device)
     if spec.path.startswith(PREFIX):
         module = random_module(spec.path, DTYPES[spec.dtype], spec.device, spec.seed)
         return _wrapped(module, spec)
@@ -54,6 +60,15 @@ def load_model(spec: ModelSpec) -> HuggingFaceModel:
     if spec.outputs is not None:
         keep_outputs(module, kept_tokens(spec.outputs))
     return _wrapped(module.eval(), spec)
+
+
+def _start_cuda(device: str) -> None:
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        version = re.search(r"found version (\d+)|$", str(error))[1]  # type: ignore[index]
+        reason = too_old(version or "") or one_line(error)
+        raise ValueError(f"device {device!r} does not start: {reason}") from error
 
 
 def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 from spec_bench.core import processes
 from spec_bench.engine.architectures import PREFIX
@@ -16,7 +18,10 @@ COMPILE_MODES = ("none", "static", "static_inductor", "dynamo", "inductor")
 DEVICE = r"(cpu|mps|(cuda|xpu)(:\d{1,4})?)"
 AUTO = "auto"
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA, of WSL, of AMD
-_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_ASK = """import ctypes
+driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+driver.cuDriverGetVersion(ctypes.byref(version))
+print(version.value, driver.cuInit(0))"""
 COMPILERS = ("c++", "g++", "clang++", "cl")
 
 
@@ -68,7 +73,8 @@ class ModelSpec:
         if not re.fullmatch(DEVICE, self.device):
             raise ValueError(f"device must be like cpu, cuda or cuda:0, got {self.device!r}")
         if self.device.startswith("cuda") and not sees_cuda():
-            raise ValueError(f"device {self.device!r} was asked for but torch sees no CUDA device")
+            reason = cuda_fault() or "torch sees no CUDA device"
+            raise ValueError(f"device {self.device!r} was asked for but {reason}")
         if self.tensor_parallel:
             self._check_split()
         if self.path.startswith(PREFIX) and self.device_map is not None:
@@ -100,12 +106,28 @@ def sees_cuda() -> bool:
         return False
     import torch
 
-    before = os.environ.get(_BY_NVML)
-    os.environ[_BY_NVML] = "1"
-    try:
-        return torch.cuda.is_available()
-    finally:
-        if before is None:
-            del os.environ[_BY_NVML]
-        else:
-            os.environ[_BY_NVML] = before
+    return torch.cuda.device_count() > 0 and not cuda_fault()  # counted by NVML
+
+
+@cache
+def cuda_fault() -> str:
+    """Why NVIDIA's driver, asked by another process, starts no CUDA for torch; "" if unknown."""
+    if not any(map(os.path.exists, _DRIVERS)):
+        return ""
+    asked = subprocess.run([sys.executable, "-ISc", _ASK], capture_output=True, text=True)
+    version, _, status = asked.stdout.strip().partition(" ")
+    fails = f"cuInit fails with error {status}" if status not in ("", "0") else ""
+    return too_old(version) or fails
+
+
+def too_old(version: str) -> str:
+    """A line where a driver's CUDA, such as 12040, is older than torch's; else ""."""
+    import torch
+
+    built, major = torch.version.cuda, int(version or 0) // 1000
+    if not built or not version or major >= int(built.split(".")[0]):
+        return ""
+    return (
+        f"the NVIDIA driver is for CUDA {major}.{int(version) % 1000 // 10}, torch for {built}: "
+        f"update the driver, or make -B env TORCH_INDEX=URL of a wheel index for CUDA {major}"
+    )

@@ -87,9 +87,23 @@ def test_what_is_read_before_it_has_arrived_is_seen() -> None:
 
 
 def test_an_iteration_in_vain_gives_its_random_numbers_back() -> None:
+    requests = [dataclasses.replace(each, stop_ids=(7,)) for each in asked()]
     plain, _ = built("sd", 2, 1.0, "none", torch.device("cpu"))
-    expected = plain.generate(asked(), seed=0)
+    expected = plain.generate(requests, seed=0)
     with SimCuda(), mock.patch.object(Launched, "take_back", return_value=None):
         decoder, _ = built("sd", 2, 1.0, "none", DEVICE)
-        found = decoder.generate(asked(), seed=0)
+        found = decoder.generate(requests, seed=0)
     assert [each.tokens for each in found] != [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize(("stops", "vain"), [((), False), ((7,), True)])
+def test_no_iteration_is_in_vain_but_of_rows_that_a_stop_token_ends(
+    stops: tuple[int, ...], vain: bool
+) -> None:
+    requests = [dataclasses.replace(each, stop_ids=stops) for each in asked(2)]
+    taken = mock.patch.object(Launched, "take_back", autospec=True, side_effect=Launched.take_back)
+    with SimCuda() as sim, taken as back:
+        decoder, _ = built("sd", 2, 1.0, "none", DEVICE)
+        decoder.generate(requests, seed=0)
+        assert sim.behind > 0
+    assert (back.call_count > 0) == vain

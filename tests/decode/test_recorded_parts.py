@@ -73,7 +73,7 @@ def test_recorded_parts_draw_the_cpus_tokens_in_few_launches(
             return
         counts = counted(sim, decoder, requests, heads)
     a_level = 4 + rows  # its logits, a replay, each row's random numbers
-    a_level += name == "mtp"  # whose parents' outputs are gathered
+    a_level += 2 * name.startswith(("eagle", "mtp"))  # whose parents' outputs are gathered
     assert 0 < counts.launches["sampling"] <= 2 + 2 * a_level * max(decoder.depth, 1)
     assert counts.launches["verify"] == 0
     # What the next iteration goes on from, the path moved in the caches, the message.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
@@ -11,6 +14,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from tests.families import OURS, VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import heads_of
 from tests.simcuda import DEVICE, SimCuda
+from tests.simcuda.pools import SimPool
 
 # One of each kind of drafter and of walk, at the batch size and law where most can go wrong.
 FAST = {("rsd_s", 4, 1.0), ("dsbd", 4, 1.0), ("medusa", 4, 0.3), ("ar", 1, 0.0)}
@@ -59,3 +63,44 @@ def test_mixing_devices_is_refused_as_cuda_refuses_it() -> None:
         assert int(there.sum()) == 3
         (line,) = (line for _, what, line in sim.syncs if what == "_local_scalar_dense")
         assert "test_simulated_device.py" in line
+
+
+def recorded(
+    pool: tuple[int, int], work: Callable[[], Tensor]
+) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        return graph, work()
+
+
+def test_a_replay_overwrites_what_a_later_recording_left_in_its_pool() -> None:
+    with SimCuda(), torch.inference_mode():
+        one, other = torch.cuda.graph_pool_handle(), torch.cuda.graph_pool_handle()
+        given = torch.ones(3, device=DEVICE)
+        first, kept = recorded(one, lambda: (given + 1) * 2)
+        _, left = recorded(one, lambda: given * 7)
+        _, apart = recorded(other, lambda: given * 7)
+        assert (left.tolist(), apart.tolist()) == ([7, 7, 7], [7, 7, 7])
+        first.replay()
+        assert kept.tolist() == [4, 4, 4]
+        assert left.tolist() == [2, 2, 2]  # where the sum lay, which nothing needed any more
+        assert apart.tolist() == [7, 7, 7]
+
+
+def test_a_pool_gives_out_the_least_block_that_fits_and_joins_its_neighbours() -> None:
+    pool = SimPool()
+
+    def taken(units: int) -> Tensor:
+        return pool.moved(torch.zeros(512 * units, dtype=torch.uint8), ())
+
+    def free(tensor: Tensor) -> int:
+        pool.freed(tensor.untyped_storage()._cdata)
+        return tensor.data_ptr()
+
+    wide, _, narrow, last, _ = (taken(units) for units in (4, 1, 2, 1, 1))
+    start, least, after = free(wide), free(narrow), last.data_ptr()
+    assert taken(1).data_ptr() == least  # two units are free there, four at the start
+    assert taken(3).data_ptr() == start
+    assert free(last) == after
+    assert taken(2).data_ptr() == least + 512  # what was left of two, and the one behind it
+    assert abs(taken(2049).data_ptr() - start) > 2 * 2**20  # larger blocks lie apart

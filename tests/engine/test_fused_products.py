@@ -73,6 +73,15 @@ def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch) -
     assert products(False) - products(True) == 3 * 3  # of three layers
 
 
+def test_the_memory_of_matrices_that_were_joined_is_free_again(monkeypatch) -> None:
+    monkeypatch.setattr(fused_products, "is_plain", lambda weight: True)  # simulated ones are
+    with SimCuda() as sim:
+        module = tiny_pair.__wrapped__("llama", torch.float32)[0].module.to(DEVICE)
+        free, used = torch.cuda.mem_get_info()[0], sim.allocated
+        assert fuse_products(module) == 6
+        assert (sim.allocated, torch.cuda.mem_get_info()[0]) == (used, free)
+
+
 @pytest.mark.slow
 @NEEDS_COMPILER
 def test_joined_products_are_traced_and_recorded_as_others_are() -> None:

@@ -150,8 +150,11 @@ def test_models_that_gain_nothing_are_left_alone(architecture: str, longest: int
     ("dtype", "prefix"),
     [(torch.bfloat16, "flash: no mask"), (torch.float32, "efficient: no mask")],
 )
+@pytest.mark.parametrize("how", ["none", "static"])
 @pytest.mark.usefixtures("always_split")
-def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype: torch.dtype, prefix: str) -> None:
+def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(
+    dtype: torch.dtype, prefix: str, how: str
+) -> None:
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=128,
@@ -165,13 +168,15 @@ def test_on_a_gpu_long_keys_meet_a_kernel_without_a_mask(dtype: torch.dtype, pre
     with SimCuda() as sim:
         module = module.to(DEVICE)
         assert split_long_prefixes(module)
-        model = HuggingFaceModel(module, VOCAB, DEVICE)
+        model = HuggingFaceModel(module, VOCAB, DEVICE, how)
         cache, tree = model.allocate(1, 60), tree_on(DEVICE)
         run_nodes(model, cache, tree, [40], slice(0, 5))  # constants stay
+        model.prepare(cache, 1, 40)
         sim.attention.clear()
         waits = dict(sim.syncs)
         run_nodes(model, cache, tree, [40], slice(0, 5))
         assert dict(sim.syncs) == waits
     kinds = {kind.partition(": ")[2] for kind in sim.attention}
     name = str(dtype)[6:]
+    assert model.static is None or model.static.counts.captures == 0  # they keep the mask
     assert kinds == {f"{prefix}, {dtype}", f"efficient: mask {name} aligned"}

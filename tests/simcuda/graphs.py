@@ -7,10 +7,12 @@ also computes, so that its outputs mean something at once.
 
 Three faults of torch's recordings are kept. A pool of memory is given up for good with its last
 graph (pytorch#198794). A recording that fails leaves its stream current, and its pool in use.
+What is computed while recording lies in the pool, where memory is handed on (``pools``).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import count
@@ -19,6 +21,8 @@ from weakref import finalize
 
 import torch
 from torch.utils._pytree import tree_flatten
+
+from tests.simcuda.pools import SimPool
 
 Call = tuple[Any, Any, Any, Any]
 
@@ -38,10 +42,15 @@ class SimStream:
 
 
 class SimPools:
-    """How many graphs each pool of memory holds; a pool that held one and holds none is dead."""
+    """How many graphs each pool of memory holds; a pool that held one and holds none is dead.
+
+    Attributes:
+        memory: of each pool.
+    """
 
     def __init__(self) -> None:
         self._numbers, self._graphs, self._recording = count(1), dict[Any, int](), set[Any]()
+        self.memory = defaultdict[Any, SimPool](SimPool)
 
     def handle(self) -> tuple[int, int]:
         """``torch.cuda.graph_pool_handle``."""
@@ -92,16 +101,17 @@ class SimGraph:
 
 def graph_answers(sim: Any) -> dict[str, Any]:
     """What ``torch.cuda`` answers about graphs and streams while the mode ``sim`` is on."""
-    sim.stream, pools = SimStream(sim), SimPools()
+    sim.stream, pools = SimStream(sim), sim.pools
 
     @contextmanager
     def graph(made: SimGraph, pool: Any = None, stream: Any = None, **_: Any) -> Iterator[None]:
         assert sim.tape is None, "recordings do not nest"
         before = sim.stream
         sim.stream = stream or SimStream(sim)
+        pool = pool or pools.handle()
         try:
-            with pools.recording(pool or pools.handle(), made):
-                made._sim, sim.tape = sim, made.tape
+            with pools.recording(pool, made):
+                made._sim, sim.tape, sim.pool = sim, made.tape, pools.memory[pool]
                 yield
         finally:
             sim.tape = None

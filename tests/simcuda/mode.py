@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from tests.simcuda import costs
-from tests.simcuda.graphs import graph_answers, refuse
+from tests.simcuda.graphs import SimPools, graph_answers, refuse
+from tests.simcuda.pools import SimPool
 from tests.simcuda.tensors import DEVICE, SimGenerator, SimTensor, answers, put_up_a_guard
 
 # Composite operations that have CUDA kernels of their own (or ask the device for one).
@@ -65,9 +66,11 @@ class SimCuda(TorchDispatchMode):
         self.watch, self.capability, self.strict = watch, capability, strict
         self.phase = "other"
         self.allocated = self.peak = 0
+        self.cached = 0  # bytes that were given back and are kept for what comes next
         self._storages: dict[int, list[int]] = {}
         self.errors: Counter[str] = Counter()
         self.tape: list[Any] | None = None  # of the graph that is recorded now
+        self.pools, self.pool = SimPools(), SimPool()  # all, and that of this graph
         self.issued = 0  # launches ever
         self.sent = 0  # copies home ever that the host did not wait for
         self.arriving: list[tuple[torch.Tensor, torch.Tensor]] = []  # of these, those on their way
@@ -171,6 +174,7 @@ class SimCuda(TorchDispatchMode):
         held = self._storages.setdefault(key, [0, storage.nbytes()])
         if not held[0]:
             self.allocated += held[1]
+            self.cached = max(0, self.cached - held[1])
             self.peak = max(self.peak, self.allocated)
         held[0] += 1
         weakref.finalize(made, self._drop, key).atexit = False
@@ -181,7 +185,10 @@ class SimCuda(TorchDispatchMode):
         held[0] -= 1
         if not held[0]:
             self.allocated -= held[1]
+            self.cached += held[1]
             del self._storages[key]
+            for pool in self.pools.memory.values():
+                pool.freed(key)
 
     def report(self) -> str:
         """All counts, most frequent first."""
@@ -224,6 +231,7 @@ class SimCuda(TorchDispatchMode):
         own_args, own_kwargs = tree_map(plain, args), tree_map(plain, kwargs)
         result = costs.STAND_INS.get(name, func)(*own_args, **own_kwargs)
         if self.tape is not None:
+            result = self.pool.moved(result, (own_args, own_kwargs))
             self.tape.append((func, own_args, own_kwargs, result))
         home = asked is not None and asked.type != "cuda"
         if (name == "_to_copy" and asked is not None) or name == "copy_":

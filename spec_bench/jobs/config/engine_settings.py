@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import cache, partial
 from typing import Annotated, Literal
 
-from spec_bench.engine.model_spec import AUTO, DEVICE, sees_cuda
+from spec_bench.engine.model_spec import AUTO, DEVICE, cuda_fault, sees_cuda
 from spec_bench.jobs.config.model_files import EMBEDDED
 from spec_bench.settings.validation import Flag, Ge, Gt, Le, Pattern, Real, Says, Whole, settings
 
+_warn = cache(partial(logging.getLogger(__name__).warning, "engine.device=auto is the CPU: %s"))
 MOST_THREADS = 1024  # a system without room for more ends the process without a word
 
 
@@ -42,13 +45,17 @@ class EngineSettings:
 def placed(engine: EngineSettings, target: str) -> EngineSettings:
     """The engine's settings with the device that ``auto`` comes to.
 
-    The small models that ship are at home on a CPU. Any other target takes the GPU where torch sees
-    one.
+    The small models that ship are at home on a CPU. Any other target takes the GPU where torch can
+    use one.
     """
     if engine.device != AUTO:
         return engine
     small = target.startswith(EMBEDDED)
-    return replace(engine, device="cpu" if small or not sees_cuda() else "cuda")
+    if small or not sees_cuda():
+        if not small and (fault := cuda_fault()):
+            _warn(fault)
+        return replace(engine, device="cpu")
+    return replace(engine, device="cuda")
 
 
 def check_there(device: str) -> None:
