@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{
         f"jobs/{room}": {
             *MACHINE,
-            *("tasks", "metrics", "measure", "sinks", "judge", "server"),
+            *("tasks", "metrics", "measure", "sinks", "judge", "server", "audit"),
             *_before(room, _JOBS, "jobs/"),
         }
         for room in _JOBS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from spec_bench.audit.rules import SAID
 from spec_bench.core.warp import SamplingSettings
@@ -45,11 +46,24 @@ class AuditCase:
         """For the table."""
         return self.config.name
 
+    @property
+    def chain(self) -> dict[str, Any]:
+        """What it is enumerated on."""
+        return {"vocab": self.tree.vocab, "prompt": self.tree.prompt}
+
     def settings(self) -> Iterator[tuple[str, SamplingSettings]]:
         """The sampling settings under which the rule fits the tree, with their names."""
         for label, settings in SETTINGS.items():
-            if _fits(self.config, settings):
+            if self.fits(settings):
                 yield label, settings
+
+    def fits(self, settings: SamplingSettings) -> bool:
+        """Whether the rule fits how the tree draws siblings under sampling settings."""
+        try:
+            self.config.check_under(settings)
+        except ValueError:
+            return False
+        return True
 
     def enumerable(self, settings: SamplingSettings) -> bool:
         """Whether every random choice is discrete; a draft at temperature 0 makes none."""
@@ -85,8 +99,8 @@ def _cases(tree: AuditTree, mark: str) -> Iterator[AuditCase]:
                     config = DecoderConfig(name, drafting, tree.policy, verifier)
                 except ValueError:
                     continue
-                if _fits(config, WARM):
-                    yield AuditCase(config, tree)
+                if (case := AuditCase(config, tree)).fits(WARM):
+                    yield case
 
 
 def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
@@ -106,14 +120,6 @@ def _verifiers(tree: Policy, mark: str) -> Iterator[Verifier]:
     # Without a draft there is nothing to accept, and all rules are one.
     alone = isinstance(tree, GrownTree) and tree.shape.depth == 0
     yield from verifiers[:1] if alone else verifiers
-
-
-def _fits(config: DecoderConfig, settings: SamplingSettings) -> bool:
-    try:
-        config.check_under(settings)
-    except ValueError:
-        return False
-    return True
 
 
 def _named(tree: AuditTree, kind: str) -> str:

@@ -1,11 +1,4 @@
-"""``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
-
-Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
-with all drafters and rules that fit it, those of other packages too. With ``--target``
-and ``--draft``: also greedy equality with autoregressive decoding on that pair. With just
-``--server`` and ``--target``: whether a running server's answers are that target's, token for token
-at temperature 0, by tests of its law above 0.
-"""
+"""``python -m spec_bench.audit``: proves losslessness and prints the proof as a table."""
 
 from __future__ import annotations
 
@@ -62,9 +55,7 @@ def decoder_parts(samples: int, seed: int) -> Iterator[Part]:
 def _decoder(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
     for label, settings in case.settings():
         if case.enumerable(settings):
-            error, count = enumerated_error(
-                case.config, settings, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
-            )
+            error, count = enumerated_error(case.config, settings, **case.chain, seed=seed)
             yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
         else:
             p_value = chi_square(
@@ -82,9 +73,7 @@ def approximate_parts(seed: int) -> Iterator[Part]:
 
 
 def _approximate(case: AuditCase, seed: int) -> Iterator[Line]:
-    distance = total_variation(
-        case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt, seed=seed
-    )
+    distance = total_variation(case.config, WARM, **case.chain, seed=seed)
     how = "approximate; distance by enumeration"
     yield Line(f"{case.name}: temperature 1", how, f"TV {distance:.3f}", None)
 

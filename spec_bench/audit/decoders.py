@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import torch
 
+from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.enumeration import EnumeratedDraws, law_of
 from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.rules import TOLERANCE, audit_rule, cases_of
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import heads_class
 from spec_bench.draft.network import Heads
 from spec_bench.records.types import Request
+from spec_bench.verify.base import NodeVerifier, Verifier
 
 FALSE_ALARM_RATE = 1e-6
 PROMPT = (1, 0)
@@ -177,3 +181,30 @@ def chi_square(
     statistic = ((observed - expected) ** 2 / expected).sum()
     # The upper tail of chi-square; scipy is not everywhere where torch is.
     return float(torch.special.gammaincc(observed.new_tensor((len(law) - 1) / 2), statistic / 2))
+
+
+@cache
+def check_exact(verifier: Verifier, tree: str) -> None:
+    """Enumerates a rule that another package marks exact: a node rule alone, another in decoders.
+
+    Raises:
+        ValueError: it has another law than it says; naming it and how far off it is.
+    """
+    package = getattr(verifier, "function", type(verifier)).__module__.partition(".")[0]
+    if verifier.mark != "exact" or package == "spec_bench":
+        return
+    if isinstance(verifier, NodeVerifier):
+        rules = (case for law in verifier.siblings for case in cases_of(verifier, law))
+        errors = [audit_rule(case, vocab=3)[0] for case in rules]
+    else:
+        errors = [
+            enumerated_error(replace(case.config, verifier=verifier), WARM, **case.chain)[0]
+            for case in tree_cases("exact")
+            if type(case.config.verifier) is type(verifier) and case.enumerable(WARM)
+            if case.config.tree.name in ("chain", tree) and case.config.heads is None
+        ]
+    if not (error := max(errors, default=float("nan"))) <= TOLERANCE:
+        raise ValueError(
+            f"rule {verifier.name!r} of package {package!r} is marked exact; enumerated, its law "
+            f"is off by {error:.2g}"
+        )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spec_bench.audit.catalogue import tree_cases
+from spec_bench.audit.catalogue import AuditCase, tree_cases
 from spec_bench.audit.greedy import first_difference
-from spec_bench.audit.parts import Line
+from spec_bench.audit.parts import Line, Part, audited
 from spec_bench.audit.served import findings, law_of_answers
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, build_decoder
@@ -21,7 +22,6 @@ from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.vocabulary_map import read_ids
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
-from spec_bench.server.stream import Served
 
 PROMPTS = (
     "The harbour was closed because",
@@ -108,11 +108,7 @@ def _pair_lines(
         built = config.build(target, [draft, draft], GREEDY)
         return [built.generate([request], seed=0)[0].tokens for request in requests]
 
-    cases = [case for case in tree_cases("exact") if case.config.heads is None]
-    baseline = answers(next(case.config for case in cases if case.config.drafts == 0))
-    for case in cases:
-        if case.config.drafts == 0:
-            continue
+    def compared(case: AuditCase) -> Iterator[Line]:
         result = agreement(target, requests, baseline, answers(case.config))
         yield Line(
             f"{case.name}: greedy equals autoregressive",
@@ -121,6 +117,11 @@ def _pair_lines(
             f"(gap <= {NEAR_TIE_GAP:g}), {len(result.different)} different",
             not result.different,
         )
+
+    cases = [case for case in tree_cases("exact") if case.config.heads is None]
+    baseline = answers(next(c.config for c in cases if c.config.drafter.kind == "none"))
+    drafted = [c for c in cases if c.config.drafter.kind != "none" and c.fits(GREEDY)]
+    yield from audited([Part(case.name, partial(compared, case)) for case in drafted])
 
 
 @dataclass(frozen=True)
@@ -178,13 +179,14 @@ def audit_server(server: Server, target: LanguageModel, asked: Asked) -> Iterato
         ServerError: the server gives no answers.
     """
     yield _server_greedy(server, target, asked)
+    law: Any = {"temperature": asked.sampling.temperature, "top_p": asked.sampling.top_p}
     answers = [
-        (prompt, _served(server, prompt, asked, asked.seed + number).tokens)
+        (prompt, server.complete(prompt, asked.max_tokens, **law, seed=asked.seed + number).tokens)
         for prompt in asked.prompts
         for number in range(asked.answers)
     ]
-    law = law_of_answers(target, answers, asked.sampling)
-    for finding in findings(law, asked.seed):
+    found = law_of_answers(target, answers, asked.sampling)
+    for finding in findings(found, asked.seed):
         yield Line(
             f"server, temperature {asked.sampling.temperature:g}: {finding.name}",
             f"{finding.tokens} tokens, p = {finding.p_value:.2g}",
@@ -210,16 +212,6 @@ def _server_greedy(server: Server, target: LanguageModel, asked: Asked) -> Line:
         f"{result.equal} equal, {result.near_ties} near-ties, "
         f"{len(result.different)} different{per_step}{where}",
         not result.different,
-    )
-
-
-def _served(server: Server, prompt: tuple[int, ...], asked: Asked, seed: int) -> Served:
-    return server.complete(
-        prompt,
-        asked.max_tokens,
-        temperature=asked.sampling.temperature,
-        top_p=asked.sampling.top_p,
-        seed=seed,
     )
 
 

@@ -47,20 +47,22 @@ class RuleCase:
 def rule_cases() -> Iterator[RuleCase]:
     """Every registered node rule that claims to be exact, for each law that it claims it for."""
     kind: Any
-    for name, kind in rule.items():
-        if not issubclass(kind, NodeVerifier) or kind.declared != "exact":
-            continue
-        for law, needed in kind.laws.items():
-            if law == "top_and_sampled":
-                for sampled in (1, 2):
-                    drawn = kind(**needed, sampled=sampled).judge(depth=1)
-                    yield RuleCase(f"{name}, {SAID[law]}, {sampled} drawn", drawn, law, sampled)
-                continue
-            judge = kind(**needed).judge(depth=1)
-            laws: tuple[Law, ...] = (law,)
-            if law == "iid" and kind.several_drafts:
-                laws = (law, "several_drafts")
-            yield from (RuleCase(f"{name}, {SAID[each]}", judge, each) for each in laws)
+    for kind in rule.values():
+        if issubclass(kind, NodeVerifier) and kind.declared == "exact":
+            for law, needed in kind.laws.items():
+                for drawn in (
+                    ({"sampled": 1}, {"sampled": 2}) if law == "top_and_sampled" else ({},)
+                ):
+                    yield from cases_of(kind(**needed, **drawn), law)
+
+
+def cases_of(verifier: Any, law: Siblings) -> Iterator[RuleCase]:
+    """A node rule with its settings, for a law that it claims to be exact for."""
+    judge, sampled = verifier.judge(depth=1), getattr(verifier, "sampled", 1)
+    more = f", {sampled} drawn" if law == "top_and_sampled" else ""
+    yield RuleCase(f"{verifier.name}, {SAID[law]}{more}", judge, law, sampled)
+    if law == "iid" and verifier.several_drafts:
+        yield RuleCase(f"{verifier.name}, {SAID['several_drafts']}", judge, "several_drafts")
 
 
 def adversarial_pairs(

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from spec_bench.audit.catalogue import SETTINGS, tree_cases
 from spec_bench.audit.decoders import enumerated_error
+from spec_bench.audit.models import audit_pair
 from spec_bench.audit.rules import TOLERANCE, audit_rule, rule_cases
+from spec_bench.core.tree import Tree
+from spec_bench.jobs.config.cells import Cell
 from spec_bench.verify.base import rule
+from spec_bench.verify.path_rule import PathVerdict, Traversal, traversal
 from spec_bench.verify.rules import recursive_rejection
 from spec_bench.verify.verdict import Verdict
+from tests.families import decoder_settings
+from tests.jobs.tiny import make_family
+from tests.said import naming
 
 CUT = SETTINGS["temperature 1.5, top-p 0.9"]
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Verdict]
@@ -39,9 +49,35 @@ def misread(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
     return recursive_rejection(p, q, tokens, valid, replacement=True)
 
 
+def eager(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+    """Accepts as if the target were surer than it is."""
+    verdict = right(p, q, tokens, valid)
+    return verdict._replace(acceptance=(1.3 * verdict.acceptance).clamp(max=1.0))
+
+
+def brittle(p: Tensor, q: Tensor, tokens: Tensor, valid: Tensor) -> Verdict:
+    """Knows small vocabularies alone."""
+    return right(p, q, tokens, valid) if p.shape[1] < 9 else 1 / 0  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Whole(Traversal):
+    """Traversal with a choice that its exactness hangs on, and nobody says so."""
+
+    factor: float = 1.0
+
+    def judge(self, depth: int) -> Any:
+        def judged(tree: Tree, p: Tensor) -> PathVerdict:
+            verdict = traversal(tree, p)
+            return verdict._replace(success=(self.factor * verdict.success).clamp(max=1.0))
+
+        return judged
+
+
 @pytest.fixture
 def registered(request: pytest.FixtureRequest) -> Iterator[Rule]:
-    rule("guest", siblings=("without_replacement",))(request.param)
+    laws = ("iid", "without_replacement") if request.param is Whole else ("without_replacement",)
+    rule("guest", siblings=laws)(request.param)
     yield request.param
     rule.forget("guest")
 
@@ -77,3 +113,42 @@ def test_a_wrong_rule_that_registers_is_caught(registered: Rule) -> None:
 
 def test_a_rule_taken_out_again_is_audited_no_longer() -> None:
     assert not [case for case in rule_cases() if "guest" in case.name]
+
+
+@pytest.mark.parametrize("name", ["rsd_c", "rsd_s"])
+@pytest.mark.parametrize("registered", [right, timid, backwards, misread, eager], indirect=True)
+def test_a_job_calls_a_rule_of_another_package_exact_only_if_it_is(
+    registered: Rule, name: str
+) -> None:
+    settings = decoder_settings(name) | {"verifier": {"rule": "guest"}}
+    if registered is right:
+        assert Cell.read(settings).config.verifier.mark == "exact"
+        return
+    with pytest.raises(ValueError, match=naming("guest", "tests", "off by")) as raised:
+        Cell.read(settings)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("registered", [Whole], indirect=True)
+def test_a_rule_of_whole_trees_is_enumerated_with_the_settings_that_it_has(
+    registered: Rule,
+) -> None:
+    settings = decoder_settings("sd")
+    assert Cell.read(settings | {"verifier": {"rule": "guest"}}).config.verifier.mark == "exact"
+    with pytest.raises(ValueError, match=naming("guest", "tests", "off by")):
+        Cell.read(settings | {"verifier": {"rule": "guest", "factor": 1.3}})
+
+
+@pytest.mark.parametrize("registered", [right, brittle], indirect=True)
+def test_a_pairs_audit_goes_on_whatever_another_packages_rule_does(
+    registered: Rule, tmp_path: Path
+) -> None:
+    make_family(tmp_path)
+    paths = [str(tmp_path / name) for name in ("target", "draft")]
+    lines = list(audit_pair(*paths, ["The harbour"], 1))
+    guests = [line for line in lines if "+ guest" in line.subject]
+    own = [line for line in lines if line not in guests and "guessed" not in line.subject]
+    assert {line.subject.partition(" ")[0] for line in lines} >= {"widths", "chain", "lookup:"}
+    assert guests and lines.index(guests[-1]) < lines.index(own[-1])
+    assert all(line.passed for line in own)
+    assert {line.passed for line in guests} == {registered is right}

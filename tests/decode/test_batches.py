@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.clock import BatchClock
 from spec_bench.decode.config import build_decoder
 from spec_bench.records.types import Generation, Request
 from tests.decode.test_eagle import decoder_of as eagle_decoder
@@ -119,3 +122,21 @@ def test_two_hundred_prompts_decode_alike_at_every_batch_size(name: str) -> None
     assert len(set(one)) > 150
     assert tokens(8) == one
     assert tokens(32) == one
+
+
+def test_rows_share_a_prefill_and_the_iterations_that_they_take_part_in() -> None:
+    """Seconds on the clock: a prefill of two, one of one row; 3 s of decoding in all."""
+    readings = iter([0.0, 6.0, 6.0, 8.0, 9.0, 10.0])
+    clock = BatchClock(lambda: next(readings), lambda: (0.5, 1.0))
+    rows = [SimpleNamespace(finish=None) for _ in range(3)]
+    clock.joined(rows[:2])
+    clock.start()
+    clock.stepped(rows[:2])
+    clock.pause()
+    clock.joined(rows[2:])
+    clock.stepped(rows)
+    clock.stop()
+    found = [clock.seconds(row) for row in rows]
+    assert [prefill_s for prefill_s, *_ in found] == [3.0, 3.0, 1.0]
+    sums = [sum(seconds) for seconds in zip(*found, strict=True)]
+    assert sums == pytest.approx([7.0, 3.0, 1.0, 2.0])

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from spec_bench.audit.catalogue import tree_cases
 from spec_bench.audit.decoders import block_law, heads_on
@@ -19,7 +22,7 @@ from spec_bench.draft.cached_head import CachedHead
 from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import MappedModel
-from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs
+from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs, of_tokenizers
 
 V = 4
 # The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
@@ -179,3 +182,18 @@ def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text() -> None:
     own = chain.logits[3 % 2, 0]  # type: ignore[attr-defined]
     expected = draft._spread(own)
     torch.testing.assert_close(drafting.at_root(committed)[0, 0, 0], expected)
+
+
+def test_a_token_outside_a_short_vocabulary_is_read_as_the_one_for_all_others() -> None:
+    assert (NARROW.reads, NARROW.proposes) == ((1, 2, 2, 0), (3, 0, -1))
+
+
+def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit() -> None:
+    ours, theirs = (
+        PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE(tokens, merges)))
+        for tokens, merges in (
+            ({"a": 0, "b": 1, "c": 2, "ab": 3}, [("a", "b")]),
+            ({"b": 0, "c": 1, "a": 2}, []),
+        )
+    )
+    assert of_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})

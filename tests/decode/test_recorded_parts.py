@@ -127,3 +127,21 @@ def test_noise_whose_amount_hangs_on_the_tree_is_not_recorded() -> None:
             torch.rand((2, 4), generator=same[1], dtype=torch.float64, device=DEVICE)
             assert torch.equal(noise[0, :1], -torch.log(-torch.log(first.cpu())))
     assert model.static.refusals == ["how much it draws hangs on the tree"]
+
+
+def test_a_part_replays_only_with_the_tree_that_it_was_recorded_with() -> None:
+    with SimCuda(), torch.inference_mode():
+        model = HuggingFaceModel(
+            tiny_pair.__wrapped__("llama")[0].module.to(DEVICE), VOCAB, DEVICE, "static"
+        )
+        parts, rows = RecordedParts(model.static), generators()
+        for turn, nodes in enumerate([1] * 5 + [3] * 5 + [1, 3]):
+            draws, ones = parts.draws(rows), torch.ones((2, nodes), device=DEVICE)
+            tree = run_part(draws, "root", lambda _, given: [given + 1], turn * ones)
+
+            def level(_: Any, given: Tensor, tree: Any = tree) -> Tensor:
+                return tree[0].sum(dim=1) + given
+
+            found = run_part(draws, 0, level, ones[:, 0], of=tree)
+            assert found.tolist() == [nodes * (turn + 1) + 1] * 2
+    assert model.static.refusals == []

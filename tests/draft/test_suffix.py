@@ -84,3 +84,21 @@ def test_the_text_is_plain_decodings_whatever_is_remembered(width: int) -> None:
         decoder.remember(expected)
     assert calls[1] < calls[0], "what was said before is proposed again"
     assert all(one <= other for one, other in pairwise(reversed(calls)))
+
+
+def test_a_growing_list_of_answers_is_read_as_the_whole_at_once() -> None:
+    answers = [[1, 2, 1], [2, 3], [], [1, 2, 3, 1, 2]]
+    grown, whole = Answers(4), Answers(4)
+    for count in range(len(answers) + 1):
+        grown.remember(answers[:count])
+    whole.remember(answers)
+    assert grown.trie.root == whole.trie.root
+
+
+def test_a_match_is_shorter_than_the_text_that_it_ends() -> None:
+    """After 0 1 came 2 and after any 1 more often 0; 0 1 is all that there is of the row."""
+    index = SuffixIndex(4, 1.0, 0.1, memory := SuffixTrie(4))
+    for answer in ([0, 1, 2], [3, 1, 0], [3, 1, 0]):
+        memory.read(answer)
+    index.extend([0, 1])
+    assert as_paths(index.guesses(Bounds(1, 4))) == [[(0,)]]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import beta, norm
 from scipy.stats import t as student_t
 
 from spec_bench.metrics.bootstrap import Total, studentised_interval
@@ -12,6 +13,7 @@ from spec_bench.metrics.bounded import (
 )
 from spec_bench.metrics.interval import FEWEST, Interval
 from spec_bench.metrics.intervals import mean_interval, rate_ratio_interval, ratio_interval
+from spec_bench.metrics.many import p_above
 
 
 def log_ratio(sums):
@@ -228,3 +230,50 @@ def test_a_large_test_set_in_several_batches_has_the_interval_of_one():
 def test_scaling_by_a_constant_scales_the_ends():
     assert Interval(2.0, 1.0, 3.0).scaled(0.5) == Interval(1.0, 0.5, 1.5)
     assert Interval(2.0).scaled(0.5) == Interval(1.0)
+
+
+SCORES = {
+    5: [1.0, 0.0, 1.0, 0.5, 1.0],
+    12: [1.0, 0.0, 0.0, 1.0, 1.0, 0.25, 1.0, 1.0, 0.0, 1.0, 0.75, 1.0],
+}
+
+
+@pytest.mark.parametrize("prompts", SCORES)
+def test_a_scores_ends_are_korn_and_graubards(prompts):
+    x = np.array(SCORES[prompts])
+    wider = student_t.ppf(0.975, prompts - 1) / norm.ppf(0.975)
+    worth = x.mean() * (1 - x.mean()) / (x.var(ddof=1) / prompts) / wider**2
+    right, wrong = x.mean() * worth, (1 - x.mean()) * worth
+    found = mean_interval(x)
+    assert found.low == pytest.approx(beta.ppf(0.025, right, wrong + 1))
+    assert found.high == pytest.approx(beta.ppf(0.975, right + 1, wrong))
+
+
+@pytest.mark.parametrize("prompts", SCORES)
+def test_a_differences_ends_have_two_more_prompts(prompts):
+    x = np.array(SCORES[prompts]) - 0.25
+    squares = (x**2).sum() + 0.5 * 0.75**2 + 0.5 * (-0.75) ** 2  # and one of both in equal halves
+    spread = squares / (prompts + 2) - (x.sum() / (prompts + 2)) ** 2
+    half = student_t.ppf(0.975, prompts - 1) * np.sqrt(spread / (prompts + 2))
+    found = score_difference_interval(lambda sums: sums[0] / prompts, [x])
+    assert (found.value - found.low, found.high - found.value) == pytest.approx((half, half))
+
+
+def test_a_rate_of_five_prompts_has_students_ends_of_its_logarithm():
+    tokens, seconds = skewed(5, np.random.default_rng(14))
+    left = np.log((tokens.sum() - tokens) / (seconds.sum() - seconds))
+    half = student_t.ppf(0.975, 4) * np.sqrt(((left - left.mean()) ** 2).sum() * 4 / 5)
+    found = ratio_interval(tokens, seconds)
+    ends = [np.log(each / found.value) for each in (found.low, found.high)]
+    assert ends == pytest.approx([-half, half], rel=1e-4)
+
+
+@pytest.mark.parametrize("prompts", SCORES)
+def test_beyond_an_interval_p_falls_as_with_a_degree_of_freedom_less(prompts):
+    found = Interval(3.0, 2.0, 5.0, freedom=prompts - 1)
+    usual = student_t.ppf(0.975, prompts - 2)
+    for bound in (2.0, 1.0, -1.0):
+        assert p_above(found, bound) == pytest.approx(
+            student_t.sf((3 - bound) * usual, prompts - 2)
+        )
+    assert p_above(found, 4.0) == pytest.approx(student_t.cdf(usual / 2, prompts - 2))

@@ -116,12 +116,15 @@ class Cell:
         """A cell of a decoder's resolved mapping.
 
         Raises:
-            ValueError: as ``decode.config.read_decoder``.
+            ValueError: as ``decode.config.read_decoder`` and ``audit.decoders.check_exact``.
         """
         # What a decoder may contain is known only where decoders are, which needs torch.
+        from spec_bench.audit.decoders import check_exact
         from spec_bench.decode.config import read_decoder
 
-        return cls(read_decoder(settings, sampling), settings)
+        config = read_decoder(settings, sampling)
+        check_exact(config.verifier, config.tree.name)
+        return cls(config, settings)
 
     @property
     def name(self) -> str:

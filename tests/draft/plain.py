@@ -1,0 +1,325 @@
+"""What every drafter proposes, from a text and a path below it alone: no cache, no rows, no trees.
+
+Plain torch on the drafter's weights, and transformers' own pass for whole models. ``text`` is all
+that is committed, its last token the root; ``path`` the tokens from below the root to a node.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, silu
+
+from spec_bench.engine.vocabulary_map import VocabularyMap
+
+Text = Sequence[int]
+Below = Callable[[Text, Text], Tensor]
+"""Logits [V] below a node."""
+
+
+class Skipped(nn.Module):
+    """A block that does nothing."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.attention_type = getattr(block, "attention_type", None)
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
+        return x
+
+
+class Target:
+    """A model of transformers."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.pass_over = functools.lru_cache(None)(self._pass_over)
+
+    def _pass_over(self, text: tuple[int, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        ids = torch.tensor([text])
+        made = self.module(input_ids=ids, use_cache=False, output_hidden_states=True)
+        return made.logits[0], tuple(each[0] for each in made.hidden_states)
+
+    def logits(self, text: Text) -> Tensor:
+        """[T, V]."""
+        return self.pass_over(tuple(text))[0]
+
+    def states(self, text: Text, places: Sequence[int]) -> Tensor:
+        """[T, W] of the tokens before the root."""
+        before = tuple(text[:-1])
+        width = self.module.config.hidden_size * len(places)
+        if not before:
+            return torch.zeros(0, width, dtype=torch.float64)
+        return torch.cat([self.pass_over(before)[1][place] for place in places], dim=-1)
+
+    def embed(self, tokens: Text) -> Tensor:
+        return self.module.get_input_embeddings()(torch.tensor([*tokens], dtype=torch.long))
+
+    def last(self, x: Tensor) -> Tensor:
+        return self.module.get_output_embeddings()(x)
+
+
+def language_model(module: Any) -> Below:
+    model = Target(module)
+    return lambda text, path: model.logits([*text, *path])[-1]
+
+
+def own_blocks(module: Any, kept: Sequence[int]) -> Below:
+    """The module with its other blocks doing nothing, each block at its old place."""
+    module = copy.deepcopy(module)
+    blocks = module.model.layers
+    for place in set(range(len(blocks))) - {*kept}:
+        blocks[place] = Skipped(blocks[place])
+    return language_model(module)
+
+
+def other_vocabulary(module: Any, vocabulary: VocabularyMap) -> Below:
+    """A draft reads what its tokens are; probabilities of tokens of one meaning add up."""
+    model = Target(module)
+
+    def below(text: Text, path: Text) -> Tensor:
+        read: list[int] = []
+        for count, token in enumerate(text, 1):
+            parts = vocabulary.pieces.get(token, (vocabulary.reads[token],))
+            read += parts if len(read) + len(parts) <= 2 * count else (vocabulary.reads[token],)
+        own = model.logits([*read, *(vocabulary.reads[token] for token in path)])[-1].softmax(-1)
+        known = torch.zeros(len(vocabulary.reads), dtype=own.dtype)
+        for token, meaning in enumerate(vocabulary.proposes):
+            if meaning >= 0:
+                known[meaning] += own[token]
+        return known.log()
+
+    return below
+
+
+def pard(module: Any, mask: int) -> Below:
+    model = Target(module)
+    return lambda text, path: model.logits([*text, *[mask] * len(path)])[-1]
+
+
+# --- heads of one width: key heads of 8 numbers, angles of base 10,000
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def turned(x: Tensor, first: int) -> Tensor:
+    """x [T, H, d] at positions from ``first`` on, the two halves one plane's coordinates each."""
+    half = x.shape[-1] // 2
+    angle = (first + torch.arange(len(x)))[:, None, None] / 10000.0 ** (torch.arange(half) / half)
+    one, two = x[..., :half], x[..., half:]
+    return torch.cat(
+        [one * angle.cos() - two * angle.sin(), two * angle.cos() + one * angle.sin()], -1
+    )
+
+
+def block(w: dict[str, Tensor], name: str, x: Tensor, read: Tensor, causal: bool = True) -> Tensor:
+    """x [T, D] after a block that reads [S, ...], of which the last T are x's own."""
+    parts = [linear(read, w[f"{name}.self_attn.{part}_proj.weight"]) for part in "qkv"]
+    q, k, v = (part.unflatten(-1, (-1, 8)) for part in parts)
+    if f"{name}.self_attn.q_norm.weight" in w:
+        q, k = (
+            norm(part, w[f"{name}.self_attn.{which}_norm.weight"])
+            for part, which in ((q, "q"), (k, "k"))
+        )
+    q, k = turned(q, 0)[-len(x) :], turned(k, 0)
+    scores = torch.einsum("thd,skd->hts", q, k) / 8**0.5  # of one key head
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0]).triu(1).bool(), -torch.inf)
+    mixed = torch.einsum("hts,skd->thd", scores.softmax(-1), v).flatten(1)
+    x = x + linear(mixed, w[f"{name}.self_attn.o_proj.weight"])
+    y = norm(x, w[f"{name}.post_attention_layernorm.weight"])
+    gate, up, down = (w[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
+    return x + linear(silu(linear(y, gate)) * linear(y, up), down)
+
+
+def eagle1(w: dict[str, Tensor], target: Target) -> Below:
+    def output(feature: Tensor, after: Tensor) -> Tensor:
+        x = linear(torch.cat([after, feature], -1), w["fc.weight"], w["fc.bias"])
+        return block(w, "layers.0", x, x)
+
+    return recursive(target, (-1,), output, lambda x: x, lambda x: x, target.last)
+
+
+def eagle3(
+    w: dict[str, Tensor], target: Target, places: Sequence[int], shape: Any, ids: Tensor
+) -> Below:
+    """With masks P-EAGLE's: all levels at once, of embeddings of its own."""
+    target = copy.copy(target)
+    if shape.mask_token is not None:
+        target.embed = lambda tokens: w["embed_tokens.weight"][[*tokens]]  # type: ignore[method-assign]
+
+    def fuse(states: Tensor) -> Tensor:
+        parts = states.chunk(3, -1)
+        if shape.fc_norm:
+            parts = tuple(norm(x, w[f"fc_norm.{place}.weight"]) for place, x in enumerate(parts))
+        return linear(torch.cat(parts, -1), w["fc.weight"])
+
+    def output(x: Tensor, after: Tensor) -> Tensor:
+        for layer in range(shape.layers):
+            if layer:
+                read = norm(x, w[f"layers.{layer}.input_layernorm.weight"])
+            else:
+                after = norm(after, w["layers.0.input_layernorm.weight"])
+                read = torch.cat([after, norm(x, w["layers.0.hidden_norm.weight"])], -1)
+            x = block(w, f"layers.{layer}", x, read)
+        return x
+
+    def last(x: Tensor) -> Tensor:
+        known = linear(norm(x, w["norm.weight"]), w["lm_head.weight"])
+        return known.new_full((len(x), shape.vocab), -torch.inf).index_copy(1, ids, known)
+
+    if shape.mask_token is None:
+        return recursive(target, places, output, fuse, lambda x: x, last)
+
+    def below(text: Text, path: Text) -> Tensor:
+        states, tokens = pairs(target, places, text)
+        states = torch.cat([states, *[w["mask_hidden"][0]] * len(path)])
+        after = target.embed([*tokens, *[shape.mask_token] * len(path)])
+        return last(output(fuse(states), after)[-1:])[0]
+
+    return below
+
+
+def mtp(w: dict[str, Tensor], target: Target, zero_first: bool) -> Below:
+    def output(feature: Tensor, after: Tensor) -> Tensor:
+        after = torch.cat([after[:1] * (not zero_first), after[1:]])
+        both = [norm(after, w["enorm.weight"]), norm(feature, w["hnorm.weight"])]
+        x = linear(torch.cat(both, -1), w["eh_proj.weight"])
+        return block(w, "block", x, norm(x, w["block.input_layernorm.weight"]))
+
+    def normed(x: Tensor) -> Tensor:
+        return norm(x, w["norm.weight"])
+
+    return recursive(target, (-1,), output, lambda x: x, normed, lambda x: target.last(normed(x)))
+
+
+def recursive(
+    target: Target,
+    places: Sequence[int],
+    output: Callable[[Tensor, Tensor], Tensor],
+    fuse: Callable[[Tensor], Tensor],
+    fed_back: Callable[[Tensor], Tensor],
+    last: Callable[[Tensor], Tensor],
+) -> Below:
+    """Pairs of a feature and the next token, then of the head's own outputs; zeros before all."""
+
+    def below(text: Text, path: Text) -> Tensor:
+        states, tokens = pairs(target, places, text)
+        feature = fuse(states)
+        for token in path:
+            made = fed_back(output(feature, target.embed(tokens))[-1:])
+            feature, tokens = torch.cat([feature, made]), [*tokens, token]
+        return last(output(feature, target.embed(tokens))[-1:])[0]
+
+    return below
+
+
+def pairs(target: Target, places: Sequence[int], text: Text) -> tuple[Tensor, list[int]]:
+    """Features with the tokens after them; before a first token stand zeros."""
+    states = target.states(text, places)
+    if not len(states):
+        states = states.new_zeros((1, states.shape[1]))
+    return states, [*text][-len(states) :]
+
+
+def dflash(w: dict[str, Tensor], target: Target, shape: Any) -> Below:
+    """DSpark's gated term with it, where the head has one."""
+
+    def below(text: Text, path: Text) -> Tensor:
+        x = target.embed([text[-1], *[shape.mask_token] * (shape.block - 1)])
+        entries = linear(target.states(text, shape.layer_ids), w["fc.weight"])
+        entries = norm(entries, w["hidden_norm.weight"])
+        for layer in range(shape.layers):
+            own = norm(x, w[f"layers.{layer}.input_layernorm.weight"])
+            x = block(w, f"layers.{layer}", x, torch.cat([entries, own]), causal=False)
+        x = norm(x, w["norm.weight"])[len(path) + (not shape.from_known)]
+        logits = target.last(x)
+        if shape.markov_rank:
+            name = "markov_head"
+            known = w[f"{name}.markov_w1.weight"][[*text, *path][-1]]
+            gate = w[f"{name}.gate_proj.weight"], w[f"{name}.gate_proj.bias"]
+            known = known * torch.sigmoid(linear(torch.cat([x, known]), *gate))
+            logits = logits + linear(known, w[f"{name}.markov_w2.weight"])
+        return logits
+
+    return below
+
+
+def medusa(w: dict[str, Tensor], target: Target) -> Below:
+    def below(text: Text, path: Text) -> Tensor:
+        x = state_before(target, text)
+        name = f"heads.{len(path)}"
+        x = x + silu(linear(x, w[f"{name}.0.linear.weight"], w[f"{name}.0.linear.bias"]))
+        return linear(x, w[f"{name}.1.weight"])
+
+    return below
+
+
+def redrafter(w: dict[str, Tensor], target: Target) -> Below:
+    def below(text: Text, path: Text) -> Tensor:
+        x = state_before(target, text)
+        state = torch.zeros_like(x)
+        for token in (text[-1], *path):
+            taken = linear(target.embed([token])[0], w["rnn_w.weight"])
+            state = silu(linear(state, w["rnn_u.weight"], w["rnn_u.bias"]) + taken)
+        x = torch.cat([x, state])
+        x = x + silu(linear(x, w["lm_head.0.linear.weight"], w["lm_head.0.linear.bias"]))
+        return linear(x, w["lm_head.1.weight"])
+
+    return below
+
+
+def state_before(target: Target, text: Text) -> Tensor:
+    """[D] the last hidden state at the token before the root; zeros if there is none."""
+    states = target.states(text, (-1,))
+    return states[-1] if len(states) else states.new_zeros(states.shape[1])
+
+
+# --- what is looked up
+
+
+def voted(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
+    """The chain of what most often followed the longest n-gram at the end, of equals the latest."""
+    size = len(text)
+    for length in range(longest, shortest - 1, -1):
+        gram = [*text[size - length :]]
+        ends = [end for end in range(length, size) if [*text[end - length : end]] == gram]
+        if length <= size and ends:
+            break
+    chain: list[int] = []
+    while ends and len(chain) < depth:
+        after = [(end, text[end + len(chain)]) for end in ends if end + len(chain) < size]
+        if not after:
+            break
+        tokens = [token for _, token in after]
+        last = {token: end for end, token in after}
+        chain.append(max(last, key=lambda token: (tokens.count(token), last[token])))
+        ends = [end for end, token in after if token == chain[-1]]
+    return chain
+
+
+def first_match(text: Text, longest: int, shortest: int, depth: int) -> list[int]:
+    """A copy of what followed the first place of the longest n-gram at the end."""
+    size = len(text)
+    for length in range(longest, shortest - 1, -1):
+        for end in range(length, size):
+            if [*text[end - length : end]] == [*text[size - length :]]:
+                return [*text[end : end + depth]]
+    return []
+
+
+def looked_up_or(model: Below, vocab: int, longest: int, shortest: int, depth: int) -> Below:
+    def below(text: Text, path: Text) -> Tensor:
+        chain = voted(text, longest, shortest, depth)
+        if not chain:
+            return model(text, path)
+        return torch.zeros(vocab).index_fill(0, torch.tensor(chain[len(path)]), 1.0).log()
+
+    return below
