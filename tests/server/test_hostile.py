@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,47 @@ def test_an_addresss_password_is_in_no_message() -> None:
     with pytest.raises(ValueError, match="without user and password") as caught:
         check(ServerSettings, {"url": "http://me:hunter2@host/v1"}, "server")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("faults", [[], [404], ["cut"]])
+@pytest.mark.parametrize("lives", [True, False])
+def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(
+    tmp_path: Path, lives: bool, faults: list[int | str]
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("ready\nout of memory\n")
+    with log.open() as held, serving(Completions(lambda _: STEPS, faults)) as served:
+        fcntl.flock(held, fcntl.LOCK_EX if lives else fcntl.LOCK_UN)
+        server = asked(served.url, attempts=2, log=str(log))
+        if lives and faults != [404]:
+            assert server.complete([1], 5).tokens == (5, 6, 7, 8, 9)
+            return
+        said = "status 404" if lives else "the server has ended: out of memory"
+        with pytest.raises(ServerError, match=said):
+            server.complete([1], 5)
+        assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("serve m --api-key sk-1 --port 8", "serve m --api-key *** --port 8"),
+        ("--api-key=sk-1,sk-2 -t 4", "--api-key=*** -t 4"),
+        ("--hf-token hf_1", "--hf-token ***"),
+        ("-hft hf_1 -c 1", "-hft *** -c 1"),
+        ("env HF_TOKEN=hf_1 vllm serve", "env HF_TOKEN=*** vllm serve"),
+        ("args: {'api_key': ['sk-1', 'sk-2'], 'port': 8}", "args: {'api_key': ***, 'port': 8}"),
+        ("--hf-token --port 8", "--hf-token --port 8"),
+        ("--max-num-batched-tokens 8192", "--max-num-batched-tokens 8192"),
+        (
+            "--ssl-keyfile f --num-speculative-tokens=5",
+            "--ssl-keyfile f --num-speculative-tokens=5",
+        ),
+        ("token 999, the target has 300", "token 999, the target has 300"),
+    ],
+)
+def test_the_value_of_what_is_named_as_a_key_is_not_shown(said: str, shown: str) -> None:
+    assert masked(said) == shown
 
 
 def test_an_answer_that_was_aborted_is_none() -> None:
