@@ -16,11 +16,13 @@ import pytest
 
 from spec_bench.metrics.served import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
+from spec_bench.server.answer import held
 from spec_bench.server.counters import parse
 from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
 from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError
 from spec_bench.server.masking import fit, masked
 from spec_bench.server.settings import ServerSettings
+from spec_bench.server.stream import Chunk, Served
 from spec_bench.settings.validation import check
 from tests.server.completions import Completions, serving
 
@@ -215,14 +217,28 @@ def test_a_counter_that_is_no_number_costs_no_answer() -> None:
     assert found.tokens == (5, 6, 7, 8, 9)
 
 
+@pytest.mark.parametrize("chunks", [2, 3, 8, 16, 20])
 @pytest.mark.parametrize(("gap_s", "bursts"), [(2e-5, True), (2e-3, False)])
 def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(
-    gap_s: float, bursts: bool
+    gap_s: float, bursts: bool, chunks: int
 ) -> None:
-    seconds = tuple(1 + gap_s * place for place in range(20))
-    came = Delivery(seconds, (1,) * 20)
-    found = Generation("p", (3,) * 20, "length", (), 1, 1, 0, 0, delivery=came)
+    seconds = tuple(1 + gap_s * place for place in range(chunks))
+    came = Delivery(seconds, (1,) * chunks)
+    found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
     assert in_bursts([found]) == bursts
+
+
+def test_an_answer_of_one_chunk_came_in_no_bursts() -> None:
+    came = Delivery((1.0,), (4,))
+    assert not in_bursts([Generation("p", (3,) * 4, "length", (), 1, 0, 0, 0, delivery=came)])
+
+
+@pytest.mark.parametrize("readings", [(5.0, 4.0, 3.0, 2.0), (1.0, 2.0, 4.0, 3.0)])
+def test_an_answer_by_a_clock_that_runs_backwards_is_none(readings: Sequence[float]) -> None:
+    start, *came = readings
+    chunks = tuple(Chunk(moment - start, (5,)) for moment in came)
+    with pytest.raises(ServerError, match="the clock ran backwards"):
+        held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
 
 
 def test_a_server_that_fails_while_it_is_probed_fails_the_row() -> None:
