@@ -108,12 +108,10 @@ class _Plan:
         status, gpus = 0, visible_devices()
         together = len(gpus) != 1  # on one GPU two servers would share what they measure
         with ExitStack() as up:
-            plain: Running | None = up.enter_context(self.server(PLAIN))
+            first = up.enter_context(self.server(PLAIN))
             if not (methods and together):
-                status = self.job(PLAIN, plain, None)
-            if not together:
-                up.close()
-                plain = None
+                status = self.job(PLAIN, first, None)
+            plain = first if together else up.close()
             for method in methods:
                 with self.server(method) as found:
                     status = max(status, self.job(method, found, plain))
@@ -128,9 +126,9 @@ class _Plan:
         """
         port, gpus = _free_port(), visible_devices()
         command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
-        environment, named = dict(os.environ), "{name}" in self.engine.arguments
+        patience, named = self.options.patience, "{name}" in self.engine.arguments
         url, model = f"http://127.0.0.1:{port}/v1", self.name if named else self.model
-        key = environment.get(KEY, "").strip()
+        environment, key = dict(os.environ), os.environ.get(KEY, "").strip()
         with ExitStack() as held, closing(Server(url, model, key, answer_s=5)) as asked:
             if gpus:
                 held.callback((claim := Claim()).release)
@@ -139,10 +137,8 @@ class _Plan:
             print(f"{shown}: {masked(' '.join(command), key)} (log: {log})", flush=True)
             with kept(command, log, env=environment) as keeping:
                 while keeping.poll() is None and not _up(asked, named):
-                    if time.monotonic() - began > self.options.patience:
-                        raise ServerError(
-                            f"{method} is silent after {self.options.patience:g} s: {log}"
-                        )
+                    if time.monotonic() - began > patience:
+                        raise ServerError(f"{method} is silent after {patience:g} s: {log}")
                     time.sleep(_POLL_S)
                 if (status := keeping.poll()) is not None:  # who answered then is a stranger
                     raise ServerError(f"{method} ended with status {status}: {last_line(log)}")
@@ -155,13 +151,10 @@ class _Plan:
     def job(self, method: str, server: Running, plain: Running | None) -> int:
         """One job, or one for each number of requests under way; its status."""
         engine, name = self.engine, f"{self.options.engine}_{method}"
-        asked = {
-            "decoder": BASELINE if method == PLAIN else name, "kind": engine.kind,
-            "tokens": engine.tokens,
-        }  # fmt: skip
-        servers = {"": server} | ({"baseline_": plain} if plain else {})
-        for role, (told, _) in servers.items():
-            asked |= {f"{role}{key}": value for key, value in told.items()}
+        decoder = BASELINE if method == PLAIN else name
+        asked = {"decoder": decoder, "kind": engine.kind, "tokens": engine.tokens, **server[0]}
+        if plain is not None:
+            asked |= {f"baseline_{key}": value for key, value in plain[0].items()}
         several = len(self.requests) > 1 and "-m" not in self.overrides
         requests = ",".join(map(str, self.requests))
         command = [
@@ -172,7 +165,7 @@ class _Plan:
             *self.overrides,
         ]
         # The servers are held by the job's keeper, too: none ends before the job that asks it.
-        with kept(command, held=[held for _, held in servers.values()]) as keeping:
+        with kept(command, held=[each[1] for each in (server, plain) if each]) as keeping:
             return abs(keeping.wait())  # below 0: a signal
 
 
@@ -245,11 +238,7 @@ def kept(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block, with this process or with its keeper.
 
-    Args:
-        command: what starts it.
-        log: what it writes to, if not to this process's output.
-        held: descriptors that stay open until it has ended.
-        more: of the process.
+    It writes to a log, else to our output; descriptors are held open until it has ended.
     """
     spared = keeper.children()
     with log.open("wb") if log else nullcontext() as file:

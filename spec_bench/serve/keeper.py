@@ -65,7 +65,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the input's end is what counts
     adopt()
-    held = os.open(sys.argv[1] or os.devnull, os.O_RDONLY)  # not what the command inherits
+    held = os.open(sys.argv[1] or __file__, os.O_RDONLY)  # not what the command inherits
     with suppress(OSError):  # a file system without locks
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     server = subprocess.Popen(

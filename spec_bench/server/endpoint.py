@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -163,7 +164,7 @@ class Server:
             except BadStreamError as error:
                 problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = _in_words(type(error).__name__)
+                problem = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
             finally:
                 self._refuse_strangers()
         several = "s" * (self.attempts > 1)
@@ -261,11 +262,6 @@ def last_line(log: Path) -> str:
     """The last line that a server said."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)
-
-
-def _in_words(name: str) -> str:
-    """``ReadTimeout`` as ``read timeout``."""
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:

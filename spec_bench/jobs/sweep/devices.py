@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -96,8 +96,7 @@ class Claim:
 
     def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
-        with _opened(self._folder / "choice.lock") as choice:
-            locks.lock(choice, wait=True)
+        with _lock(self._folder / "choice.lock", wait=True) or nullcontext():
             held: dict[str, TextIO] = {}
             for device in devices:
                 path = self._folder / f"gpu-{names[device]}.lock"
@@ -125,21 +124,16 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
     return {device: of(device) for device in devices}
 
 
-def _lock(path: Path) -> TextIO | None:
-    """The locked file; None if another process has it."""
-    stream = _opened(path)
-    if locks.lock(stream, wait=False):
+def _lock(path: Path, wait: bool = False) -> TextIO | None:
+    """The locked file, its content left as it is, no link; None if another process has it."""
+    try:
+        stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+    except OSError as error:
+        raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
+    if locks.lock(stream, wait=wait):
         return stream
     stream.close()
     return None
-
-
-def _opened(path: Path) -> TextIO:
-    """A file to lock, whose content is left as it is; a link is refused."""
-    try:
-        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
-    except OSError as error:
-        raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
 
 
 def _ask(field: str) -> list[str]:
