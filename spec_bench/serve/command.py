@@ -111,7 +111,9 @@ class _Plan:
             first = up.enter_context(self.server(PLAIN))
             if not (methods and together):
                 status = self.job(PLAIN, first, None)
-            plain = first if together else up.close()
+            if not together:
+                up.close()
+            plain = first if together else None
             for method in methods:
                 with self.server(method) as found:
                     status = max(status, self.job(method, found, plain))
