@@ -18,7 +18,6 @@ from spec_bench.records.types import Delivery, Generation
 
 _PERCENTS = (50, 90, 99)
 _AT_ONCE_S = 1e-4
-_GAPS = 16  # fewer say nothing
 
 
 def first_s(each: Generation, came: Delivery) -> list[float]:
@@ -39,7 +38,7 @@ def gaps_s(each: Generation, came: Delivery) -> list[float]:
 def in_bursts(windows: Sequence[Generation]) -> bool:
     """Whether most chunks came at once with the one before, sooner than any pass can take."""
     gaps = [gap for each in windows if each.delivery for gap in gaps_s(each, each.delivery)]
-    return len(gaps) >= _GAPS and sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
+    return sum(gap < _AT_ONCE_S for gap in gaps) > len(gaps) / 2
 
 
 def whole_s(each: Generation, came: Delivery) -> list[float]:

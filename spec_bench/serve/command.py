@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shlex
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +31,17 @@ from spec_bench.jobs.config.model_files import model_path
 from spec_bench.jobs.sweep.devices import VISIBLE, Claim, visible_devices
 from spec_bench.serve import keeper
 from spec_bench.serve.engines import PLAIN, ServingEngine, read_engine
-from spec_bench.server.masking import fit
+from spec_bench.server.endpoint import KEY, Server, ServerError, last_line
+from spec_bench.server.masking import masked
 from spec_bench.settings.arguments import Parser
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.system import signals
 
 _POLL_S = 0.5
 
 
-@dataclass(frozen=True)
-class Running:
-    """A server that answers.
-
-    Attributes:
-        url: where.
-        model: its name there.
-    """
-
-    url: str
-    model: str
+# What a job is told of a server that answers, and the descriptor that holds it.
+Running = tuple[dict[str, str], int]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,24 +49,21 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options, overrides = parser.parse_known_args(list(arguments))
     if wrong := [each for each in overrides if each.startswith("-") and each != "-m"]:
-        parser.error(f"no option {wrong[0]}")
+        parser.error(f"no option {masked(wrong[0])}")
     try:
         engine = read_engine(options.engine)
         methods = [each for each in options.methods.split(",") if each and each != PLAIN]
         plan = _Plan(engine, options, overrides)
         for method in (PLAIN, *methods):
-            plan.command(method, "PORT")
-        return plan.run(methods)
+            plan.command(method)
+        with signals.raising():
+            return plan.run(methods)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"spec_bench serve: {one_line(error)}", file=sys.stderr)
         return 2
-    except _FailedError as error:
+    except ServerError as error:
         print(f"spec_bench serve: {error}", file=sys.stderr)
         return 1
-
-
-class _FailedError(Exception):
-    """A server does not come up."""
 
 
 class _Plan:
@@ -90,14 +79,18 @@ class _Plan:
         self.draft = options.draft or pair["draft"]
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
             raise ValueError(f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf")
+        if "--api-key" in options.arguments and not os.environ.get(KEY):
+            raise ValueError(f"--arguments has an --api-key: requests need it in {KEY}")
+        # A stranger on a port of ours does not answer to it.
+        self.name = f"target-{secrets.token_hex(8)}"
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
         self.logs.mkdir(parents=True, exist_ok=True)
 
-    def command(self, method: str, port: int | str) -> list[str]:
+    def command(self, method: str, port: int | str = "PORT", name: str = "NAME") -> list[str]:
         """What starts a server."""
         most = max(self.requests)
         places = {
-            "model": self.model, "port": str(port), "requests": str(most),
+            "model": self.model, "port": str(port), "name": name, "requests": str(most),
             "slots": str(most * self.options.context),
         }  # fmt: skip
         if self.draft:
@@ -109,17 +102,18 @@ class _Plan:
         """All jobs, one after the other.
 
         Raises:
-            _FailedError: a server does not come up.
+            ServerError: a server does not come up.
         """
+        keeper.adopt()
         status, gpus = 0, visible_devices()
         together = len(gpus) != 1  # on one GPU two servers would share what they measure
         with ExitStack() as up:
-            plain = up.enter_context(self.server(PLAIN)) if together or not methods else None
-            if not methods and plain is not None:
-                return self.job(PLAIN, plain, None)
+            first = up.enter_context(self.server(PLAIN))
+            if not (methods and together):
+                status = self.job(PLAIN, first, None)
             if not together:
-                with self.server(PLAIN) as alone:
-                    status = self.job(PLAIN, alone, None)
+                up.close()
+            plain = first if together else None
             for method in methods:
                 with self.server(method) as found:
                     status = max(status, self.job(method, found, plain))
@@ -130,54 +124,39 @@ class _Plan:
         """A server, up within the block.
 
         Raises:
-            _FailedError: it ends, or is silent for too long.
+            ServerError: it ends, or is silent for too long.
         """
         port, gpus = _free_port(), visible_devices()
-        command, log = self.command(method, port), self.logs / f"{method}.log"
-        environment, claim = dict(os.environ), Claim()
-        if gpus:
-            environment[VISIBLE] = ",".join(claim.take(gpus, self.options.gpus, wait=True))
-        print(f"{self.engine.title}, {method}: {' '.join(command)} (log: {log})", flush=True)
-        with log.open("wb") as file:
-            keeping = subprocess.Popen(
-                [sys.executable, keeper.__file__, *command],
-                stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-        try:
-            began = time.monotonic()
-            while not _healthy(port):
-                if keeping.poll() is not None:
-                    raise _FailedError(
-                        f"{method} ended with status {keeping.returncode}: {_last(log)}"
-                    )
-                if time.monotonic() - began > self.options.patience:
-                    raise _FailedError(
-                        f"{method} is silent after {self.options.patience:g} s: {log}"
-                    )
-                time.sleep(_POLL_S)
-            print(
-                f"{self.engine.title}, {method}: up after {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
-            yield Running(f"http://127.0.0.1:{port}/v1", self.engine.served or self.model)
-        finally:
-            assert keeping.stdin is not None
-            keeping.stdin.close()  # which ends the server
-            keeping.wait()
-            claim.release()
+        command, log = self.command(method, port, self.name), self.logs / f"{method}.log"
+        patience, named = self.options.patience, "{name}" in self.engine.arguments
+        url, model = f"http://127.0.0.1:{port}/v1", self.name if named else self.model
+        environment, key = dict(os.environ), os.environ.get(KEY, "").strip()
+        with ExitStack() as held, closing(Server(url, model, key, answer_s=5)) as asked:
+            if gpus:
+                held.callback((claim := Claim()).release)
+                environment[VISIBLE] = ",".join(claim.take(gpus, self.options.gpus, wait=True))
+            shown, began = f"{self.engine.title}, {method}", time.monotonic()
+            print(f"{shown}: {masked(' '.join(command), key)} (log: {log})", flush=True)
+            with kept(command, log, env=environment) as keeping:
+                while keeping.poll() is None and not _up(asked, named):
+                    if time.monotonic() - began > patience:
+                        raise ServerError(f"{method} is silent after {patience:g} s: {log}")
+                    time.sleep(_POLL_S)
+                if (status := keeping.poll()) is not None:  # who answered then is a stranger
+                    raise ServerError(f"{method} ended with status {status}: {last_line(log)}")
+                print(f"{shown}: up after {time.monotonic() - began:.0f} s", flush=True)
+                assert keeping.stdin is not None
+                started = masked(" ".join(self.command(method)))  # whatever its port and name
+                told = {"url": url, "model": model, "started": started, "log": str(log)}
+                yield told, keeping.stdin.fileno()
 
     def job(self, method: str, server: Running, plain: Running | None) -> int:
         """One job, or one for each number of requests under way; its status."""
         engine, name = self.engine, f"{self.options.engine}_{method}"
-        asked = {
-            "url": server.url, "model": server.model, "started": self._started(method),
-            "decoder": BASELINE if method == PLAIN else name, "kind": engine.kind,
-            "tokens": engine.tokens,
-        }  # fmt: skip
+        decoder = BASELINE if method == PLAIN else name
+        asked = {"decoder": decoder, "kind": engine.kind, "tokens": engine.tokens, **server[0]}
         if plain is not None:
-            asked |= {"baseline_url": plain.url, "baseline_model": plain.model}
-            asked |= {"baseline_started": self._started(PLAIN)}
+            asked |= {f"baseline_{key}": value for key, value in plain[0].items()}
         several = len(self.requests) > 1 and "-m" not in self.overrides
         requests = ",".join(map(str, self.requests))
         command = [
@@ -187,11 +166,9 @@ class _Plan:
             *(["engine.batching=continuous"] if max(self.requests) > 1 else []),
             *self.overrides,
         ]
-        return subprocess.run(command, check=False).returncode
-
-    def _started(self, method: str) -> str:
-        """How a server is started, wherever it is: what its rows are known by."""
-        return " ".join(self.command(method, "PORT"))
+        # The servers are held by the job's keeper, too: none ends before the job that asks it.
+        with kept(command, held=[each[1] for each in (server, plain) if each]) as keeping:
+            return abs(keeping.wait())  # below 0: a signal
 
 
 def _parser() -> Parser:
@@ -246,20 +223,35 @@ def _quoted(value: str) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
-def _healthy(port: int) -> bool:
+def _up(server: Server, named: bool) -> bool:
+    """Whether a server answers, and to the name drawn for it where it has one."""
+    return server.read("health") is not None and (
+        not named or server.model in (server.read("v1/models") or "")
+    )
+
+
+@contextmanager
+def kept(
+    command: Sequence[str], log: Path | None = None, held: Sequence[int] = (), **more: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, with this process or with its keeper.
+
+    It writes to a log, else to our output; descriptors are held open until it has ended.
+    """
+    spared = keeper.children()
+    with log.open("wb") if log else nullcontext() as file:
+        keeping = subprocess.Popen(
+            [sys.executable, keeper.__file__, str(log or ""), *command], stdin=subprocess.PIPE,
+            stdout=file, stderr=file, start_new_session=True, pass_fds=held, **more,
+        )  # fmt: skip
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
-
-
-def _last(log: Path) -> str:
-    """The last line that a server said."""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f"{fit(lines[-1], longest=200)} ({log})" if lines else str(log)
+        yield keeping
+    finally:
+        assert keeping.stdin is not None
+        keeping.stdin.close()
+        keeping.wait()
+        keeper.sweep(spared)  # what a killed keeper left

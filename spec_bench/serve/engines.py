@@ -24,11 +24,10 @@ class ServingEngine:
         title: of its rows.
         kind: how it is asked; ``server.kind``.
         program: its command, or a path.
-        arguments: of all its servers; ``{model}``, ``{port}``, ``{requests}`` and ``{slots}`` are
-            filled in.
+        arguments: of all its servers; ``{model}``, ``{port}``, ``{requests}``, ``{slots}`` and
+            ``{name}`` are filled in; the last is the model's name there, else it is its path.
         speculating: more arguments of those that speculate, whatever the method.
         speculation: more arguments by method; ``{draft}`` is filled in.
-        served: the model's name there; None: the model's path.
         tokens: whether it streams token ids; ``server.tokens``.
     """
 
@@ -38,7 +37,6 @@ class ServingEngine:
     arguments: tuple[str, ...]
     speculation: dict[str, tuple[str, ...]]
     speculating: tuple[str, ...] = ()
-    served: str | None = None
     tokens: Literal["ids", "text"] = "ids"
 
     def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from spec_bench.records.types import Delivery, Finish, Generation, Request
 from spec_bench.server.counts import Counts, steps_of
@@ -73,6 +74,8 @@ def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[C
         ServerError: they are no answer to the request.
     """
     whose = f"{url}: prompt {request.prompt_id!r}"
+    if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
+        raise ServerError(f"{whose}: the clock ran backwards")
     if (largest := max(served.tokens)) >= vocabulary:
         raise ServerError(
             f"{whose}: token {largest}, the target's tokenizer has {vocabulary}: another model is "

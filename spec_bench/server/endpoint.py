@@ -5,11 +5,15 @@ The key lives in this object alone: it is in no message of an error, no log and 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from spec_bench.server import llama_cpp
@@ -65,6 +69,7 @@ class Server:
         attempts: requests for one answer, at most.
         wait_s: before the second of them; doubled each time.
         sleep: waits so many seconds.
+        log: of a server that this program started, locked while it lives; None: another's.
     """
 
     url: str
@@ -77,6 +82,7 @@ class Server:
     attempts: int = 3
     wait_s: float = 1.0
     sleep: Callable[[float], None] = time.sleep
+    log: str | None = None
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -154,12 +160,15 @@ class Server:
             except AnotherKindError as error:
                 raise RefusedError(f"{self.shown}: {error}") from None
             except _LaterError as later:
-                problem, wait_s = str(later), max(wait_s, later.wait_s)
+                problem, wait_s = later.args[0], max(wait_s, later.args[1])
             except BadStreamError as error:
                 problem = fit(error, self.key, _SHOWN)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                problem = _in_words(type(error).__name__)
-        raise ServerError(f"{self.shown}: {problem}, after {_times(self.attempts)}")
+                problem = re.sub("(?=[A-Z])", " ", type(error).__name__).strip().lower()
+            finally:
+                self._refuse_strangers()
+        several = "s" * (self.attempts > 1)
+        raise ServerError(f"{self.shown}: {problem}, after {self.attempts} attempt{several}")
 
     @property
     def shown(self) -> str:
@@ -187,6 +196,17 @@ class Server:
     def close(self) -> None:
         """Gives the connections back."""
         self._client.close()
+
+    def _refuse_strangers(self) -> None:
+        """Whoever answers once the server has ended is another one.
+
+        Raises:
+            ServerError: it has.
+        """
+        with suppress(OSError), open(self.log or "") as log:
+            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            said = last_line(Path(log.name))
+            raise ServerError(f"{self.shown}: the server has ended: {said}") from None
 
     def _ask(self, payload: Mapping[str, Any], begun: Callable[[], None]) -> Served:
         llama = LlamaReader() if self.kind == "llama_cpp" else None
@@ -235,24 +255,16 @@ class Server:
 
 
 class _LaterError(Exception):
-    """The server may answer later."""
-
-    def __init__(self, message: str, wait_s: float) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
+    """The server may answer later: why not now, and after how many seconds."""
 
 
-def _in_words(name: str) -> str:
-    """``ReadTimeout`` as ``read timeout``."""
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
-
-
-def _times(count: int) -> str:
-    return "1 attempt" if count == 1 else f"{count} attempts"
+def last_line(log: Path) -> str:
+    """The last line that a server said."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"{fit(lines[-1], longest=_SHOWN)} ({log})" if lines else str(log)
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:
-    try:
+    with suppress(ValueError):
         return max(0.0, float(headers.get("retry-after", 0)))
-    except ValueError:
-        return 0.0
+    return 0.0

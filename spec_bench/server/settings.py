@@ -27,6 +27,8 @@ class ServerSettings:
         started: how the server was started; it is the row's identity then, in the address's place,
             which may be another each time.
         baseline_started: likewise the plain one.
+        log: that a server started by ``serve`` writes, locked while it lives.
+        baseline_log: likewise the plain one.
         rate: requests a second that arrive by themselves, at moments drawn from the seed (an open
             loop); None: the next is sent where one has been answered.
         tokens: ``ids`` where answers are streamed with token ids; ``text`` where they are not, so
@@ -45,6 +47,8 @@ class ServerSettings:
     baseline_model: Text | None = None
     started: Text | None = None
     baseline_started: Text | None = None
+    log: Text | None = None
+    baseline_log: Text | None = None
     rate: Annotated[Number, Gt(0)] | None = None
     tokens: Literal["ids", "text"] = "ids"
     timeout_s: Annotated[Number, Gt(0)] = 60.0

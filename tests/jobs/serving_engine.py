@@ -1,4 +1,8 @@
-"""A server to start: ``python -m tests.jobs.serving_engine PORT [silent|broken|speculates]``."""
+"""A server to start: ``python -m tests.jobs.serving_engine PORT NAME [HOW ...]``.
+
+``silent`` never listens, ``broken`` ends at once, ``speculates`` sends several tokens a call,
+``slow`` takes 0.05 s a call, ``mortal`` ends while it answers its third request.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,28 @@ import json
 import os
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+ASKED: list[str] = []
+
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 404)
+        said = {"/health": "", "/v1/models": json.dumps({"data": [{"id": sys.argv[2]}]})}
+        self.send_response(200 if self.path in said else 404)
         self.end_headers()
+        self.wfile.write(said.get(self.path, "").encode())
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        ASKED.append(body["model"])
+        print("asked as", body["model"], flush=True)
+        if "mortal" in sys.argv and len(ASKED) == 3:
+            print("out of memory", flush=True)
+            os._exit(7)
         tokens = list(range(5, 5 + body["max_tokens"]))
         fast = "speculates" in sys.argv
         steps = [tokens[:1], tokens[1:]] if fast else [[token] for token in tokens]
@@ -27,6 +41,7 @@ class Handler(BaseHTTPRequestHandler):
             finish = "length" if sum(map(len, steps[: place + 1])) == len(tokens) else None
             event = {"choices": [{"token_ids": step, "text": "x", "finish_reason": finish}]}
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            time.sleep(0.05 * ("slow" in sys.argv))
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
 
@@ -39,7 +54,7 @@ def main() -> None:
     if "broken" in sys.argv:
         sys.exit("no such model")
     # A child of its own, as engines have, that would outlive it.
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     if folder := os.environ.get("PIDS"):
         (Path(folder) / f"{os.getpid()}").write_text(f"{os.getpid()} {child.pid}")
     if "silent" not in sys.argv:

@@ -89,6 +89,46 @@ def test_a_worker_keeps_its_devices_for_the_next_job_of_the_same_size(tmp_path: 
     assert Claim(tmp_path).take(["0", "1"], 2, wait=False) == ("0", "1")
 
 
+@pytest.mark.parametrize("name", ["choice.lock", "gpu-0.lock"])
+def test_a_link_in_the_place_of_a_claim_empties_no_file(tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("of value")
+    (tmp_path / name).symlink_to(mine)
+    with pytest.raises(ValueError, match=naming(str(tmp_path / name))) as caught:
+        Claim(tmp_path).take(["0"], 1, wait=False)
+    assert "\n" not in str(caught.value)
+    assert mine.read_text() == "of value"
+
+
+def test_a_claim_leaves_what_its_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "gpu-0.lock").write_text("of value")
+    Claim(tmp_path).take(["0"], 1, wait=False)
+    assert (tmp_path / "gpu-0.lock").read_text() == "of value"
+
+
+@pytest.mark.parametrize("how", ["others write there", "a link", "a file"])
+def test_claims_are_refused_in_a_folder_that_may_not_be_ours_alone(
+    tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "claims"
+    if how == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif how == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(ValueError, match=naming(str(folder))) as caught:
+        Claim(folder).take(["0"], 1, wait=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_claims_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    Claim(tmp_path / "claims").take(["0"], 1, wait=False)
+    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
+
+
 def test_more_devices_than_there_are_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=naming("3 GPUs", "2")):
         Claim(tmp_path).take(["0", "1"], 3, wait=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,13 @@ def test_wandb_gets_one_offline_run_a_cell(
     folders = [path.name for path in tmp_path.glob("results/default/wandb/offline-run-*")]
     for result in results:
         assert sum(name.endswith(result.run_id) for name in folders) == 1
+
+
+def test_a_clock_that_runs_backwards_fails_the_row(
+    run_job: RunJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.perf_counter
+    monkeypatch.setattr(time, "perf_counter", lambda: -real())
+    for result in run_job("cells=[sd:2]", "prompts=1", "warmup=0"):
+        assert result.status == "failed"
+        assert "the clock ran backwards" in result.reason

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spec_bench.metrics.served import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
+from spec_bench.server.answer import held
 from spec_bench.server.counters import parse
 from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
 from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError
 from spec_bench.server.masking import fit, masked
 from spec_bench.server.settings import ServerSettings
+from spec_bench.server.stream import Chunk, Served
 from spec_bench.settings.validation import check
 from tests.server.completions import Completions, serving
 
@@ -121,6 +125,47 @@ def test_an_addresss_password_is_in_no_message() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("faults", [[], [404], ["cut"]])
+@pytest.mark.parametrize("lives", [True, False])
+def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(
+    tmp_path: Path, lives: bool, faults: list[int | str]
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("ready\nout of memory\n")
+    with log.open() as held, serving(Completions(lambda _: STEPS, faults)) as served:
+        fcntl.flock(held, fcntl.LOCK_EX if lives else fcntl.LOCK_UN)
+        server = asked(served.url, attempts=2, log=str(log))
+        if lives and faults != [404]:
+            assert server.complete([1], 5).tokens == (5, 6, 7, 8, 9)
+            return
+        said = "status 404" if lives else "the server has ended: out of memory"
+        with pytest.raises(ServerError, match=said):
+            server.complete([1], 5)
+        assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("serve m --api-key sk-1 --port 8", "serve m --api-key *** --port 8"),
+        ("--api-key=sk-1,sk-2 -t 4", "--api-key=*** -t 4"),
+        ("--hf-token hf_1", "--hf-token ***"),
+        ("-hft hf_1 -c 1", "-hft *** -c 1"),
+        ("env HF_TOKEN=hf_1 vllm serve", "env HF_TOKEN=*** vllm serve"),
+        ("args: {'api_key': ['sk-1', 'sk-2'], 'port': 8}", "args: {'api_key': ***, 'port': 8}"),
+        ("--hf-token --port 8", "--hf-token --port 8"),
+        ("--max-num-batched-tokens 8192", "--max-num-batched-tokens 8192"),
+        (
+            "--ssl-keyfile f --num-speculative-tokens=5",
+            "--ssl-keyfile f --num-speculative-tokens=5",
+        ),
+        ("token 999, the target has 300", "token 999, the target has 300"),
+    ],
+)
+def test_the_value_of_what_is_named_as_a_key_is_not_shown(said: str, shown: str) -> None:
+    assert masked(said) == shown
+
+
 def test_an_answer_that_was_aborted_is_none() -> None:
     refused = pytest.raises(ServerError, match="unfinished answer: finish_reason 'abort'")
     with serving(Completions(lambda _: STEPS, ["abort"])) as served, refused:
@@ -172,14 +217,28 @@ def test_a_counter_that_is_no_number_costs_no_answer() -> None:
     assert found.tokens == (5, 6, 7, 8, 9)
 
 
+@pytest.mark.parametrize("chunks", [2, 3, 8, 16, 20])
 @pytest.mark.parametrize(("gap_s", "bursts"), [(2e-5, True), (2e-3, False)])
 def test_chunks_that_come_at_once_say_nothing_of_when_they_were_made(
-    gap_s: float, bursts: bool
+    gap_s: float, bursts: bool, chunks: int
 ) -> None:
-    seconds = tuple(1 + gap_s * place for place in range(20))
-    came = Delivery(seconds, (1,) * 20)
-    found = Generation("p", (3,) * 20, "length", (), 1, 1, 0, 0, delivery=came)
+    seconds = tuple(1 + gap_s * place for place in range(chunks))
+    came = Delivery(seconds, (1,) * chunks)
+    found = Generation("p", (3,) * chunks, "length", (), 1, 1, 0, 0, delivery=came)
     assert in_bursts([found]) == bursts
+
+
+def test_an_answer_of_one_chunk_came_in_no_bursts() -> None:
+    came = Delivery((1.0,), (4,))
+    assert not in_bursts([Generation("p", (3,) * 4, "length", (), 1, 0, 0, 0, delivery=came)])
+
+
+@pytest.mark.parametrize("readings", [(5.0, 4.0, 3.0, 2.0), (1.0, 2.0, 4.0, 3.0)])
+def test_an_answer_by_a_clock_that_runs_backwards_is_none(readings: Sequence[float]) -> None:
+    start, *came = readings
+    chunks = tuple(Chunk(moment - start, (5,)) for moment in came)
+    with pytest.raises(ServerError, match="the clock ran backwards"):
+        held(Request("a", (1,), 3, ()), Served(chunks, "length"), "http://host", 300)
 
 
 def test_a_server_that_fails_while_it_is_probed_fails_the_row() -> None:

@@ -80,7 +80,8 @@ def _cell(asked: RunSettings, plain: bool) -> Cell:
     started = server.baseline_started if plain else server.started
     model = server.baseline_model or server.model if plain else server.model
     where = {"url": server.address(plain)} if started is None else {"started": started}
-    place: dict[str, Any] = {**where, "model": model or asked.pair.target}
+    known = model if started is None else None  # the name of one that was started is drawn
+    place: dict[str, Any] = {**where, "model": known or asked.pair.target}
     if server.rate is not None:
         place["rate"] = server.rate
     if asked.server.tokens != "ids":
@@ -98,9 +99,10 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         ValueError: httpx is not installed, or the key cannot be sent.
     """
     plain = settings.has_baseline and cell.name == BASELINE
+    model = settings.baseline_model or settings.model if plain else settings.model
     return Server(
         settings.address(plain) or "",
-        cell.settings["server"]["model"],
+        model or cell.settings["server"]["model"],
         os.environ.get(KEY, "").strip(),
         ids=settings.tokens == "ids",
         kind=settings.kind,
@@ -108,6 +110,7 @@ def client(settings: ServerSettings, cell: Cell) -> Server:
         answer_s=settings.answer_s,
         attempts=settings.attempts,
         wait_s=settings.wait_s,
+        log=settings.baseline_log or settings.log if plain else settings.log,
     )
 
 

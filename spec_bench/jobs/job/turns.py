@@ -108,6 +108,8 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
         generations = session.metering.generate(run.decoder, requests, settings.seed, progress.step)
         run.passes.end(run.decoder)
         run.memory.end()
+        if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
+            raise ValueError("the clock ran backwards")
         generations = _dated(session, turn, generations, requests)
         if turn.repeat and settings.repeatable:
             check_repeated(generations, run.done[0])

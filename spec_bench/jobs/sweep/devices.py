@@ -7,10 +7,12 @@ torch: devices are chosen before CUDA starts.
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -59,7 +61,8 @@ class Claim:
             The devices, all of them or none.
 
         Raises:
-            ValueError: there are not that many, or, without waiting, not that many are free.
+            ValueError: there are not that many, or, without waiting, not that many are free; or
+                another user could have made the lock files.
         """
         if len(self.devices) == count:
             return self.devices
@@ -70,7 +73,11 @@ class Claim:
             )
         if count > len(devices):
             raise ValueError(f"the job needs {count} GPUs, {len(devices)} are visible")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self._folder.mkdir(0o700, parents=True)
+        seen = self._folder.lstat()
+        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+            raise ValueError(f"GPUs are claimed in {self._folder}, a folder that others may change")
         names = identities(devices)
         while not self._try(devices, count, names):
             if not wait:
@@ -89,8 +96,7 @@ class Claim:
 
     def _try(self, devices: Sequence[str], count: int, names: Mapping[str, str]) -> bool:
         """One look; the choice as a whole is locked, so that no two workers hold half each."""
-        with (self._folder / "choice.lock").open("w") as choice:
-            locks.lock(choice, wait=True)
+        with _lock(self._folder / "choice.lock", wait=True) or nullcontext():
             held: dict[str, TextIO] = {}
             for device in devices:
                 path = self._folder / f"gpu-{names[device]}.lock"
@@ -118,10 +124,13 @@ def identities(devices: Sequence[str]) -> dict[str, str]:
     return {device: of(device) for device in devices}
 
 
-def _lock(path: Path) -> TextIO | None:
-    """The locked file; None if another process has it."""
-    stream = path.open("w")
-    if locks.lock(stream, wait=False):
+def _lock(path: Path, wait: bool = False) -> TextIO | None:
+    """The locked file, its content left as it is, no link; None if another process has it."""
+    try:
+        stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
+    except OSError as error:
+        raise ValueError(f"GPUs cannot be claimed: {path}: {error.strerror}") from None
+    if locks.lock(stream, wait=wait):
         return stream
     stream.close()
     return None
