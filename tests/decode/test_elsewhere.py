@@ -79,6 +79,15 @@ def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends()
     assert compared > 10
 
 
+def test_token_0_in_a_prompt_is_text_to_the_assistant_too() -> None:
+    requests = [Request(str(i), (0, 3 + i, 0, 0, 9, 0), 20) for i in range(4)]
+    ours, theirs = answers("sd", GREEDY, requests), answers("hf_assisted", GREEDY, requests)
+    for mine, other in zip(ours, theirs, strict=True):
+        accepted = [step.accepted for step in mine.steps]
+        assert [step.accepted for step in other.steps[:-1]] == accepted[: len(other.steps) - 1]
+        assert sum(accepted) > 5
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_calls_brought_adds_up_to_the_answer(name: str) -> None:
     for settings in (GREEDY, WARM):
