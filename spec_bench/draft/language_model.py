@@ -193,7 +193,7 @@ class RespelledDrafting(LanguageModelDrafting):
         path: Tensor,
         depth: int,
     ) -> None:
-        kept = [row[:1] for row in nodes]
+        kept = [[*row[:1]] for row in nodes]
         if depth > 1:
             for first, row, tokens in zip(kept, nodes, self._tokens.tolist(), strict=True):
                 in_parts = [tokens[node] in self._model.pieces for node in row[1:depth]]

@@ -110,9 +110,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name: str) -> None:
-    module = AutoModelForCausalLM.from_config(
-        AutoConfig.for_model(name, **GEMMA, **FAMILIES[name])
-    )
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **GEMMA, **FAMILIES[name]))
     target = adopt_model(module, name)
     said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
     with pytest.raises(ValueError, match=said) as caught:
