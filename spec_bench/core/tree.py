@@ -214,11 +214,9 @@ class Tree:
         depths = [] if self.own_depths is None else [self.own_depths]
         return [self.tokens, self.parent, self.valid, self.ancestors, *depths]
 
-    def own_sizes(self) -> Tensor | None:
-        """[R, 2] nodes below the root and levels of each row's tree; None: as the shape says."""
-        if self.own_depths is None:
-            return None
-        deepest = (self.own_depths * self.valid).amax(dim=1)
+    def own_sizes(self) -> Tensor:
+        """[R, 2] nodes below the root and levels of each row's tree, absent nodes left out."""
+        deepest = (self.depths * self.valid).amax(dim=1)
         return torch.stack([self.valid.sum(dim=1) - 1, deepest], dim=1)
 
     @property

@@ -234,8 +234,8 @@ class Decoder(DecodingLoop[Row]):
         """Which path of each tree is accepted, and the message to the host about it.
 
         The message is the number accepted, L + 1 entries each of path, tokens emitted and their
-        log-probabilities, the sizes of trees that differ, and the largest logit of each node, of
-        the target and then of the draft.
+        log-probabilities, nodes and levels of a tree that has any, and the largest logit of each
+        node, of the target and then of the draft.
         """
         merge_copies = self.policy.merge_copies
         result = self.walk(tree, logits, self.settings, self.rule, draws, merge_copies=merge_copies)
@@ -247,8 +247,8 @@ class Decoder(DecodingLoop[Row]):
             emitted = torch.where(after, emitted, tokens)
         log_p = raw_log_probs(logits, result.path, emitted)
         parts = [result.accepted.unsqueeze(1), result.path, emitted, log_p.double()]
-        if (sizes := tree.own_sizes()) is not None:
-            parts.append(sizes)
+        if tree.shape.depth:
+            parts.append(tree.own_sizes())
         message = torch.cat([*parts, logits.amax(dim=-1), *tree.largest], dim=1)
         return Judged(result, emitted, message)
 
@@ -258,14 +258,13 @@ class Decoder(DecodingLoop[Row]):
         Args:
             now: the iteration.
             verdict: per row the number accepted, then L + 1 entries each of path, tokens emitted
-                and their log-probabilities, of which the first ``accepted + 1`` mean anything; for
-                trees that differ, nodes and levels after those.
+                and their log-probabilities, of which the first ``accepted + 1`` mean anything; then
+                nodes and levels of a tree that has any.
 
         Returns:
             [R] tokens emitted.
         """
-        tree, shape = now.tree, now.tree.shape
-        sizes, width = (shape.size - 1, shape.depth), shape.depth + 1
+        width = now.tree.shape.depth + 1
         counts = [int(line[0]) + 1 for line in verdict]
         if not now.there:
             nodes = [
@@ -279,9 +278,8 @@ class Decoder(DecodingLoop[Row]):
             self.drafting.commit(lengths, nodes, now.judged.result.path, now.drafted_depth)
         for row, line, count in zip(now.rows, verdict, counts, strict=True):
             emitted, log_p = (line[1 + part * width : 1 + part * width + count] for part in (1, 2))
-            if tree.own_depths is not None:
-                sizes = int(line[1 + 3 * width]), int(line[2 + 3 * width])
-            row.commit([int(token) for token in emitted], log_p, *sizes)
+            sizes = line[1 + 3 * width : 3 + 3 * width] if width > 1 else (0, 0)
+            row.commit([int(token) for token in emitted], log_p, *map(int, sizes))
         return counts
 
     def move_row(self, row: Row, source: int, target: int) -> None:

@@ -161,7 +161,8 @@ class RespelledDrafting(LanguageModelDrafting):
     """One draft of another tokenizer: its context is the target's text in its own tokens.
 
     A context differs from the target's in length where a token has several parts; a tree does not,
-    for what the draft can propose it has in one part.
+    for what the draft can propose it has in one part. What somebody else proposed, a look-up say,
+    may have several: it is kept as far as it has one part each, the rest is run again.
     """
 
     follows = False  # how many parts a token has is the host's to look up
@@ -169,6 +170,7 @@ class RespelledDrafting(LanguageModelDrafting):
     def __init__(self, model: MappedModel, caches: Sequence[Any], rows: int) -> None:
         super().__init__([model], caches, rows)
         self._model, self._rows = model, Committed([])
+        self._tokens = torch.zeros(0)  # of the trees' nodes that were run
 
     def start(self, row: int, prompt: Sequence[int]) -> None:
         super().start(row, self._model.respelled(prompt))
@@ -181,6 +183,7 @@ class RespelledDrafting(LanguageModelDrafting):
         return super().at_root(self._rows)
 
     def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+        self._tokens = tree.tokens
         return super().at_frontier(tree, self._rows)
 
     def commit(
@@ -190,7 +193,12 @@ class RespelledDrafting(LanguageModelDrafting):
         path: Tensor,
         depth: int,
     ) -> None:
-        super().commit(self._rows.lengths, nodes, path, depth)
+        kept = [[*row[:1]] for row in nodes]
+        if depth > 1:
+            for first, row, tokens in zip(kept, nodes, self._tokens.tolist(), strict=True):
+                in_parts = [tokens[node] in self._model.pieces for node in row[1:depth]]
+                first += row[1:depth][: [*in_parts, True].index(True)]
+        super().commit(self._rows.lengths, kept, path, depth)
 
 
 def drafting_of(equipment: Equipment) -> LanguageModelDrafting:

@@ -227,7 +227,6 @@ def _asked(
         do_sample=warm,
         max_new_tokens=max(request.max_new_tokens for request in requests),
         eos_token_id=list(requests[0].stop_ids) or None,
-        pad_token_id=0,
         suppress_tokens=list(padding) or None,
         **(sampling if warm else {}),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from spec_bench.engine.hugging_face import HuggingFaceModel
+from spec_bench.engine.loading import tried
 from spec_bench.engine.model import LanguageModel
 
 
@@ -22,16 +23,16 @@ def with_blocks(model: LanguageModel, kept: Sequence[int]) -> LanguageModel:
         kept: rising places among its blocks.
 
     Raises:
-        ValueError: a block that it does not have, or a model whose blocks cannot be told.
+        ValueError: a block that it does not have, or a model whose blocks cannot be told or left
+            out.
     """
     if not isinstance(model, HuggingFaceModel):
         raise ValueError("only a model of transformers can draft with blocks of its own")
     if max(kept) >= model.blocks:
         raise ValueError(f"the target has blocks 0 to {model.blocks - 1}, got {max(kept)}")
-    view = HuggingFaceModel(
-        _without_others(model.module, kept), model.vocab_size, model.device, model.compile
-    )
-    view.embedded, view.max_positions = model.embedded, model.max_positions
+    name = f"blocks {', '.join(map(str, kept))} of the target"
+    view = tried(_without_others(model.module, kept), name, model.compile)
+    view.vocab_size, view.max_positions = model.vocab_size, model.max_positions
     return view
 
 

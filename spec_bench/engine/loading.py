@@ -81,7 +81,7 @@ def _wrapped(module: PreTrainedModel, spec: ModelSpec) -> HuggingFaceModel:
         pack_shared_heads(module)
         fuse_products(module)
     split_long_prefixes(module)
-    model = _tried(module, spec.path, spec.compile)
+    model = tried(module, spec.path, spec.compile)
     if eager:
         call_directly(module)
     return model
@@ -104,10 +104,10 @@ def adopt_model(module: PreTrainedModel, name: str, compile: str = "none") -> Hu
         ValueError: in one line, where its answers differ from one plain pass.
     """
     set_switches()
-    return _tried(module.eval(), name, compile)
+    return tried(module.eval(), name, compile)
 
 
-def _tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
+def tried(module: PreTrainedModel, name: str, compile: str) -> HuggingFaceModel:
     """A module behind the engine's interface, tried once.
 
     Raises:

@@ -186,7 +186,7 @@ def _own_error(model: HuggingFaceModel, path: tuple[int, ...]) -> float:
     """How far the module's own cached passes, token by token, lie from its plain pass."""
     ids, last = torch.tensor([path], device=model.device), 4
     plain = _plain_logits(model, [path[:end] for end in range(len(path) - last + 1, len(path) + 1)])
-    cache = DynamicCache(config=model.module.config)
+    cache = DynamicCache()  # keeps all: one that drops what lies beyond a window errs by itself
     model.module(input_ids=ids[:, :-last], past_key_values=cache, use_cache=True)
     errors = []
     for step in range(last):

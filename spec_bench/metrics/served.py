@@ -1,6 +1,7 @@
 """What a server's user sees: waiting, gaps, whole answers; what the stream says of its calls.
 
-Only for answers that came over a connection; other cells have none of these numbers. Percentiles
+Only for answers that came over a connection; other cells have none of these numbers but one, the
+delivered tokens of a call. Percentiles
 are over all requests, repeats included. Gaps are between chunks, which are calls; seconds per token
 are a request's own, first chunk excluded.
 """
@@ -78,11 +79,11 @@ for _name in _SEEN:
 
 
 @metric("block_efficiency_stream")
-def by_chunks(generations: Sequence[Generation]) -> float | None:
-    """Tokens after the first chunk over chunks after the first."""
-    came = [each.delivery for each in generations if each.delivery]
-    tokens = tuple(float(sum(each.tokens[1:])) for each in came)
-    return Sums(tokens, tuple(float(len(each.tokens) - 1) for each in came)).value
+def delivered_per_call(generations: Sequence[Generation]) -> float | None:
+    """Delivered tokens over target calls; a server's after the first chunk, over its chunks."""
+    calls = [len(each.delivery.tokens) - 1 if each.delivery else len(each.steps)
+             for each in generations]  # fmt: skip
+    return Sums(tuple(float(each.decoded) for each in generations), tuple(map(float, calls))).value
 
 
 @metric("block_efficiency_source")

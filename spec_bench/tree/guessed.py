@@ -82,6 +82,7 @@ class Guessed(Rectangle):
         return (
             AuditTree(cls(2, 2), prompt=(0, 1, 1, 0, 1, 0, 0, 1)),
             AuditTree(cls(1, 2), prompt=(2, 0, 1, 2, 1, 0, 2)),
+            AuditTree(cls(1, 1), prompt=(1, 0)),  # no guess at all
         )
 
 

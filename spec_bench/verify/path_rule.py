@@ -69,6 +69,8 @@ def traversal(tree: Tree, p: Tensor) -> PathVerdict:
         The verdict.
     """
     shape = tree.shape
+    if not shape.depth:  # nothing was proposed
+        return PathVerdict(torch.zeros_like(tree.tokens), p.new_zeros((len(p), 0)), p)
     if chain.is_chain(shape) and not p.is_cpu:
         return PathVerdict(*chain.verified(tree, p))
     children, exist = children_of_all(tree, merge_copies=False)

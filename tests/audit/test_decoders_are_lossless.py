@@ -100,7 +100,10 @@ APPROXIMATE = [c for c in tree_cases("approximate") if not c.name.startswith(ELS
 @pytest.mark.parametrize("case", APPROXIMATE, ids=lambda case: case.name)
 def test_an_approximate_rule_is_off_by_a_distance_that_is_measured(case: AuditCase) -> None:
     distance = total_variation(case.config, WARM, vocab=case.tree.vocab, prompt=case.tree.prompt)
-    assert 0.01 < distance < 1
+    if "guessed 1x1" in case.name:  # nothing is guessed, so nothing can be accepted wrongly
+        assert distance <= TOLERANCE
+    else:
+        assert 0.01 < distance < 1
 
 
 def test_every_policy_and_every_exact_rule_is_audited() -> None:

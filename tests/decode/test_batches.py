@@ -55,9 +55,16 @@ def test_a_continuous_batch_decodes_every_prompt_as_alone(name: str) -> None:
     continuous = answers(name, 3, len(REQUESTS))
     assert [g.prompt_id for g in continuous] == [r.prompt_id for r in REQUESTS]
     assert [g.tokens for g in continuous] == [g.tokens for g in alone]
-    assert [[s.accepted for s in g.steps] for g in continuous] == [
-        [s.accepted for s in g.steps] for g in alone
-    ]
+    assert [g.steps for g in continuous] == [g.steps for g in alone]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_nodes_of_merged_paths_are_those_verified_without_copies(rows: int) -> None:
+    target, draft = tiny_pair("llama")
+    greedy = SamplingSettings(temperature=0)  # all paths are copies of the first
+    decoder = build_decoder(decoder_settings("traversal_paths"), target, [draft], greedy, rows)
+    steps = [step for each in decoder.generate(REQUESTS[:3], 0) for step in each.steps]
+    assert {step.nodes for step in steps} == {decoder.depth}
 
 
 def test_a_continuous_batch_needs_fewer_target_passes_than_a_static_one() -> None:

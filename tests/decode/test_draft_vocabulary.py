@@ -13,9 +13,13 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.audit.catalogue import tree_cases
 from spec_bench.audit.decoders import block_law, heads_on
+from spec_bench.audit.history import random_history
 from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.audit.rules import TOLERANCE
+from spec_bench.core.transfer import Committed
+from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.decode.config import read_decoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.draft.base import head_kinds
 from spec_bench.draft.cached_head import CachedHead
@@ -23,6 +27,8 @@ from spec_bench.draft.kept_outputs import keep_outputs
 from spec_bench.draft.language_model import RespelledDrafting
 from spec_bench.engine.mapped_model import MappedModel
 from spec_bench.engine.vocabulary_map import VocabularyMap, of_ids, of_outputs, of_tokenizers
+from spec_bench.records.types import Request
+from tests.families import decoder_settings
 
 V = 4
 # The target's 0 and 2 are the draft's 3 and 0 or 1; the target's 1 is read in two parts and its 3
@@ -171,8 +177,6 @@ def test_a_context_is_respelled_within_its_bound_and_only_grows() -> None:
 
 def test_a_draft_of_another_tokenizer_drafts_from_the_respelled_text() -> None:
     """The chain tells odd places from even ones: a token in two parts moves what comes behind."""
-    from spec_bench.core.transfer import Committed
-
     draft = draft_of(MAP)
     drafting = RespelledDrafting(draft, [draft.allocate(1, 16)], 1)
     drafting.start(0, (0, 1, 2))
@@ -197,3 +201,42 @@ def test_a_token_in_parts_is_read_as_its_last_where_they_do_not_fit() -> None:
         )
     )
     assert of_tokenizers(ours, theirs, 4) == VocabularyMap((2, 0, 1, 0), (1, 2, 0), {3: (2, 0)})
+
+
+def test_a_token_in_parts_that_was_looked_up_is_read_in_parts_once_it_is_accepted() -> None:
+    draft = MappedModel(random_history(5, 7), MAP, V)
+
+    def logits(drafting: RespelledDrafting, text: tuple[int, ...]) -> Tensor:
+        committed = Committed([text])
+        drafting.needs(committed)
+        return drafting.at_root(committed)
+
+    kept, fresh = (RespelledDrafting(draft, [draft.allocate(1, 16)], 1) for _ in range(2))
+    kept.start(0, (0, 2))
+    logits(kept, (0, 2))
+    tree = Tree(TreeShape((1, 1), (1, 1)), torch.tensor([2]))
+    for token in (1, 0):
+        there = torch.ones((1, 1), dtype=torch.bool)
+        tree.add_level(torch.tensor([[token]]), torch.tensor([0]), there, None)
+        if token == 1:
+            kept.at_frontier(tree, Committed([(0, 2)]))
+    kept.commit([1], [[0, 1]], torch.tensor([[0, 1, 1]]), 2)
+    fresh.start(0, (0, 2, 1, 3))
+    assert torch.equal(logits(kept, (0, 2, 1, 3)), logits(fresh, (0, 2, 1, 3)))
+
+
+@pytest.mark.parametrize(("label", "seed"), [("top-k", 4), ("top-p", 6)])
+def test_a_draft_that_has_tokens_in_parts_decodes_in_a_batch_as_alone(
+    label: str, seed: int
+) -> None:
+    """In a batch the draft also runs tokens in parts that were looked up for other rows."""
+    target, draft = random_history(V, seed), MappedModel(random_history(5, 7), MAP, V)
+    config = read_decoder(decoder_settings("lookup_or_draft"), SETTINGS[label])
+    texts = [(1, 1, 0), (0, 2, 1), (2,), (1, 3, 3, 1), (3, 1), (2, 2, 0)]
+    requests = [Request(str(i), texts[i % 6], 12 + 7 * (i % 3)) for i in range(18)]
+
+    def decoded(rows: int) -> list[object]:
+        built = config.build(target, [draft], SETTINGS[label], rows)
+        return [(each.tokens, each.steps) for each in built.generate(requests, 1)]
+
+    assert decoded(3) == decoded(1)

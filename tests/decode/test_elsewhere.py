@@ -79,6 +79,24 @@ def test_assisted_calls_are_those_of_speculative_decoding_until_an_answer_ends()
     assert compared > 10
 
 
+def test_token_0_in_a_prompt_is_text_to_the_assistant_too() -> None:
+    requests = [Request(str(i), (0, 3 + i, 0, 0, 9, 0), 20) for i in range(4)]
+    ours, theirs = answers("sd", GREEDY, requests), answers("hf_assisted", GREEDY, requests)
+    for mine, other in zip(ours, theirs, strict=True):
+        accepted = [step.accepted for step in mine.steps]
+        assert [step.accepted for step in other.steps[:-1]] == accepted[: len(other.steps) - 1]
+        assert sum(accepted) > 5
+
+
+def test_prompt_lookup_as_shipped_is_transformers_prompt_lookup_as_shipped() -> None:
+    ours, theirs = answers("prompt_lookup", GREEDY), answers("hf_prompt_lookup", GREEDY)
+    for mine, other in zip(ours, theirs, strict=True):
+        accepted = [step.accepted for step in mine.steps]
+        assert [step.accepted for step in other.steps[:-1]] == accepted[: len(other.steps) - 1]
+    drafters = [decoder_settings(name)["drafter"] for name in ("prompt_lookup", "hf_prompt_lookup")]
+    assert drafters[0]["longest"] == drafters[1]["longest"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_calls_brought_adds_up_to_the_answer(name: str) -> None:
     for settings in (GREEDY, WARM):

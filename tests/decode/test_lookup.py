@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from spec_bench.core.draws import SeededDraws
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.decode.decoder import Decoder
+from spec_bench.metrics.lengths import lengths_of
 from spec_bench.records.types import Generation, Request
 from tests.families import decoder_settings, random_requests, tiny_pair
 from tests.said import naming
@@ -21,10 +24,11 @@ REQUESTS = [
 ]
 
 
-def answers(name: str, temperature: float, rows: int) -> list[Generation]:
+def answers(name: str, temperature: float, rows: int, **blocks: Any) -> list[Generation]:
     settings = SamplingSettings(temperature, top_k=3, probability_dtype="float64")
-    target, _ = tiny_pair("llama", torch.float64)
-    decoder = build_decoder(decoder_settings(name), target, [], settings, rows)
+    target, draft = tiny_pair("llama", torch.float64)
+    asked = decoder_settings(name) | blocks
+    decoder = build_decoder(asked, target, [draft], settings, rows)
     return decoder.generate(REQUESTS, seed=5)
 
 
@@ -36,6 +40,23 @@ def test_the_text_is_plain_decodings_whatever_the_batch(name: str, temperature: 
     assert [g.tokens for g in alone] == plain
     assert [g.tokens for g in answers(name, temperature, 4)] == plain
     assert sum(step.accepted for g in alone for step in g.steps) > 5  # it did guess something
+
+
+@pytest.mark.parametrize("name", [*LOOKUPS, "lookup_or_draft"])
+def test_lengths_in_other_tools_words_do_not_hang_on_the_batch(name: str) -> None:
+    alone, together = answers(name, 0.7, 1), answers(name, 0.7, 3)
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+    assert lengths_of(together) == lengths_of(alone)
+    assert len({step.nodes for g in alone for step in g.steps}) > 1  # trees of several sizes
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_whole_paths_are_verified_where_no_row_has_a_guess(name: str, rows: int) -> None:
+    found = answers(name, 0.7, rows, verifier={"rule": "traversal"})
+    steps = [step for each in found for step in each.steps]
+    assert any(not step.nodes for step in steps)
+    assert sum(step.accepted for step in steps) > 5
 
 
 def test_positions_keep_their_numbers_when_a_walk_stops_early() -> None:

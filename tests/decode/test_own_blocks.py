@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder, read_decoder
 from spec_bench.draft.own_blocks import OwnBlocks
 from spec_bench.engine.kept_blocks import with_blocks
+from spec_bench.engine.loading import adopt_model
 from spec_bench.engine.tree_pass import run_pending
 from tests.families import decoder_settings, random_requests, tiny_pair
+from tests.said import naming
 
 
 def tokens(name: str, temperature: float, family: str = "llama", **drafter: object) -> list[object]:
@@ -89,6 +94,28 @@ def test_what_is_no_choice_of_blocks_is_refused(drafter: dict[str, object], said
 def test_blocks_that_the_target_lacks_are_named() -> None:
     with pytest.raises(ValueError, match="blocks 0 to 2, got 3"):
         tokens("own_blocks", 0.0, kept=(0, 3))
+
+
+GEMMA: dict[str, Any] = {
+    **{"vocab_size": 64, "vocab_size_per_layer_input": 64, "hidden_size": 32, "head_dim": 8},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size_per_layer_input": 8},
+    **{"num_hidden_layers": 4, "num_kv_shared_layers": 2},
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+FAMILIES = {
+    "gemma3n_text": {"intermediate_size": [64] * 4, "activation_sparsity_pattern": [0.0] * 4},
+    "gemma4_text": {"intermediate_size": 64, "global_head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_whose_blocks_cannot_be_left_out_is_refused_in_one_line(name: str) -> None:
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **GEMMA, **FAMILIES[name]))
+    target = adopt_model(module, name)
+    said = naming("blocks 0, 2, 3 of the target", type(module).__name__, "shape")
+    with pytest.raises(ValueError, match=said) as caught:
+        OwnBlocks().model(target)
+    assert "\n" not in str(caught.value)
 
 
 def test_by_default_every_other_block_with_the_first_and_the_last() -> None:

@@ -59,6 +59,13 @@ def test_a_window_or_bias_that_is_not_followed_is_caught(name: str, dtype: torch
         check_model(model)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_window_that_is_named_but_not_read_by_the_module_is_refused(dtype: torch.dtype) -> None:
+    module = tiny_module("llama", sliding_window=8).to(dtype)
+    with pytest.raises(ValueError, match="differ from those of one plain pass"):
+        check_model(HuggingFaceModel(module, VOCAB, CPU))
+
+
 def test_the_probe_leaves_no_trace() -> None:
     model = HuggingFaceModel(tiny_module("mistral"), VOCAB, CPU)
     run, window = model._run, model.module.config.sliding_window

@@ -29,7 +29,20 @@ def test_rows_stand_in_our_table_with_mark_library_and_speedup(
         assert float(rows[name]["speedup"]) > 0
         assert float(rows[name]["perplexity"]) >= 1
     assert float(rows["hf_generate"]["block_efficiency"]) == 1
-    assert float(rows["hf_assisted"]["mbsu"]) < float(rows["hf_assisted"]["block_efficiency"])
+
+
+def test_tokens_per_call_are_cut_alike_at_an_answers_end(run_job: RunJob, tmp_path: Path) -> None:
+    """transformers drops what it accepts behind an end, so only what was delivered compares."""
+    run_job(CELLS, "prompts=4", "generation.temperature=0", "generation.max_new_tokens=3")
+    rows = {row["decoder"]: row for row in rows_of(tmp_path / "results")}
+    for row in rows.values():
+        cut = float(row["delivered_tokens"]) / float(row["target_calls"])
+        assert float(row["block_efficiency_stream"]) == pytest.approx(cut)
+    assert float(rows["sd"]["block_efficiency"]) >= 1
+    for name in ("hf_assisted", "hf_prompt_lookup"):
+        left = ("block_efficiency", "block_efficiency_low", "mbsu", "acceptance_rate")
+        assert {rows[name][column] for column in left} == {""}
+        assert "behind an answer's end" in rows[name]["reason"]
 
 
 def test_a_killed_cell_goes_on_where_it_stopped(run_job: RunJob, tmp_path: Path) -> None:

@@ -66,7 +66,13 @@ def test_the_source_is_told_with_how_many_prompts_where_it_differs() -> None:
 def test_of_what_was_decoded_here_none_of_it_is_known() -> None:
     plain = Generation("a", (1, 2), "length", (StepRecord(1, 1, 1, 2),), 0.1, 0.2, 0.0, 0.1)
     row = summarise(CellRecords([plain]))
-    names = [name for name in row if name.endswith(("_p90", "_stream", "_source"))]
-    assert len(names) == 6
+    names = [name for name in row if name.endswith(("_p90", "_source"))]
+    assert len(names) == 5
     assert all(row[name] is None for name in names)
     assert row["token_rate"] == pytest.approx(10.0)
+
+
+def test_tokens_delivered_per_call_leave_out_what_lies_behind_an_answers_end() -> None:
+    steps = (StepRecord(3, 3, 1, 2), StepRecord(3, 3, 3, 1))
+    row = summarise(CellRecords([Generation("a", (1, 2, 3), "stop", steps, 0.1, 0.2, 0.0, 0.1)]))
+    assert (row["block_efficiency"], row["block_efficiency_stream"]) == (3.0, 1.5)

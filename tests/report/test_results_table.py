@@ -80,3 +80,27 @@ def test_rows_that_follow_the_law_of_beams_are_marked_and_the_mark_explained(
     assert "- beam law: exact for the law of beam decoding" in text
     plain = write(tmp_path, "plain", row("sd", "2", run_id="b")) / "plain" / "results.csv"
     assert "beam law" not in markdown(groups_of(read_results(plain)), plain)
+
+
+def test_tokens_delivered_per_call_are_shown_beside_rows_without_block_efficiency(
+    tmp_path: Path,
+) -> None:
+    def titles(*efficiencies: float | None) -> list[str]:
+        rows = [
+            row(
+                name,
+                "3",
+                run_id=name,
+                speedup=1.5,
+                block_efficiency=tau,
+                block_efficiency_stream=1.5,
+            )
+            for name, tau in zip(("sd", "hf_assisted"), efficiencies, strict=True)
+        ]
+        folder = tmp_path / str(efficiencies)
+        folder.mkdir()
+        (group,) = groups_of(read_results(write(folder, "mine", *rows) / "mine" / "results.csv"))
+        return [title for title, _ in results_table(group).heads]
+
+    assert "tokens delivered per call" in titles(2.0, None)
+    assert "tokens delivered per call" not in titles(2.0, 2.0)

@@ -20,6 +20,7 @@ import torch
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.gap import Visit, bounds_of, law_of, levels_bounded, watch, why_no_bound
+from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.work.cell_run import CellRun, VisitedNode
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 COLUMN = "acceptance_bound"
 RATE = "acceptance_rate"
 _VARY = "trees have another form in every call, where a path ends is no rejection"
+_CUT = ("block_efficiency", "mbsu", RATE)
+_DROPPED = (
+    "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
+)
 _NUMBERS = 2**20  # most nodes of a level times tokens of the vocabulary
 _STEP = 0.5
 
@@ -72,24 +77,31 @@ def columns_of(nodes: Sequence[VisitedNode]) -> dict[str, Any]:
 
 
 def rates_left_out(decoder: AnyDecoder) -> dict[str, Any]:
-    """The acceptance rates as empty cells, for a decoder whose records do not tell them.
+    """The rates of acceptance as empty cells, for a decoder whose records do not tell them.
 
     A record says how deep a call's tree was and how much of it was accepted. In a tree that the
     draft reshapes every time a path may end above the deepest level: reaching its end is no
-    rejection, and whether that happened is not recorded.
+    rejection, and whether that happened is not recorded. transformers drops what it accepts behind
+    an answer's end, which our block efficiency counts.
     """
-    names = (RATE, *(f"{RATE}{end}" for end in ENDS), f"{RATE}_by_depth")
-    return dict.fromkeys(names) if _vary(decoder) else {}
+    left = [RATE] if _vary(decoder) else [*_CUT] if _cuts(decoder) else []
+    ends = [f"{name}{end}" for name in left for end in ("", *ENDS)]
+    return dict.fromkeys([*ends, *[f"{RATE}_by_depth"] * bool(left)])
 
 
 def reasons_of(run: CellRun, decoder: AnyDecoder) -> list[Reason]:
     """Why a cell has no bound, or no acceptance rate."""
     reasons = [Reason(RATE, _VARY)] if _vary(decoder) else []
+    reasons += [Reason(name, _DROPPED) for name in _CUT] if _cuts(decoder) else []
     return [*reasons, Reason(COLUMN, run.no_nodes)] if run.no_nodes else reasons
 
 
 def _vary(decoder: AnyDecoder) -> bool:
     return isinstance(decoder, Decoder) and decoder.policy.varies
+
+
+def _cuts(decoder: AnyDecoder) -> bool:
+    return isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
 
 
 def _mean(values: Sequence[float]) -> float | None:

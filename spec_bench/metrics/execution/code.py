@@ -32,7 +32,8 @@ class PassAt1:
 
     The program is the first of these that is Python: the answer's first fenced block that defines
     the function, behind what the prompt imports; the prompt and the answer; the prompt and the
-    answer indented, whose first blanks were cut. None that is: the answer fails.
+    answer indented, whose first blanks were cut. None that is: the answer fails. HumanEval's own
+    harness runs the prompt and the answer alone, so it fails answers of the first and third kind.
 
     Attributes:
         seconds: that a program may take.

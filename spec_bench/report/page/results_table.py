@@ -19,6 +19,7 @@ _OF_A_REQUEST = "token_rate_per_request"
 _WIDTH = 96  # of a drawn interval, in pixels
 Scale = tuple[float, float]
 _COUNTS = ("draft_calls", "nodes_per_call")
+_CUT = "block_efficiency_stream"
 DECODER = ("decoder", "name of the algorithm; the tree in the papers' shorthand")
 
 
@@ -90,9 +91,15 @@ class ResultsTable:
 
 
 def shown_columns(rows: pd.DataFrame) -> list[Column]:
-    """The columns with a value, the judged ones first: two counts, and all with an interval."""
+    """The columns with a value, the judged ones first: two counts, and all with an interval.
+
+    Where a row's calls tell no block efficiency, the tokens delivered per call are a count, too.
+    """
     there = columns.columns_in(rows.columns)
-    shown = [c for c in there if (c.interval or c.name in _COUNTS) and rows[c.name].notna().any()]
+    counts = [*_COUNTS]
+    if _CUT in rows and (rows[_CUT].notna() & rows[_JUDGED[2]].isna()).any():
+        counts.append(_CUT)
+    shown = [c for c in there if (c.interval or c.name in counts) and rows[c.name].notna().any()]
     return sorted(shown, key=lambda column: column.name != _JUDGED[0])
 
 
