@@ -5,8 +5,8 @@ printed, of a table, a page, a category or a search, comes from ``choose``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, log
+from typing import NamedTuple
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once
@@ -16,18 +16,12 @@ CLOSE = 0.05  # speeds that differ by no more are as good as equal
 _FIRST, _MOST = 20, 10_000  # prompts: suggested where no spread is known; at most
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """Places of the cells that are surely faster; where none is, the answer and its reason."""
 
     faster: tuple[int, ...] = ()
     answer: str = ""
     why: str = ""
-
-    @property
-    def code(self) -> str:
-        """The name of plain decoding if that is the answer, else ""."""
-        return "ar" if self.answer == "AR" else ""
 
 
 def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={}") -> Choice:

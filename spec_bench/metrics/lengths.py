@@ -44,12 +44,7 @@ class Lengths:
 
 
 def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Lengths:
-    """All of a cell's answers, in the words of several tools.
-
-    Args:
-        generations: one a turn.
-        turns: whether some questions have several; their prompt ids end with ``/turn``.
-    """
+    """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
     answers = [each for each in generations if each.steps]
     steps = [step for each in answers for step in each.steps]
     drafted = [step for step in steps if step.nodes]

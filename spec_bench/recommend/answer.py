@@ -74,11 +74,10 @@ def ends_of(row: CellResult, name: str) -> list[Any]:
 
 def choice_of(measured: Sequence[CellResult]) -> tuple[list[CellResult], Choice]:
     """The speculative rows with a speed-up, and what follows from all of them."""
-    rows = [row for row in measured if row.facts.decoder != BASELINE]
-    rows = [row for row in rows if row.metrics.get("speedup")]
-    ends = [Interval(*ends_of(row, "speedup")) for row in rows]
-    prompts = [row.metrics.get("prompts") or 0 for row in rows]
-    return rows, choose([*zip(map(_title, rows), ends, prompts, strict=True)], "confirm.prompts={}")
+    known = ((row, Interval(*ends_of(row, "speedup"))) for row in measured)
+    cells = [(row, speed) for row, speed in known if speed.value and row.facts.decoder != BASELINE]
+    speeds = [(_title(row), speed, row.metrics.get("prompts") or 0) for row, speed in cells]
+    return [row for row, _ in cells], choose(speeds, "confirm.prompts={}")
 
 
 def table_of(answer: Recommendation) -> list[str]:

@@ -15,7 +15,7 @@ import pandas as pd
 from spec_bench.metrics.choice import CLOSE, Choice, choose
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, interval_in, number_in, numbers_in, prompts_of
+from spec_bench.report.data.rows import Group, Row, interval_in, number_in, numbers_in, prompts_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
@@ -87,14 +87,14 @@ def headline(group: Group) -> Headline | None:
     rows = rows[rows[by].notna()]
     choice, tied, named = _choice(group, rows, by), 1, rows.loc[rows[by].idxmax()]
     if choice and not choice.faster:
-        decoder, code, sure = choice.answer, choice.code, choice.why
-        value, interval = "1.00×" if code else "", ""
+        _, decoder, sure = choice
+        code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
         able = rows.iloc[[*choice.faster]] if choice else rows
         best = able.loc[able[by].idxmax()]
         near = _near(rows, best, by)
         named, tied = _simplest(near[near.index.isin(able.index)], by), len(near)
-        decoder, code = _name(named), str(named.decoder)
+        decoder, code = decoder_of(named), str(named.decoder)
         value, interval = _value(named, by, len(rows))
         sure = "surely faster than AR, " if choice else ""
         sure += _sure(rows, best, near, named, by)
@@ -129,7 +129,7 @@ def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
         value, low, high = (number or 0.0 for number in numbers_in(row, by))
         ends = (low / (plain.high or inf), high / (plain.low or inf))
         speed = Interval(value / plain.value, *ends)
-        speeds.append((_name(row), speed, number_in(row, "prompts") or 0))
+        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0))
     return choose(
         speeds, f"{'confirm.' if rows.iloc[0].get('stage') == 'confirm' else ''}prompts={{}}"
     )
@@ -151,7 +151,7 @@ def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
     several, prompts = len(rows) > 1, prompts_of(rows)
     kind = "confirmed" if rows.iloc[0].get("stage") == "confirm" else "speculative"
     cells = f"{len(rows)} {kind} cells" if several else f"the only {kind} cell"
-    corrected = several and (choice is None or not choice.code)
+    corrected = several and (choice is None or choice.answer != "AR")
     corrected = corrected and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
     pooled = rows[SEEDS].dropna().str.count(",").max() if SEEDS in rows else 0
     seeds = f" and {pooled + 1:.0f} seeds" if pooled else ""
@@ -178,9 +178,9 @@ def _sure(
         return "ahead of all others"
     tied = f"tied with {len(near) - 1} other{'s' if len(near) > 2 else ''}"
     if named.name != best.name:
-        tied += f", the simplest within {CLOSE:.0%} of {_name(best)} ({best[by]:.2f})"
+        tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)} ({best[by]:.2f})"
     first = near.loc[near[by].idxmax()]
-    looks = f"; {_name(first)} looks faster ({first[by]:.2f}), not surely"
+    looks = f"; {decoder_of(first)} looks faster ({first[by]:.2f}), not surely"
     return tied + (looks if first.name != best.name else "")
 
 
@@ -200,6 +200,7 @@ def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
     return near.loc[near[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]]
 
 
-def _name(row: pd.Series) -> str:
-    title = names.decoder(str(row.decoder)).title
-    return title if row.spec == "-" else f"{title} {row.spec}"
+def decoder_of(row: pd.Series | Row) -> str:
+    """Decoder and tree for people."""
+    title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
+    return title if spec == "-" else f"{title} {spec}"

@@ -5,7 +5,7 @@ Knows rows and records; nothing about drawing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -15,8 +15,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, groups_of, prompts_of, rows_of
-from spec_bench.report.page.headline import headline, title_of
-from spec_bench.vocabulary import names
+from spec_bench.report.page.headline import decoder_of, headline, title_of
 from spec_bench.vocabulary.numbers import ends_of
 
 SHOWN, DETAILED = 6, 120
@@ -130,17 +129,11 @@ def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answ
         row, speed = max((speeds[n] for n in choice.faster), key=lambda each: each[1].value)
         why = f"surely faster than AR, the fastest of {len(speeds)} cells that are looked at"
         return Answer(name, decoder_of(row), str(row["decoder"]), speed_text(speed), why, prompts)
-    value = "1.00×" if choice.code else ""
-    return Answer(name, choice.answer, choice.code, value, choice.why, prompts)
+    code, value = ("ar", "1.00×") if choice.answer == "AR" else ("", "")
+    return Answer(name, choice.answer, code, value, choice.why, prompts)
 
 
 def speed_text(speed: Interval) -> str:
     """A speed-up with its interval."""
     ends = ends_of(speed.low, speed.high, ".2f", "[{} to {}]") or "(no interval)"
     return f"{speed.value:.2f}× {ends}"
-
-
-def decoder_of(row: Mapping[str, object]) -> str:
-    """Decoder and tree for people."""
-    spec = str(row["spec"])
-    return f"{names.decoder(str(row['decoder'])).title}{'' if spec == '-' else f' {spec}'}"
