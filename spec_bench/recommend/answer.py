@@ -76,7 +76,7 @@ def choice_of(measured: Sequence[CellResult]) -> tuple[list[CellResult], Choice]
     """The speculative rows with a speed-up, and what follows from all of them."""
     known = ((row, Interval(*ends_of(row, "speedup"))) for row in measured)
     cells = [(row, speed) for row, speed in known if speed.value and row.facts.decoder != BASELINE]
-    speeds = [(_title(row), speed, row.metrics.get("prompts") or 0) for row, speed in cells]
+    speeds = [(_title(row), speed, float(row.metrics.get("prompts") or 0)) for row, speed in cells]
     return [row for row, _ in cells], choose(speeds, "confirm.prompts={}")
 
 
