@@ -191,14 +191,16 @@ def test_trained_heads_are_where_their_pair_looks_for_them_and_of_the_size_in_ta
     assert {written(sum(each.numel() for each in head.parameters()))} == printed
 
 
+def swept(recipe: str) -> dict[str, object]:
+    """What a recipe sweeps over; a recipe of one job sweeps over nothing."""
+    return dict(read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {}))
+
+
 def test_the_paper_that_prints_plus_minus_is_measured_with_several_seeds() -> None:
     for paper in paper_names():
         for item in load_paper(paper).of_kind("table"):
             numbers = load_paper(paper).numbers_of(item.number)
-            seeds = {
-                str(read_recipe(each)["hydra"]["sweeper"]["params"].get("seed", "0"))
-                for each in item.recipes
-            }
+            seeds = {str(swept(each).get("seed", "0")) for each in item.recipes}
             assert (seeds == {"0,1,2"}) == any(row["plus_minus"] for row in numbers), item.name
 
 

@@ -1,8 +1,8 @@
 """The acceptance lengths and rates that other tools print, from the same records as ours.
 
 All are functions of what each target call verified and emitted. They differ in what they divide by:
-ours and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by calls
-within a turn, then by turns, then by categories.
+ours and Spec-Bench's by all calls, vLLM's by the calls that had a draft, SPEED-Bench's by a
+question's calls, then by questions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Lengths:
         draft_rate: accepted over drafted tokens: vLLM's draft acceptance rate.
         at_position: share of calls with a draft that accepted more than 0, 1, ... tokens: vLLM's
             per-position rates, in which a draft that is shorter counts as a failure.
-        mean_of_means: emitted per call, averaged over a turn, over turns, over categories:
-            SPEED-Bench's Average_AL.
+        mean_of_means: emitted per call, averaged over the calls of all of a question's turns, then
+            over questions: SPEED-Bench's Average_AL (specdec_bench, ``metrics/specbench.py``).
         joint: share of all calls that emitted at least 1, 2, ... tokens: SPEED-Bench's
             Joint_Acceptance_Rate.
         conditional: each of these over the one before.
@@ -43,8 +43,8 @@ class Lengths:
     conditional: tuple[float, ...]
 
 
-def lengths_of(generations: Iterable[Generation]) -> Lengths:
-    """All of a cell's answers, in the words of several tools."""
+def lengths_of(generations: Iterable[Generation], turns: bool = False) -> Lengths:
+    """All of a cell's answers; with ``turns`` some prompt ids are a question's and ``/turn``."""
     answers = [each for each in generations if each.steps]
     steps = [step for each in answers for step in each.steps]
     drafted = [step for step in steps if step.nodes]
@@ -60,19 +60,18 @@ def lengths_of(generations: Iterable[Generation]) -> Lengths:
         1 + accepted / len(drafted) if drafted else None,
         accepted / proposed if proposed else None,
         tuple(_share(drafted, more_than(place)) for place in range(deepest)),
-        _mean_of_means(answers),
+        _mean_of_means(answers, turns),
         joint if steps else (),
         tuple(after / before for before, after in pairwise(joint) if before),
     )
 
 
-def _mean_of_means(answers: Sequence[Generation]) -> float | None:
-    by_category: dict[str, list[float]] = defaultdict(list)
+def _mean_of_means(answers: Sequence[Generation], turns: bool) -> float | None:
+    by_question: dict[str, list[int]] = defaultdict(list)
     for each in answers:
-        mean = _mean([step.accepted + 1 for step in each.steps])
-        assert mean is not None
-        by_category[each.category].append(mean)
-    return _mean([sum(means) / len(means) for means in by_category.values()])
+        question = each.prompt_id.rpartition("/")[0] if turns else ""
+        by_question[question or each.prompt_id] += [step.accepted + 1 for step in each.steps]
+    return _mean([sum(emitted) / len(emitted) for emitted in by_question.values()])
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

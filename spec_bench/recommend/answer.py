@@ -8,6 +8,8 @@ from typing import Any
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.metrics.choice import Choice, choose
+from spec_bench.metrics.interval import Interval
 from spec_bench.recommend.needed import Needed
 from spec_bench.recommend.screening import Candidate
 from spec_bench.records.types import CellResult
@@ -68,6 +70,14 @@ def stated(
 def ends_of(row: CellResult, name: str) -> list[Any]:
     """A number of a row and both ends of its interval."""
     return [row.metrics.get(each) for each in (name, f"{name}_low", f"{name}_high")]
+
+
+def choice_of(measured: Sequence[CellResult]) -> tuple[list[CellResult], Choice]:
+    """The speculative rows with a speed-up, and what follows from all of them."""
+    known = ((row, Interval(*ends_of(row, "speedup"))) for row in measured)
+    cells = [(row, speed) for row, speed in known if speed.value and row.facts.decoder != BASELINE]
+    speeds = [(_title(row), speed, float(row.metrics.get("prompts") or 0)) for row, speed in cells]
+    return [row for row, _ in cells], choose(speeds, "confirm.prompts={}")
 
 
 def table_of(answer: Recommendation) -> list[str]:
@@ -135,12 +145,13 @@ def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
     others, count = len(answer.measured) - 1, len(answer.candidates)
     among = f"{others} measured on {fresh} fresh prompts, of {count} candidates"
     if best.decoder == BASELINE:
-        first, second = "plain decoding", f"speed-up 1: nothing is surely faster; {among}"
+        _, choice = choice_of(answer.measured)
+        first, second = choice.answer, f"{choice.why}; {among}"
     else:
         first = f"{best.decoder} {best.spec}"
         second = f"speed-up {_shown(answer.best, 'speedup')} over plain decoding, best of {among}"
-        if ties := [f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in answer.ties]:
-            second += f"; not told apart from {', '.join(ties)}"
+        if ties := [*map(_title, answer.ties)]:
+            second += f"; tied with {', '.join(ties)}"
     spec = "" if best.decoder == BASELINE or best.spec == "-" else f" spec={best.spec}"
     return [
         first,
@@ -157,3 +168,7 @@ def _shown(row: CellResult, name: str) -> str:
     ends = (row.metrics.get(f"{name}{end}") for end in ENDS)
     low, high = (end if isinstance(end, float) else None for end in ends)
     return with_ends(value, low, high, ".2f")
+
+
+def _title(row: CellResult) -> str:
+    return f"{row.facts.decoder} {row.facts.spec}".strip(" -")

@@ -21,7 +21,7 @@ from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.metrics.intervals import rate_ratio_interval
 from spec_bench.metrics.many import at_once
-from spec_bench.recommend.answer import Recommendation, ends_of
+from spec_bench.recommend.answer import Recommendation, choice_of
 from spec_bench.recommend.needed import needed, pass_costs
 from spec_bench.recommend.screening import Screening
 from spec_bench.records.types import CellResult
@@ -79,11 +79,8 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
 def best_of(measured: Sequence[CellResult]) -> CellResult:
     """The fastest complete row; plain decoding if none is surely faster, for all at once."""
     (plain,) = (row for row in measured if row.facts.decoder == BASELINE)
-    faster = [
-        row
-        for row in measured
-        if row.status == "complete" and (_least_speedup(row, len(measured) - 1) or 0) > 1
-    ]
+    rows, choice = choice_of(measured)
+    faster = [rows[place] for place in choice.faster]
     return max(faster, key=lambda row: float(row.metrics["speedup"] or 0), default=plain)
 
 
@@ -104,13 +101,3 @@ def ties_of(
         if surely is None or surely[0] <= 1:
             tied.append(row)
     return tuple(tied)
-
-
-def _least_speedup(row: CellResult, of: int) -> float | None:
-    """The lower end of the speed-up's interval if so many are to cover; None without one."""
-    ends = [each for each in ends_of(row, "speedup") if isinstance(each, float)]
-    prompts = row.metrics.get("prompts")
-    if len(ends) < 3 or not isinstance(prompts, int | float):
-        return None
-    ends_at_once = at_once((ends[0], ends[1], ends[2]), prompts, of)
-    return ends_at_once[0] if ends_at_once else None

@@ -69,6 +69,7 @@ def test_numbers_are_quoted_and_other_arguments_stay() -> None:
         ("length=6", "length must be one of 2, 3, 4, 5, got 6"),
         ("budget=-3", "budget must be a whole number or a list such as [6,14], got '-3'"),
         ("budget=2.5", "budget must be a whole number or a list such as [6,14], got '2.5'"),
+        ("budget=[null,6]", "budget must be a whole number or a list such as [6,14], got 'null'"),
     ],
 )
 def test_a_budget_that_there_is_not_is_refused_by_name(word: str, message: str) -> None:
@@ -122,6 +123,17 @@ def test_budget_and_length_add_to_the_cells_that_are_asked_for_each_cell_once(
     assert {("mcsd", "3-2"), ("sd", "2"), ("sd", "6"), ("spectr", "3x2"), ("ar", "-")} <= specs
     assert f"{len(specs)} cells" in plan
     assert len(specs) == 14  # the baseline, 1, 8 and 8, four of which are both
+
+
+@pytest.mark.parametrize("group", ["budget", "length", "today", "experiment"])
+def test_a_group_may_be_set_to_the_null_that_is_its_default(group: str, tmp_path: Path) -> None:
+    assert listed(tmp_path, f"{group}=null") == listed(tmp_path)
+
+
+def test_a_budget_of_null_takes_back_a_recipes_and_is_one_of_a_sweep(tmp_path: Path) -> None:
+    assert len(listed(tmp_path, "rsd=exp2", "budget=null")) < len(listed(tmp_path, "rsd=exp2"))
+    swept = said(tmp_path, "-m", "budget=null,6", "plan=true", "prompts=1")
+    assert "10 cells" in swept  # two as by default, eight as with budget=6
 
 
 def test_a_sweep_over_budgets_is_a_job_for_each(tmp_path: Path) -> None:

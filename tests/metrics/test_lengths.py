@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from spec_bench.metrics.lengths import lengths_of
 from spec_bench.records.types import Generation, StepRecord
+from spec_bench.report.cli.command_line import main
+
+SMOLLM2 = Path(__file__).parents[2] / "results" / "smollm2" / "results.csv"
 
 
 def answer(prompt: str, category: str, *steps: tuple[int, int]) -> Generation:
@@ -27,8 +32,20 @@ def test_tools_divide_by_different_things() -> None:
     assert found.ratio_of_sums == pytest.approx((4 + 1 + 2 + 2 + 1) / 5)
     assert found.vllm == pytest.approx(1 + (3 + 1 + 1 + 0) / 4)
     assert found.draft_rate == pytest.approx(5 / 10)
-    # Turns of code: 2.5 and 2; of prose: 1.5.
-    assert found.mean_of_means == pytest.approx((2.25 + 1.5) / 2)
+
+
+def test_speed_benchs_average_is_over_all_calls_of_a_question_then_over_questions() -> None:
+    turns = [
+        answer("81/0", "writing", (3, 3)),
+        answer("81/1", "writing", (3, 0), (3, 1), (3, 0)),
+        answer("82", "writing", (3, 1)),
+        answer("a/83", "math", (3, 2)),
+    ]
+    # 81 emits 4, then 1, 2, 1: 2 a call, where its turns' means average 8/3; then 82's and 83's.
+    assert lengths_of(turns, turns=True).mean_of_means == pytest.approx((2 + 2 + 3) / 3)
+    # Without turns every prompt is a question, whatever its name: HumanEval/0, HumanEval/1.
+    found = lengths_of([answer("H/0", "", (3, 3)), answer("H/1", "", (3, 1), (3, 1))])
+    assert found.mean_of_means == pytest.approx((4 + 2) / 2)
 
 
 def test_rates_by_position_are_of_calls_with_a_draft_and_joint_ones_of_all() -> None:
@@ -43,3 +60,11 @@ def test_plain_decoding_has_a_length_of_one_and_no_rates() -> None:
     assert (found.ratio_of_sums, found.vllm, found.draft_rate) == (1.0, None, None)
     assert (found.at_position, found.joint, found.conditional) == ((), (1.0,), ())
     assert lengths_of([]).ratio_of_sums is None
+
+
+def test_a_committed_tables_problems_are_questions_each_whatever_their_names_slashes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lengths", str(SMOLLM2)]) == 0
+    lookup = next(line for line in capsys.readouterr().out.splitlines() if "prompt_lookup" in line)
+    assert "2.444" in lookup  # HumanEval/0, HumanEval/1, ... as one question: 1.884

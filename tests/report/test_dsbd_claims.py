@@ -136,7 +136,18 @@ def test_a_slower_dsbd_does_not_pass(factor: float, verdict: str, results: Path)
         rows.loc[slow, name] = factor * 15.0 + (rows.loc[slow, name] - rows.loc[slow, "token_rate"])
     rows.loc[slow, "beam_width"] = 2.5
     checks = judged(rows, results)
-    assert only(checks, "faster than beam sampling of its average width").verdict == verdict
+    faster = only(checks, "faster than beam sampling of its average width")
+    assert faster.verdict == verdict
+    factor_of = only(checks, "1.5 times as fast", "average width")
+    assert factor_of.verdict == "does not hold"
+    assert ", where +50% is claimed, " in factor_of.evidence and "claimed" not in faster.evidence
+
+
+def test_a_front_none_of_whose_settings_is_faster_is_not_called_the_faster_ones(
+    results: Path,
+) -> None:
+    evidence = only(judged_with_scores(fronts(), results), "front above", "exact match").evidence
+    assert "the best of the faster settings, or the fastest where none is faster: " in evidence
 
 
 def test_being_at_or_above_single_samples_needs_the_whole_interval(results: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.papers.paper import find_table
-from spec_bench.report.tables.build import build_table
+from spec_bench.report.tables.build import build_table, build_tables
 from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
@@ -217,6 +217,10 @@ def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path
     grid = measured_table("mcsd/2", tmp_path)
     assert "| MCSD | 0 | 4x2x2x1x1 | 8x2x1 | **3.06** | 2.20 |" in markdown(grid)
     assert any("few that a search of 3 trees confirmed" in note for note in grid.notes)
+    # Each stage's table counts what was searched, not what the second stage was left with.
+    first, _ = build_tables(find_table("mcsd/2"), Measured.below(tmp_path))
+    assert "stage confirm" in first.title
+    assert any("few that a search of 3 trees confirmed" in note for note in first.notes)
 
 
 def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def with_quoted_numbers(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it; every budget in it has a config.
 
     Args:
-        arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,24]``; others stay as they
-            are.
+        arguments: such as ``budget=6``, ``budget=6,14`` or ``budget=[6,24]``, or null; others
+            stay as they are.
 
     Raises:
         ValueError: a budget below 2 or beyond what is enumerated; a length that no file holds.
@@ -44,6 +44,8 @@ def _quoted(argument: str) -> str:
     group = match[2]
 
     def quoted(word: re.Match[str]) -> str:
+        if word[0] == "null" and "[" not in match[3]:
+            return "[]"  # the default; Hydra takes no null
         if word[0].isidentifier() and word[0] != "null":
             return word[0]  # a config of the user's own
         return f"'{_offered(group, word[0])}'"

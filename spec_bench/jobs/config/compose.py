@@ -58,8 +58,11 @@ def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """
     _check_single(arguments)
     arguments = [*arguments, *_left_behind(arguments)]
-    papers = {folder.name for top in experiments_dirs()[1:] for folder in top.iterdir()}
-    named = [f"+{each}" if each.partition("=")[0] in papers else each for each in arguments]
+    own, *others = ({folder.name for folder in top.iterdir()} for top in experiments_dirs())
+    papers = set[str]().union(*others)
+    none = {f"{group}=null" for group in (*own, "experiment")}
+    named = [f"{each.removesuffix('null')}[]" if each in none else each for each in arguments]
+    named = [f"+{each}" if each.partition("=")[0] in papers else each for each in named]
     return with_quoted_numbers(named)
 
 

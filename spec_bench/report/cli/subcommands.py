@@ -169,7 +169,7 @@ def run_lengths(options: Namespace) -> None:
     for row in read_rows([file]).to_dict("records"):
         if not (repeats := repeats_of(file, str(row["run_id"]))):
             continue
-        found = lengths_of(repeats[0].values())
+        found = lengths_of(repeats[0].values(), isinstance(row.get("later_turns"), str))
         single = (found.ratio_of_sums, found.vllm, found.draft_rate)
         cells = [
             "" if value is None else f"{value:.3f}" for value in (*single, found.mean_of_means)

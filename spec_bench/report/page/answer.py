@@ -9,7 +9,7 @@ from pathlib import Path
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, groups_of, read_results
 from spec_bench.report.data.seeds import pooled
-from spec_bench.report.page.headline import CLOSE, Headline, headline
+from spec_bench.report.page.headline import Headline, headline
 
 _NAMED = 3  # decoders, tasks and counts that one sentence names
 _OF_STAGES = ("stage ", "prompts ")
@@ -42,19 +42,18 @@ def answer(lines: Sequence[Headline]) -> str:
     if len(lines) < 2:
         return "".join(each.sentence for each in lines)
     pairs = len({each.pair for each in lines}) > 1
+    open_ones = {each.decoder for each in lines if not each.code}
     decoders = Counter(each.decoder for each in lines).most_common(_NAMED)
+    decoders.sort(key=lambda each: each[0] in open_ones)
     uses = [
         _used(name, [each for each in lines if each.decoder == name], pairs) for name, _ in decoders
     ]
     rest = len(lines) - sum(count for _, count in decoders)
-    uses += [f"another one on {rest} more"] if rest else []
-    tied = [f"{n} of {of}" for n, of in dict.fromkeys(each.tied for each in lines) if n > 1]
-    text = f"Use {'; '.join(uses)}"
-    if not tied:
-        return f"{text}."
-    some = f"{', '.join(tied[:_NAMED])}{' and more' if len(tied) > _NAMED else ''}"
-    simplest = f"named is the simplest within {CLOSE:.0%} of the best"
-    return f"{text} (ties: {some} cells are not told apart; {simplest})."
+    uses += [f"others on {rest} more"] if rest else []
+    text = f"{'' if decoders[0][0] in open_ones else 'use '}{'; '.join(uses)}"
+    ties = sum(each.tied[0] > 1 for each in lines)
+    tied = f" (tied with others on {ties} of {len(lines)})" if ties else ""
+    return f"{text[0].upper()}{text[1:]}{tied}."
 
 
 def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
@@ -69,7 +68,11 @@ def _used(name: str, lines: Sequence[Headline], pairs: bool) -> str:
     where = ", ".join(named[:_NAMED])
     where += f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     values = list(dict.fromkeys(each.value for each in sorted(lines, key=lambda each: each.value)))
-    gain = "" if name == "AR" else f": {' to '.join(dict.fromkeys((values[0], values[-1])))}"
+    gain = (
+        ""
+        if lines[0].code in ("", "ar")
+        else f": {' to '.join(dict.fromkeys((values[0], values[-1])))}"
+    )
     return f"{name} on {where}{gain}"
 
 

@@ -1,19 +1,21 @@
 """The recommended decoder on each pair and task, with its interval.
 
-Of decoders that tie with the fastest, and are close to it, it is the simplest, the one with the
-fewest nodes to verify. Autoregressive decoding competes: where no speculative decoder's
-interval lies above its speed, the answer is to use it.
+Of decoders that are surely faster than autoregressive decoding it is the fastest, or the simplest,
+with the fewest nodes to verify, of those that tie with it and are close to it. Where none is, it is
+AR if that is shown to be no slower, and else no decoder yet.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import pandas as pd
 
-from spec_bench.metrics.interval import FEWEST, TOO_FEW
+from spec_bench.metrics.choice import CLOSE, Choice, choose
+from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
+from spec_bench.report.data.rows import Group, Row, interval_in, number_in, numbers_in, prompts_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
@@ -21,9 +23,7 @@ from spec_bench.vocabulary.columns import column
 from spec_bench.vocabulary.numbers import ends_of
 
 _BY = ("speedup", "token_rate", "block_efficiency")
-CLOSE = 0.05  # a tie that is slower than the best by a larger share is not named
 _SIZE = ("nodes_per_call", "draft_calls")
-_MAXIMUM = "the interval covers whichever of them is the best (Bonferroni)"
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,12 @@ class Headline:
     Attributes:
         pair: the group's.
         task: the group's, for people.
-        decoder: name and tree, for people.
-        code: the decoder's name in the results.
+        decoder: name and tree, for people; the words for it where none is recommended.
+        code: the decoder's name in the results; "" where none is recommended.
         value: the number with its unit.
         interval: its 95% interval; "" where it has none.
         sure: how it stands to the runners-up.
         basis: of how many cells it is the best, and on how many prompts.
-        timed: whether the number is one of speed; else it counts tokens per target call.
         tied: number of speculative cells that tie with the fastest, itself among them; of all.
     """
 
@@ -51,7 +50,6 @@ class Headline:
     interval: str
     sure: str
     basis: str
-    timed: bool
     tied: tuple[int, int] = (1, 1)
 
     @property
@@ -62,14 +60,14 @@ class Headline:
     @property
     def why(self) -> str:
         """The reason for the answer."""
-        return f"{self.sure}; {self.basis}"
+        return f"{self.sure} ({self.basis})"
 
     @property
     def sentence(self) -> str:
         """The answer in one sentence."""
-        if self.code == "ar":
-            return f"{self.task}: {self.sure[0].lower()}{self.sure[1:]}; {self.basis}."
-        return f"{self.task}: use {self.decoder}, {self.speed}: {self.why}."
+        use = f"{'use ' if self.code else ''}{self.decoder}"
+        speed = f", {self.speed}" if self.code not in ("", "ar") else ""
+        return f"{self.task}: {use}{speed}: {self.why}."
 
 
 def headline(group: Group) -> Headline | None:
@@ -87,92 +85,78 @@ def headline(group: Group) -> Headline | None:
     if by is None:
         return None
     rows = rows[rows[by].notna()]
-    best = rows.loc[rows[by].idxmax()]
-    law = str(best.lossless) if _known(best.lossless) else "lossless or not is not stated"
-    mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
-    near, tied = _near(rows, best, by), 1
-    if slower := _not_faster(group, best, by, len(rows)):
-        decoder, code, value, interval, sure = "AR", "ar", "1.00×", "", slower
+    choice, tied, named = _choice(group, rows, by), 1, rows.loc[rows[by].idxmax()]
+    if choice and not choice.faster:
+        _, decoder, sure = choice
+        code, value, interval = ("ar", "1.00×", "") if decoder == "AR" else ("", "", "")
     else:
-        simplest, tied = _simplest(near, by, len(rows)), len(near)
-        decoder, code = _name(simplest), str(simplest.decoder)
-        value, interval = _value(simplest, by, len(rows))
-        faster = "faster than AR, " if by == "speedup" else ""
-        sure = f"{faster}{_sure(rows, best, near, by)}"
+        able = rows.iloc[[*choice.faster]] if choice else rows
+        best = able.loc[able[by].idxmax()]
+        near = _near(rows, best, by)
+        named, tied = _simplest(near[near.index.isin(able.index)], by), len(near)
+        decoder, code = decoder_of(named), str(named.decoder)
+        value, interval = _value(named, by, len(rows))
+        sure = "surely faster than AR, " if choice else ""
+        sure += _sure(rows, best, near, named, by)
+    law = "lossless or not is not stated" if pd.isna(named.lossless) else str(named.lossless)
+    mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
+    apart = " (not measured side by side)" if choice and by == "token_rate" else ""
     return Headline(
-        pair=str(best.pair),
+        pair=str(named.pair),
         task=title_of(group),
         decoder=decoder,
         code=code,
         value=value,
         interval=interval,
-        sure=sure + mark,
-        basis=_basis(rows, by),
-        timed=by != "block_efficiency",
+        sure=sure + apart + mark,
+        basis=_basis(rows, by, choice),
         tied=(tied, len(rows)),
     )
 
 
-def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
-    """The advice to use AR, with the share of its speed that the best other one reaches.
+def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:
+    """The choice by speed-up, or by token rates over AR's; None where there is nothing to compare.
 
-    "" where that one is faster by its interval, or where no speed can be compared.
+    A ratio of two rates that were not measured side by side lies between those of their ends.
     """
-    fastest = f"the fastest speculative decoder, {_name(best)}, reaches"
-    if by == "speedup":
-        ends = _ends(best, by, of)
-        if ends and ends[0] > 1:
-            return ""
-        slower = ends and ends[1] < 1
-        interval = ends_of(*ends, ".2f") if ends else f"({_no_interval(best)})"
-        shown = "" if slower else "none is shown to be faster; "
-        return f"Use AR: {shown}{fastest} {best[by]:.2f} {interval} of its speed"
     baseline = group.row("ar")
-    rate = None if baseline is None else baseline.get(by)
-    if by != "token_rate" or not _known(rate) or not rate or best[by] > rate:
-        return ""
-    return (
-        f"Use AR: {fastest} {best[by] / rate:.2f} of its speed (no interval: not measured side by "
-        "side)"
+    plain = interval_in(baseline, "token_rate") if baseline is not None else None
+    plain = Interval(1.0, 1.0, 1.0) if by == "speedup" else plain
+    if by == "block_efficiency" or not (plain and plain.value):
+        return None
+    speeds = []
+    for _, row in rows.iterrows():
+        value, low, high = (number or 0.0 for number in numbers_in(row, by))
+        ends = (low / (plain.high or inf), high / (plain.low or inf))
+        speed = Interval(value / plain.value, *ends)
+        speeds.append((decoder_of(row), speed, number_in(row, "prompts") or 0))
+    return choose(
+        speeds, f"{'confirm.' if rows.iloc[0].get('stage') == 'confirm' else ''}prompts={{}}"
     )
 
 
-def _no_interval(row: pd.Series) -> str:
-    """The words for a missing interval, with the reason if prompts are too few."""
-    prompts = number_in(row, "prompts")
-    return "no interval" if prompts is None or prompts >= FEWEST else f"no interval: {TOO_FEW}"
-
-
-def _ends(best: pd.Series, by: str, of: int) -> tuple[float, float] | None:
-    """The interval of the best of so many; None where there is none."""
-    value, low, high = numbers_in(best, by)
-    prompts = number_in(best, "prompts")
-    if value is None or low is None or high is None or prompts is None:
-        return None
-    return at_once((value, low, high), prompts, of)
-
-
 def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
-    """The number with its unit, and its interval."""
+    """The number with its unit, and its interval if so many are to cover."""
     digits = 1 if by == "token_rate" else 2
     units = {"speedup": "×", "token_rate": " tokens/s"}
     unit = units.get(by) or f" {column(by).title}"
-    ends = _ends(best, by, of)
+    value, low, high = numbers_in(best, by)
+    ends = at_once((value or 0.0, low or 0.0, high or 0.0), number_in(best, "prompts") or 0, of)
     interval = ends_of(*ends, f".{digits}f", "{} to {}") if ends else ""
     return f"{best[by]:.{digits}f}{unit}", interval
 
 
-def _basis(rows: pd.DataFrame, by: str) -> str:
-    """The choice behind the answer: cells, prompts, and the correction of the interval."""
+def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
+    """What the answer rests on: cells, prompts, and the correction of the interval."""
     several, prompts = len(rows) > 1, prompts_of(rows)
-    confirmed = "stage" in rows and bool((rows.stage == "confirm").all())
-    kind = "confirmed" if confirmed else "speculative"
-    cells = f"best of {len(rows)} {kind} cells" if several else f"the only {kind} cell"
-    intervals = several and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
+    kind = "confirmed" if rows.iloc[0].get("stage") == "confirm" else "speculative"
+    cells = f"{len(rows)} {kind} cells" if several else f"the only {kind} cell"
+    corrected = several and (choice is None or choice.answer != "AR")
+    corrected = corrected and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
     pooled = rows[SEEDS].dropna().str.count(",").max() if SEEDS in rows else 0
     seeds = f" and {pooled + 1:.0f} seeds" if pooled else ""
-    parts = [cells, f"{prompts}{seeds} each" if prompts else "", _MAXIMUM if intervals else ""]
-    return "; ".join(filter(None, [", ".join(filter(None, parts[:2])), parts[2]]))
+    parts = [cells, f"{prompts}{seeds} each" if prompts else ""]
+    return ", ".join(filter(None, [*parts, "intervals corrected for all" if corrected else ""]))
 
 
 def title_of(group: Group) -> str:
@@ -182,22 +166,22 @@ def title_of(group: Group) -> str:
     return title.replace(str(first.task), names.task(str(first.task)))
 
 
-def _sure(rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, by: str) -> str:
-    """The text on other cells that the interval does not exclude."""
+def _sure(
+    rows: pd.DataFrame, best: pd.Series, near: pd.DataFrame, named: pd.Series, by: str
+) -> str:
+    """The text on how the decoder that is named, and the best, stand to the other cells."""
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return "without an interval" if by != "block_efficiency" else "no speed was measured"
     if len(rows) == 1:
         return "the only one measured here" if best.lossless != "exact" else "the only exact one"
     if len(near) == 1:
-        return f"ahead of all {len(rows) - 1} others"
-    simplest, tied = (
-        _simplest(near, by, len(rows)),
-        f"{len(near)} of {len(rows)} are not told apart",
-    )
-    if simplest.name == best.name:
-        return f"{tied}; no simpler one is within {CLOSE:.0%} of it"
-    fastest = f"{_name(best)}, {best[by]:.2f}"
-    return f"{tied}; {_name(simplest)} is the simplest within {CLOSE:.0%} of the best ({fastest})"
+        return "ahead of all others"
+    tied = f"tied with {len(near) - 1} other{'s' if len(near) > 2 else ''}"
+    if named.name != best.name:
+        tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)} ({best[by]:.2f})"
+    first = near.loc[near[by].idxmax()]
+    looks = f"; {decoder_of(first)} looks faster ({first[by]:.2f}), not surely"
+    return tied + (looks if first.name != best.name else "")
 
 
 def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
@@ -205,27 +189,18 @@ def _near(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
     is_best = rows.index == best.name
     if f"{by}_low" not in rows or pd.isna(best[f"{by}_low"]):
         return rows[is_best]
-    return rows[is_best | (rows[f"{by}_high"] >= best[f"{by}_low"])]
+    return rows[is_best | ~(rows[f"{by}_high"] < best[f"{by}_low"])]
 
 
-def _simplest(near: pd.DataFrame, by: str, of: int) -> pd.Series:
-    """The row with the fewest nodes to verify, then drafted in the fewest calls, then the first.
-
-    Of those close to the best, and of speed-ups of those that are surely above 1.
-    """
+def _simplest(near: pd.DataFrame, by: str) -> pd.Series:
+    """Of those close to the best the one with the fewest nodes, then calls, then the first."""
     near = near[near[by] >= (1 - CLOSE) * near[by].max()]
-    if by == "speedup":
-        sure = [(_ends(row, by, of) or (0.0,))[0] > 1 for _, row in near.iterrows()]
-        near = near[sure] if any(sure) else near
     if any(name not in near or near[name].isna().any() for name in _SIZE):
         return near.loc[near[by].idxmax()]
     return near.loc[near[list(_SIZE)].round().sort_values(list(_SIZE), kind="stable").index[0]]
 
 
-def _name(row: pd.Series) -> str:
-    title = names.decoder(str(row.decoder)).title
-    return title if row.spec == "-" else f"{title} {row.spec}"
-
-
-def _known(value: object) -> bool:
-    return value is not None and not pd.isna(value)
+def decoder_of(row: pd.Series | Row) -> str:
+    """Decoder and tree for people."""
+    title, spec = names.decoder(str(row["decoder"])).title, str(row["spec"])
+    return title if spec == "-" else f"{title} {spec}"

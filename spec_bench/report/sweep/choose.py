@@ -5,18 +5,17 @@ Knows rows and records; nothing about drawing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
+from spec_bench.metrics.choice import choose
 from spec_bench.metrics.interval import Interval
-from spec_bench.metrics.many import at_once
 from spec_bench.report.data.categories import CellByCategory, by_category, kinds_of
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, Row, groups_of, prompts_of, rows_of
-from spec_bench.report.page.headline import headline, title_of
-from spec_bench.vocabulary import names
+from spec_bench.report.page.headline import decoder_of, headline, title_of
 from spec_bench.vocabulary.numbers import ends_of
 
 SHOWN, DETAILED = 6, 120
@@ -29,8 +28,8 @@ class Answer:
 
     Attributes:
         kind: the category; "" for all prompts of the task.
-        decoder: for people; plain decoding where nothing is surely faster.
-        code: the decoder's name in the results.
+        decoder: for people; the words for it where none is recommended.
+        code: the decoder's name in the results; "" where none is recommended.
         value: the number with its interval, or "".
         why: the reason.
         prompts: on how many, in words.
@@ -119,28 +118,22 @@ def _overall(group: Group) -> Answer | None:
 
 
 def _of_category(name: str, count: int, cells: Sequence[CellByCategory]) -> Answer | None:
-    """The fastest of the shown cells on a category's prompts, if it is surely faster."""
-    speeds = [(cell, cell.speedup[name]) for cell in cells if name in cell.speedup]
+    """The fastest of the shown cells on a category's prompts, of those that are surely faster."""
+    speeds = [(cell.row, cell.speedup[name]) for cell in cells if name in cell.speedup]
     if not speeds:
         return None
-    best, speed = max(speeds, key=lambda each: each[1].value)
-    title, prompts = decoder_of(best.row), f"{count} prompt{'' if count == 1 else 's'}"
-    ends = (speed.value, speed.low or 0.0, speed.high or 0.0)
-    surely = at_once(ends, count, len(speeds))
-    if surely and surely[0] > 1:
-        why = f"the fastest of {len(speeds)} cells that are looked at, surely faster (Bonferroni)"
-        return Answer(name, title, str(best.row["decoder"]), speed_text(speed), why, prompts)
-    why = f"nothing is shown to be faster: {title} reaches {speed_text(speed)}"
-    return Answer(name, names.decoder("ar").title, "ar", "1.00×", why, prompts)
+    prompts = f"{count} prompt{'' if count == 1 else 's'}"
+    looked_at = [(decoder_of(row), speed, count) for row, speed in speeds]
+    choice = choose(looked_at, "{} prompts of this kind")
+    if choice.faster:
+        row, speed = max((speeds[n] for n in choice.faster), key=lambda each: each[1].value)
+        why = f"surely faster than AR, the fastest of {len(speeds)} cells that are looked at"
+        return Answer(name, decoder_of(row), str(row["decoder"]), speed_text(speed), why, prompts)
+    code, value = ("ar", "1.00×") if choice.answer == "AR" else ("", "")
+    return Answer(name, choice.answer, code, value, choice.why, prompts)
 
 
 def speed_text(speed: Interval) -> str:
     """A speed-up with its interval."""
     ends = ends_of(speed.low, speed.high, ".2f", "[{} to {}]") or "(no interval)"
     return f"{speed.value:.2f}× {ends}"
-
-
-def decoder_of(row: Mapping[str, object]) -> str:
-    """Decoder and tree for people."""
-    spec = str(row["spec"])
-    return f"{names.decoder(str(row['decoder'])).title}{'' if spec == '-' else f' {spec}'}"

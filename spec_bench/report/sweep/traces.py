@@ -15,7 +15,8 @@ from typing import Any
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.records import repeats_of
 from spec_bench.report.data.rows import Row, number_in, numbers_in, rows_of
-from spec_bench.report.sweep.choose import Part, decoder_of
+from spec_bench.report.page.headline import decoder_of
+from spec_bench.report.sweep.choose import Part
 from spec_bench.vocabulary import names
 from spec_bench.vocabulary.columns import column, of_kind, scores_in
 from spec_bench.vocabulary.palette import COLOURS

@@ -188,6 +188,8 @@ class _Layout:
         text = line.row.get(source, "")
         if source in line.entry.labels:
             return line.entry.labels[source]
+        if source == "method" and self.is_other and line.row["target"] == self.asked:
+            return "measured here"
         if source == "task":
             return names.task(text)
         if source == "decoder":

@@ -32,10 +32,11 @@ class Measured:
     Attributes:
         rows: as read, seeds pooled.
         records: the cells' records by prompt, if any.
+        whole: what these rows are a part of (``apart``), else this.
     """
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        self.records = Records(Path(files.RESULTS))
+        self.records, self.whole = Records(Path(files.RESULTS)), self
         self.rows = rows = pooled(rows, self.records)
         self._aliases = _aliases(rows)
         self._buckets: dict[tuple[str, str, str], list[Row]] = {}
@@ -101,7 +102,10 @@ class Measured:
             return [("", self)]
         screened = [not any(map(confirmed, rows_of(rows))) for _, rows in parts]
         ordered = sorted(zip(screened, parts, strict=True), key=lambda part: part[0])
-        return [(text, Measured(rows)) for _, (text, rows) in ordered]
+        found = [(text, Measured(rows)) for _, (text, rows) in ordered]
+        for _, part in found:
+            part.whole = self
+        return found
 
     def _key(self, row: Row) -> tuple[str, str, str]:
         pair = self._aliases.get(str(row["pair"]), str(row["pair"]))

@@ -228,9 +228,10 @@ def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
     notes = []
     for decoder, note in item.searched.items():
         searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
-        counts = {len(measured.trees(each)) for each in searched} - {0}
+        among = measured
         if any(measured.is_confirmed(each) for each in searched):
-            note = _CONFIRMED
+            note, among = _CONFIRMED, measured.whole
+        counts = {len(among.trees(each)) for each in searched} - {0}
         if counts:
             few, many = min(counts), max(counts)
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
