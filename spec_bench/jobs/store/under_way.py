@@ -19,7 +19,8 @@ from typing import Literal
 from spec_bench.settings.fields import one_line
 from spec_bench.system import disk, files
 
-State = Literal["waiting", "running", "done", "failed", "lost"]
+State = Literal["waiting", "running", "done", "failed", "interrupted", "lost"]
+_RESUMES = "interrupted; the same command resumes"
 _SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
 
 
@@ -108,8 +109,8 @@ class UnderWay:
         try:
             yield job
         except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            job.problem("interrupted" if interrupted else one_line(error))
+            stopped = isinstance(error, KeyboardInterrupt)
+            job.problem(_RESUMES if stopped else one_line(error))
             raise
         finally:
             job.end()
@@ -145,7 +146,7 @@ class UnderWay:
         return [self._progress(job) for job in self.jobs()]
 
     def _progress(self, job: JobState) -> Progress:
-        if job.state != "running":
+        if job.state in ("waiting", "done"):
             return Progress(job, job.prompts * len(job.cells) if job.state == "done" else 0)
         done = tokens = 0
         wrote = 0.0
@@ -162,7 +163,8 @@ class UnderWay:
                     done += 1
                 except (ValueError, KeyError, TypeError):
                     continue
-        return Progress(replace(job, state=self._alive(job, wrote)), done, tokens, wrote)
+        state = self._alive(job, wrote) if job.state == "running" else job.state
+        return Progress(replace(job, state=state), done, tokens, wrote)
 
     @staticmethod
     def _alive(job: JobState, wrote: float) -> State:
@@ -206,7 +208,8 @@ class RunningJob:
 
     def end(self) -> None:
         """The job is over."""
-        state: State = "failed" if self._state.line else "done"
+        bad: State = "interrupted" if self._state.line == _RESUMES else "failed"
+        state = bad if self._state.line else "done"
         self._under_way.write(replace(self._state, state=state, ended=time.time()))
 
 
@@ -217,7 +220,7 @@ class Summary:
     Attributes:
         counts: jobs by state.
         left_s: until its end by what has run; None where nothing has.
-        failed: jobs that failed or were lost.
+        failed: jobs that failed, were interrupted or lost.
     """
 
     counts: dict[State, int] = field(default_factory=dict)
@@ -241,5 +244,6 @@ def summary(progress: Sequence[Progress], now: float) -> Summary:
     missing = sum((each.total or per_job) - each.done for each in waiting)
     together = max(counts.get("running", 0), 1)
     left = spent / finished * missing / together if finished else None
-    failed = tuple(each.job for each in progress if each.job.state in ("failed", "lost"))
+    bad = ("failed", "interrupted", "lost")
+    failed = tuple(each.job for each in progress if each.job.state in bad)
     return Summary(counts, left, failed)

@@ -17,7 +17,7 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.system import files
 
 _EVERY_S = 2.0
-_ORDER = ("done", "failed", "lost", "running", "waiting")
+_ORDER = ("done", "failed", "interrupted", "lost", "running", "waiting")
 
 
 def main(arguments: Sequence[str]) -> int:
