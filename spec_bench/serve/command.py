@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -89,7 +90,13 @@ class _Plan:
         self.model: str = options.model or pair["target"]
         self.draft = options.draft or pair["draft"]
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
-            raise ValueError(f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf")
+            gguf = f"{self.model}.gguf"
+            if not Path(gguf).is_file():
+                raise ValueError(
+                    f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (of "
+                    f"pair=smollm2 make smollm2 leaves {gguf})"
+                )
+            self.model = gguf
         self.logs = Path(options.logs or tempfile.mkdtemp(prefix="spec_bench-serve-"))
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -109,8 +116,13 @@ class _Plan:
         """All jobs, one after the other.
 
         Raises:
+            ValueError: its program is not there.
             _FailedError: a server does not come up.
         """
+        program = self.options.program or self.engine.program
+        if shutil.which(program) is None:
+            title = self.engine.title
+            raise ValueError(f"{title}'s program {program!r} is not there: --program FILE")
         status, gpus = 0, visible_devices()
         together = len(gpus) != 1  # on one GPU two servers would share what they measure
         with ExitStack() as up:

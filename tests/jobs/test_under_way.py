@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
@@ -63,11 +64,11 @@ def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay) -> None:
 def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(
     under_way: UnderWay, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyboardInterrupt), under_way.running(0) as job:
+    folder = files.run_folder(tmp_path, "cell")
+    folder.mkdir(parents=True)
+    (folder / files.GENERATIONS).write_text(line(3) * 3, encoding="utf-8")
+    with suppress(KeyboardInterrupt), under_way.running(0) as job:
         job.decodes(["cell"], prompts=4)
-        folder = files.run_folder(tmp_path, "cell")
-        folder.mkdir(parents=True)
-        (folder / files.GENERATIONS).write_text(line(3) * 3, encoding="utf-8")
         raise KeyboardInterrupt
     first = under_way.progress()[0]
     assert (first.job.state, first.done, first.total) == ("interrupted", 3, 4)

@@ -149,3 +149,11 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
     )
     slow = card(AR, row("sd", "3", speedup=around(0.5, 0.1)), task="dolly")
     assert answer([alone, slow]) == "Use SD 3 on XSum: 1.50×; AR on Dolly."
+
+
+def test_one_decoder_under_two_meters_is_no_search() -> None:
+    sd = row("sd", "3", speedup=around(1.5, 0.05))
+    meters = [{**sd, "energy_method": name} for name in ("nvml", "rapl")]
+    assert "the only speculative cell" in card(AR, *meters).basis
+    again = {**sd, "spec": "2", "energy_method": "rapl"}
+    assert "best of 2 speculative cells" in card(AR, *meters, again).basis

@@ -13,7 +13,7 @@ import pandas as pd
 
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, number_in, numbers_in, prompts_of
+from spec_bench.report.data.rows import Group, cell_keys, number_in, numbers_in, prompts_of
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
@@ -86,7 +86,7 @@ def headline(group: Group) -> Headline | None:
     by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
     if by is None:
         return None
-    rows = rows[rows[by].notna()]
+    rows = _of_one_meter(rows[rows[by].notna()])
     best = rows.loc[rows[by].idxmax()]
     law = str(best.lossless) if _known(best.lossless) else "lossless or not is not stated"
     mark = "" if not exact.empty else f" ({names.MARKS.get(law, law)})"
@@ -111,6 +111,15 @@ def headline(group: Group) -> Headline | None:
         timed=by != "block_efficiency",
         tied=(tied, len(rows)),
     )
+
+
+def _of_one_meter(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those that differ from an earlier one in the energy's meter alone."""
+    if "energy_method" not in rows:
+        return rows
+    meter = rows.energy_method.fillna("")
+    first = meter.groupby([rows[key].astype(str) for key in cell_keys(rows)]).transform("first")
+    return rows[meter == first]
 
 
 def _not_faster(group: Group, best: pd.Series, by: str, of: int) -> str:
