@@ -157,3 +157,5 @@ def test_one_decoder_under_two_meters_is_no_search() -> None:
     assert "the only speculative cell" in card(AR, *meters).basis
     again = {**sd, "spec": "2", "energy_method": "rapl"}
     assert "best of 2 speculative cells" in card(AR, *meters, again).basis
+    lookup = {**sd, "draft": None, "energy_method": None}
+    assert "the only speculative cell" in card(AR, lookup).basis

@@ -118,7 +118,7 @@ def _of_one_meter(rows: pd.DataFrame) -> pd.DataFrame:
     if "energy_method" not in rows:
         return rows
     meter = rows.energy_method.fillna("")
-    first = meter.groupby([rows[key].astype(str) for key in cell_keys(rows)]).transform("first")
+    first = meter.groupby([rows[key] for key in cell_keys(rows)], dropna=False).transform("first")
     return rows[meter == first]
 
 
