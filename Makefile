@@ -32,7 +32,8 @@ help:
 	@echo "make today        today's drafters under one budget of nodes: MTP, DFlash, EAGLE-3, lookup"
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
 	@echo "make eagle        EAGLE's heads: beside printed speed-ups, under every rule, beside other drafters"
-	@echo "make embedded     all of these at the embedded models' size, into results/embedded"
+	@echo "make embedded     all of these at the embedded models' size, into git's results/embedded"
+	@echo "make readme       the tables that README shows, into git's results/quickstart and smollm2"
 	@echo "make report       their tables, figures and pages again, from the rows in git"
 	@echo "make list         every table and figure: what is measured, what is missing"
 	@echo "make table T=rsd/7, figure F=rsd/4, page E=rsd-exp1"
@@ -124,32 +125,36 @@ BATCHES := sd:3,rsd_s:4x3,redrafter:2x5,redrafter:8x5,$\
 # One task and short answers: 34 rules and trees are compared at each temperature.
 BEYOND := task=dolly prompts=16 generation.max_new_tokens=48
 
+# Where git keeps what the recipes measure at the embedded models' size.
+EMBEDDED := experiment=embedded results=results/embedded
+
 # Everything of the papers that the embedded family can show, into results/embedded: rows, then
 # pages, tables and figures. What is complete is not run again.
 embedded: $(STAMP)
 	$(BIN)/python -m spec_bench.audit.bernoulli
-	$(RUN) rsd=exp1 experiment=embedded
-	$(RUN) rsd=exp2 experiment=embedded prompts=20
-	$(RUN) mcsd=acceptance experiment=embedded pair=embedded,embedded_plain prompts=12
-	$(RUN) mcsd=ablation experiment=embedded
-	$(RUN) mcsd=search_monotone experiment=embedded prompts=8 confirm.prompts=40
-	$(RUN) mcsd=search experiment=embedded prompts=2 confirm.prompts=40
-	$(RUN) dsbd=fronts experiment=embedded prompts=60
-	$(RUN) dsbd=one_cache experiment=embedded prompts=60
-	$(RUN) redrafter=decoding experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED) \
+	$(RUN) rsd=exp1 $(EMBEDDED)
+	$(RUN) rsd=exp2 $(EMBEDDED) prompts=20
+	$(RUN) mcsd=acceptance $(EMBEDDED) pair=embedded,embedded_plain prompts=12
+	$(RUN) mcsd=ablation $(EMBEDDED)
+	$(RUN) mcsd=search_monotone $(EMBEDDED) prompts=8 confirm.prompts=40
+	$(RUN) mcsd=search $(EMBEDDED) prompts=2 confirm.prompts=40
+	$(RUN) dsbd=fronts $(EMBEDDED) prompts=60
+	$(RUN) dsbd=one_cache $(EMBEDDED) prompts=60
+	$(RUN) redrafter=decoding $(EMBEDDED) prompts=24 generation.max_new_tokens=96 $(FIXED) \
 		'cells=[$(DECODING)]'
-	$(RUN) redrafter=beams experiment=embedded prompts=12 generation.max_new_tokens=8,16,32
-	$(RUN) redrafter=batches experiment=embedded prompts=32 'cells=[$(BATCHES)]'
-	$(RUN) redrafter=temperatures experiment=embedded prompts=16 generation.max_new_tokens=128 $(FIXED) \
+	$(RUN) redrafter=beams $(EMBEDDED) prompts=12 generation.max_new_tokens=8,16,32
+	$(RUN) redrafter=batches $(EMBEDDED) prompts=32 'cells=[$(BATCHES)]'
+	$(RUN) redrafter=temperatures $(EMBEDDED) prompts=16 generation.max_new_tokens=128 $(FIXED) \
 		'cells=[redrafter:8x5,redrafter_typical:8x5]'
-	$(RUN) beyond=verification experiment=embedded $(BEYOND)
-	$(RUN) beyond=trees experiment=embedded $(BEYOND)
-	$(RUN) beyond=draft_free experiment=embedded
-	$(RUN) eagle=mt_bench experiment=embedded prompts=24 generation.max_new_tokens=96 $(FIXED)
-	$(RUN) eagle=rules experiment=embedded prompts=8 generation.max_new_tokens=64
-	$(RUN) eagle=heads experiment=embedded prompts=16 generation.max_new_tokens=64
-	$(RUN) today=drafters experiment=embedded generation.max_new_tokens=64
+	$(RUN) beyond=verification $(EMBEDDED) $(BEYOND)
+	$(RUN) beyond=trees $(EMBEDDED) $(BEYOND)
+	$(RUN) beyond=draft_free $(EMBEDDED)
+	$(RUN) eagle=mt_bench $(EMBEDDED) prompts=24 generation.max_new_tokens=96 $(FIXED)
+	$(RUN) eagle=rules $(EMBEDDED) prompts=8 generation.max_new_tokens=64
+	$(RUN) eagle=heads $(EMBEDDED) prompts=16 generation.max_new_tokens=64
+	$(RUN) today=drafters $(EMBEDDED) generation.max_new_tokens=64
 	$(REPORT) all --results results/embedded
+	@echo; echo "written: results/embedded, which is in git"
 
 # From the committed rows and records. Pages, PDFs and LaTeX are not in git.
 report: $(STAMP)
@@ -170,12 +175,16 @@ page: $(READY) # E=rsd-exp1
 
 # Its files are no part of the repository; `make readme` measures those that the README shows.
 quickstart: $(READY)
-	$(BIN)/python -m spec_bench experiment=quickstart results=outputs prompts=12 bound_iterations=0
-	$(BIN)/python -m spec_bench.report outputs/quickstart/results.csv
+	$(BIN)/python -m spec_bench experiment=quickstart prompts=12 bound_iterations=0
+	$(REPORT) outputs/quickstart/results.csv
+	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3"
 
-readme: $(STAMP)
-	$(BIN)/python -m spec_bench experiment=quickstart
-	$(BIN)/python -m spec_bench.report results/quickstart/results.csv
+readme: $(STAMP) smollm2
+	$(BIN)/python -m spec_bench experiment=quickstart results=results
+	$(REPORT) results/quickstart/results.csv
+	$(BIN)/python -m spec_bench experiment=smollm2 results=results
+	$(REPORT) results/smollm2/results.csv
+	@echo; echo "written: results/quickstart and results/smollm2, which are in git"
 
 # Spec-Bench's table by subtask and two pages, for the embedded pair on our own prompts; for another
 # pair on the file itself, see conf/experiment/spec_bench.yaml.
@@ -336,7 +345,7 @@ heads-grid: $(STAMP) $(PROMPTS)
 	$(TRAIN) training=embedded head=redrafter head.blocks=4 name=grid/redrafter-blocks4
 	$(BIN)/python -m spec_bench.train.collect $(HEADS:%=spec_bench/embedded/heads/%) results/train/grid \
 		--out results/embedded/redrafter-heads/heads.csv
-	$(RUN) redrafter=grid experiment=embedded prompts=12 \
+	$(RUN) redrafter=grid $(EMBEDDED) prompts=12 \
 		"pair.heads.redrafter=$$(ls -d results/train/grid/*/heads | paste -sd,)"
 	$(REPORT) all redrafter-grid --results results/embedded
 

@@ -1,17 +1,19 @@
-"""``python -m spec_bench``: runs a job or a sweep of jobs; see ``conf/config.yaml``."""
+"""``spec-bench``: runs a job or a sweep of jobs; see ``conf/config.yaml``."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 
 from spec_bench.system.signals import orderly
 
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    with orderly("interrupted; the same command resumes"):
+    with orderly("interrupted; the same command resumes"), installed():
         from spec_bench.jobs.config.help import command_help, help_text, wants_help
 
         if sys.argv[1:2] == ["spider"]:
@@ -57,6 +59,20 @@ def main() -> None:
             application()()
 
 
+@contextmanager
+def installed() -> Iterator[None]:
+    """Ends the process in one line, with status 2, where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package == "spec_bench":
+            raise
+        do = "source .venv/bin/activate, or make env where there is none"
+        print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
+        sys.exit(2)
+
+
 def application() -> Callable[[], None]:
     """Imports the application.
 
@@ -65,6 +81,8 @@ def application() -> Callable[[], None]:
     """
     gc.disable()
     try:
+        if not find_spec("torch"):  # imported late, where Hydra would add lines
+            raise ModuleNotFoundError(name="torch")
         from spec_bench.jobs.app import main as run
 
         gc.freeze()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
-from spec_bench.jobs.config.compose import recipe_arguments, register
-from spec_bench.settings.configs import conf_dir
+from tests.printed import BLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 MANUAL = sorted((ROOT / "docs").glob("*.md"))
@@ -22,11 +18,6 @@ READMES = sorted(ROOT.glob("*.md")) + sorted(
     for path in (ROOT / folder).rglob("*.md")
 )
 PAGES = [*MANUAL, *READMES]
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PROGRAMS = {"spec_bench": "config", "spec_bench.train": "train"}
-OTHERS = ("recommend", "fit_tree", "compare", "answers", "convert", "serve", "watch")
-FROM_OUTSIDE = ("decoder=comb", "decoder=mine")  # of another package
-NOT_INSTALLED = ("hydra/launcher=ray_cluster",)  # its plug-in has pins of its own
 LONGEST = {"README.md": 150, "conf/README.md": 40}
 
 
@@ -90,32 +81,20 @@ def test_a_readme_stays_short(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= LONGEST[name]
 
 
-def commands() -> Iterator[tuple[str, str, list[str]]]:
-    """Place, program and words of each job or training that the manual and the README print."""
-    for path in (*MANUAL, ROOT / "README.md"):
-        for kind, block in BLOCK.findall(path.read_text(encoding="utf-8")):
-            for line in block.replace("\\\n", " ").splitlines() if not kind else ():
-                _, found, rest = line.partition("-m spec_bench")
-                words = shlex.split("spec_bench" + rest, comments=True) if found else [""]
-                if words[0] in PROGRAMS and not {*words[1:2]} & {*OTHERS}:
-                    yield name_of(path), words[0], words[1:]
+def test_the_environment_is_entered_before_the_first_command_that_needs_it() -> None:
+    enter = "source .venv/bin/activate"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.index(enter) < readme.index("\nspec-bench ")
+    assert enter in (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    told = ["make", "--dry-run", "quickstart"]
+    made = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    script = (ROOT / "scripts/family/smollm2.py").read_text(encoding="utf-8")
+    for last in (made.strip().splitlines()[-1], script.split("print(")[-1]):
+        assert enter in last and "spec-bench " in last
 
 
-@pytest.mark.slow
-def test_every_printed_job_and_training_can_be_composed() -> None:
-    register()
-    seen = 0
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for place, program, words in commands():
-            told = [word for word in words if not word.startswith("-")]
-            if {*told} & {*FROM_OUTSIDE, *NOT_INSTALLED}:
-                continue
-            # A sweep's first job: of each list of choices the first.
-            first = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
-            try:
-                compose(PROGRAMS[program], overrides=recipe_arguments(first))
-            except Exception as error:
-                pytest.fail(f"{place}: {' '.join(words)}: {error}")
-            seen += 1
-    assert seen > 50
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=name_of
+)
+def test_commands_are_printed_as_the_installed_script(path: Path) -> None:
+    assert not re.search(r"python -m spec_bench(?![\w.])", path.read_text(encoding="utf-8"))

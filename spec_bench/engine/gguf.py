@@ -61,9 +61,9 @@ def convert(file: Path, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``python -m spec_bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
+    """``spec-bench convert FILE``: 0 once the folder is there, 2 where it cannot be."""
     parser = Parser(
-        prog="python -m spec_bench convert",
+        prog="spec-bench convert",
         description="Makes a model folder of a GGUF file, once; then pair.target=FILE takes it.",
     )
     parser.add_argument("file", type=Path, help="a GGUF file, or a folder with one")

@@ -4,7 +4,7 @@ All descend from FastChat's: a JSON line per question with ``question_id``, ``mo
 ``choices``; of ``choices[0]`` each list has an entry per turn. Spec-Bench (Xia et al.,
 arXiv:2401.07851) adds ``category`` and ``accept_lengths``, tokens per target call of all turns in
 a row; EAGLE and Medusa have ``idxs``, the index of each turn's last target call, from 0.
-``wall_time`` holds the prefill. Files that ``python -m spec_bench answers`` wrote also say
+``wall_time`` holds the prefill. Files that ``spec-bench answers`` wrote also say
 ``prefill_time`` and ``decode_time``. Knows JSON lines only; nothing about rows.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m spec_bench answers``: a run as answer files that Spec-Bench's own scripts read.
+"""``spec-bench answers``: a run as answer files that Spec-Bench's own scripts read.
 
 One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one line per question:
 ``choices[0]`` has ``turns``, ``decoding_steps``, ``new_tokens``, ``wall_time`` (prefill included)
@@ -35,7 +35,7 @@ Text = Callable[[Sequence[int]], str]
 def main(arguments: Sequence[str]) -> int:
     """Writes the files; 2 and one line if the request cannot be right."""
     parser = Parser(
-        prog="python -m spec_bench answers",
+        prog="spec-bench answers",
         description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

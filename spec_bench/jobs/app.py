@@ -136,7 +136,8 @@ def _job(config: DictConfig) -> int:
             enter_folder()
         asked = _asked(config)
         if asked.plan:
-            _planned.extend(plan(asked, *_configs()))
+            words = tuple(HydraConfig.get().overrides.task)
+            _planned.extend(replace(cell, words=words) for cell in plan(asked, *_configs()))
             return 0
         if not _in_main:
             claim_gpus(with_own_name(asked.pair, folders_here()), asked.engine)

@@ -169,6 +169,8 @@ def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
     except Exception as error:
         # Loading runs the module's own code: anything may be raised.
         reason = one_line(error, 200)
+        if isinstance(error, TypeError) and "NoneType" in reason:
+            reason = "it has no class that derives from evaluate.Metric"
         if origin == "hub":
             reason = f"no score of ours, no file, and the hub did not give it ({reason})"
         known = ", ".join([*ours, *shipped_modules()])

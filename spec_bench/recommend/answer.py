@@ -156,7 +156,7 @@ def answer_of(answer: Recommendation, overrides: Sequence[str]) -> list[str]:
     return [
         first,
         second,
-        " ".join(["python -m spec_bench", *kept, f"decoder={best.decoder}{spec}"]),
+        " ".join(["spec-bench", *kept, f"decoder={best.decoder}{spec}"]),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command line of ``python -m spec_bench recommend``; what it does is in ``recommend``."""
+"""The command line of ``spec-bench recommend``; what it does is in ``recommend``."""
 
 from __future__ import annotations
 

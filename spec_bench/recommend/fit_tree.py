@@ -1,4 +1,4 @@
-"""``python -m spec_bench fit_tree``: the acceptances that Sequoia's trees follow from.
+"""``spec-bench fit_tree``: the acceptances that Sequoia's trees follow from.
 
 Decodes with W children below the root, drawn without replacement, and counts which of them the
 target accepted. That share by rank is taken for every depth (Sequoia, arXiv 2402.12374, section

@@ -18,7 +18,7 @@ _TITLES = {"block_efficiency": "tokens per target call", "speedup": "speed-up ov
 
 
 def write_page(kept: Path) -> Path:
-    """Writes the page beside the file that ``python -m spec_bench recommend`` left; the page."""
+    """Writes the page beside the file that ``spec-bench recommend`` left; the page."""
     recommended = json.loads(kept.read_text(encoding="utf-8"))
     page = kept.with_suffix(".html")
     files.write_text(page, build(recommended))

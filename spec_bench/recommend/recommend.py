@@ -1,4 +1,4 @@
-"""``python -m spec_bench recommend``: which decoder for this pair, task and machine.
+"""``spec-bench recommend``: which decoder for this pair, task and machine.
 
 Plain decoding is run once and target and draft are run over its text; from that the block
 efficiency of every decoder that can be forecast follows without running it. Decoders that cannot

@@ -41,7 +41,7 @@ _SERVED = {
 }
 _SCORE = "score_{}"
 _TEXT = "the answer, special tokens left out"
-_MAKES_TEXTS = "python -m spec_bench answers FILE --texts writes one"
+_MAKES_TEXTS = "spec-bench answers FILE --texts writes one"
 
 
 @dataclass(frozen=True)

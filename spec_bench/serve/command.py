@@ -1,4 +1,4 @@
-"""``python -m spec_bench serve ENGINE``: an engine's servers started, asked by a job, and ended.
+"""``spec-bench serve ENGINE``: an engine's servers started, asked by a job, and ended.
 
 A plain server and one that speculates run beside each other and take turns prompt by prompt; then
 the next method. Their rows go where those of our decoders for the same prompts go. However this
@@ -11,6 +11,7 @@ import argparse
 import os
 import secrets
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -78,7 +79,13 @@ class _Plan:
         self.model: str = options.model or pair["target"]
         self.draft = options.draft or pair["draft"]
         if engine.kind == "llama_cpp" and not self.model.endswith(".gguf"):
-            raise ValueError(f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf")
+            gguf = f"{self.model}.gguf"
+            if not Path(gguf).is_file():
+                raise ValueError(
+                    f"llama.cpp serves a GGUF file, got {self.model}: --model FILE.gguf (of "
+                    f"pair=smollm2 make smollm2 leaves {gguf})"
+                )
+            self.model = gguf
         if "--api-key" in options.arguments and not os.environ.get(KEY):
             raise ValueError(f"--arguments has an --api-key: requests need it in {KEY}")
         # A stranger on a port of ours does not answer to it.
@@ -102,8 +109,13 @@ class _Plan:
         """All jobs, one after the other.
 
         Raises:
+            ValueError: its program is not there.
             ServerError: a server does not come up.
         """
+        program = self.options.program or self.engine.program
+        if shutil.which(program) is None:
+            title = self.engine.title
+            raise ValueError(f"{title}'s program {program!r} is not there: --program FILE")
         keeper.adopt()
         status, gpus = 0, visible_devices()
         together = len(gpus) != 1  # on one GPU two servers would share what they measure
@@ -173,7 +185,7 @@ class _Plan:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="python -m spec_bench serve",
+        prog="spec-bench serve",
         description=str(__doc__).replace("``", ""),
         epilog="All else is a job's: pair=smollm2 task=humaneval prompts=20 name=smollm2",
         formatter_class=argparse.RawDescriptionHelpFormatter,

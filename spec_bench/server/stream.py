@@ -141,7 +141,8 @@ class StreamReader:
                 self._chunks.append(Chunk(seconds, (), text))
             return
         if ids is None and text:
-            raise BadStreamError("text without token ids: the server ignores return_token_ids")
+            instead = "server.tokens=text tokenises its text again"
+            raise BadStreamError(f"no token ids: the server ignores return_token_ids; {instead}")
         if not are_ids(ids or []):
             raise BadStreamError("token ids that are no whole numbers from 0")
         if ids:

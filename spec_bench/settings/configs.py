@@ -37,18 +37,25 @@ def experiments_dirs() -> list[Path]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config over those that its ``defaults`` name, which lie beside it, as Hydra composes it.
+    """A config over those that its ``defaults`` name, as Hydra composes it.
 
     Args:
         path: a file such as ``conf/pair/llama2_7b.yaml``, its defaults such as
-            ``shared/llama2@_here_``.
+            ``shared/llama2@_here_``: beside it, or in the same group of ours.
+
+    Raises:
+        ValueError: a default that is in neither; the message names both.
     """
     config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     merged: dict[str, Any] = {}
     for entry in config.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
-            below = read_config(path.parent / f"{entry.partition('@')[0]}.yaml")
-            merged = _laid_over(merged, below)
+            name = f"{entry.partition('@')[0]}.yaml"
+            groups = (path.parent, *(folder / path.parent.name for folder in conf_dirs()))
+            below = next((group / name for group in groups if (group / name).is_file()), None)
+            if below is None:
+                raise ValueError(f"{path}: its defaults name {entry!r}, which is no file beside it")
+            merged = _laid_over(merged, read_config(below))
     return _laid_over(merged, config)
 
 

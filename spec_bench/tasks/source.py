@@ -173,11 +173,10 @@ def _hub(source: Source, task: str) -> Any:
         # The dataset's card lists splits that were deliberately not asked for.
         options = {"data_files": {split: hub.data_files}, "verification_mode": "no_checks"}
     at = f" at revision {hub.revision}" if hub.revision else ""
-    with _named(
-        f"task {task}: cannot load split {split!r} of hub dataset {hub.path!r}{at} (without a"
-        " network use task.source.kind=embedded, or task.source.kind=local task.source.path=...)",
-        UnreadDataError,
-    ):
+    where = f"split {split!r} of hub dataset {hub.path!r}{at}"
+    instead = "task.source.kind=embedded, or task.source.kind=local task.source.path=..."
+    what = f"task {task}: cannot load {where} (without a network use {instead})"
+    with _named(what, UnreadDataError), _cache_alone_if_unreached():
         rows = load_dataset(hub.path, split=split, revision=hub.revision, **options)
     _commits[hub.path, hub.revision] = _commit(rows)
     return rows
@@ -236,6 +235,26 @@ def _local(source: Source, task: str) -> Any:
         else:
             rows = load_dataset(str(path))
     return rows if isinstance(rows, Dataset) else rows[_split(source, task, list(rows))]
+
+
+@contextmanager
+def _cache_alone_if_unreached() -> Iterator[None]:
+    """Has the libraries look into their cache alone where the hub does not answer: they would ask
+    again for 40 seconds.
+    """
+    from datasets import config
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # whatever the library's client raises
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 @contextmanager

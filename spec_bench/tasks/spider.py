@@ -1,4 +1,4 @@
-"""Checks Spider's databases: ``python -m spec_bench spider FOLDER``.
+"""Checks Spider's databases: ``spec-bench spider FOLDER``.
 
 FOLDER holds ``<db_id>/<db_id>.sqlite``. Every database is opened read-only and its tables counted;
 with ``--rows dev.json`` only the databases that those rows name are wanted, and one that is missing
@@ -77,7 +77,7 @@ def compare(what: str, digest: str, expected: str | None) -> bool:
 def main(arguments: Sequence[str]) -> int:
     """0 where all is as expected, 1 where it is not, 2 where there is nothing to check."""
     parser = Parser(
-        prog="python -m spec_bench spider",
+        prog="spec-bench spider",
         description="Opens and digests Spider's databases; compares the archive with its digest.",
     )
     parser.add_argument("folder", type=Path, help="holds <db_id>/<db_id>.sqlite")

@@ -18,7 +18,8 @@ from spec_bench.settings.fields import first_line
 Fields = Mapping[str, str | Sequence[str]]
 
 TEMPLATE = "a text, or a list of them, with fields such as {document} in it"
-_ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point")  # looked up by a reader
+# Looked up by a reader; turns and reference are named by conf/task/jsonl.yaml, used or not.
+_ALWAYS = ("id", "category", "schema", "db_id", "prompt", "entry_point", "turns", "reference")
 _MISSING = object()
 LONGEST_S = 5  # of the processor, for one rendering of a chat template
 

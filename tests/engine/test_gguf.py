@@ -80,7 +80,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_converted_file_answers_as_the_file_itself(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ValueError, match=naming("python -m spec_bench convert", str(file))):
+    with pytest.raises(ValueError, match=naming("spec-bench convert", str(file))):
         model_path(str(file))
     assert main([str(file)]) == 0
     folder = converted_folder(file)

@@ -18,9 +18,9 @@ from spec_bench.system.files import training_command, training_of
 from tests.hub.models import published_pairs
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN = "python -m spec_bench"
-RUN, TRAIN = "spec_bench", "spec_bench.train"
-PRINTED_IN = ("README.md", "docs/*.md", "experiments/README.md")
+BEGIN = ("spec-bench ", "python -m spec_bench.train ")
+SCRIPT, RUN, TRAIN = "spec-bench", "spec_bench", "spec_bench.train"
+PRINTED_IN = ("README.md", "docs/*.md", "experiments/README.md", "experiments/*/README.md")
 COMMENTED = ("experiments/*/*.yaml", "conf/*.yaml", "conf/*/*.yaml")
 
 
@@ -38,7 +38,7 @@ class Command:
 
     @property
     def module(self) -> str:
-        return shlex.split(self.text)[2]
+        return module_of(shlex.split(self.text))[0]
 
     @property
     def trains(self) -> bool:
@@ -48,7 +48,7 @@ class Command:
     @property
     def words(self) -> list[str]:
         """What follows the module."""
-        return shlex.split(self.text)[3:]
+        return module_of(shlex.split(self.text))[1]
 
     @property
     def settings(self) -> dict[str, str]:
@@ -79,7 +79,13 @@ class Command:
             name, equals, value = word.partition("=")
             several = equals and "," in value and not value.startswith(("[", "{"))
             words.append(f"{name}={value.split(',')[0]}" if several else word)
-        return Command(shlex.join(["python", "-m", self.module, *words]), self.places)
+        program = [SCRIPT] if self.module == RUN else ["python", "-m", self.module]
+        return Command(shlex.join([*program, *words]), self.places)
+
+
+def module_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The module that a command line runs, and what follows it."""
+    return (RUN, [*words[1:]]) if words[0] == SCRIPT else (words[2], [*words[3:]])
 
 
 def few_of_each(commands: Sequence[Command], count: int) -> list[Command]:
@@ -135,7 +141,7 @@ def _of_files() -> Iterator[tuple[str, str]]:
             yield from _lines(str(path.relative_to(ROOT)), block)
     for pattern in COMMENTED:
         for path in sorted(ROOT.glob(pattern)):
-            found = re.findall(r"^#\s+(python -m spec_bench.*)$", path.read_text(), re.M)
+            found = re.findall(r"^#\s+(spec-bench .*)$", path.read_text(), re.M)
             yield from _lines(str(path.relative_to(ROOT)), "\n".join(found))
 
 
@@ -156,7 +162,7 @@ def _lines(place: str, text: str) -> Iterator[tuple[str, str]]:
 def _published(text: str) -> bool:
     """Whether a command decodes or trains with what lies on the hub."""
     command = Command(text, ())
-    if command.module not in (RUN, TRAIN):
+    if command.module not in (RUN, TRAIN) or command.words[:1] == ["serve"]:
         return False
     pairs = list(published_pairs())
     names = {pair["name"] for pair in pairs}

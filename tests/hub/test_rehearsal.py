@@ -82,12 +82,12 @@ def test_three_sweeps_of_each_paper_end_in_rows_and_are_not_run_again(tmp_path: 
 
 
 def test_a_rehearsal_goes_on_behind_what_has_run(tmp_path: Path) -> None:
-    done, failed, cut = (Command(f"python -m spec_bench rsd={each}", ()) for each in "abc")
+    done, failed, cut = (Command(f"spec-bench rsd={each}", ()) for each in "abc")
     notes = Notes(tmp_path / "outcomes.jsonl")
     notes.add(Outcome(done, "rows", "9 rows", 1.5, 1.0), whole=False)
     notes.add(Outcome(failed, "failed", "status 1", 1.5, 1.0), whole=True)
     with notes.file.open("a") as lines:
-        lines.write('{"text": "python -m spec_bench rsd=c", "ki')
+        lines.write('{"text": "spec-bench rsd=c", "ki')
     assert notes.ran([done, failed, cut], whole=False) == [
         Outcome(done, "rows", "9 rows", 1.5, 1.0)
     ]

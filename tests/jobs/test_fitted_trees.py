@@ -70,7 +70,7 @@ def test_another_pair_is_refused_before_it_is_loaded_with_the_command_that_fits(
     assert main(monkeypatch, *words, "decoder=sequoia", "task=dolly") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "python -m spec_bench fit_tree pair=llama2_7b task=dolly" in said
+    assert "spec-bench fit_tree pair=llama2_7b task=dolly" in said
     told = [*words, "cells=[sd:2,sequoia:@14]", "plan=true", "hydra/job_logging=none"]
     assert main(monkeypatch, *told) == 0  # the others run, as without a pair's heads
     assert "sequoia" not in capsys.readouterr().out

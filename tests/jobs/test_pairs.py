@@ -21,6 +21,7 @@ from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
 from spec_bench.jobs.work import models
 from spec_bench.settings.configs import conf_dir, read_config
 from tests.jobs.tiny import RunJob, rows_of
+from tests.said import naming
 
 FILES = sorted(conf_dir().glob("pair/*.yaml"))
 HUB = [path for path in FILES if "/" in read_config(path)["target"]]
@@ -216,3 +217,14 @@ def test_a_model_goes_to_the_gpu_where_there_is_one_and_it_is_no_small_one(
 ) -> None:
     monkeypatch.setattr(engine_settings, "sees_cuda", lambda: gpu)
     assert engine_settings.placed(EngineSettings(device, "float32"), target).device == placed_on
+
+
+def test_a_pair_of_ones_own_may_build_on_a_shipped_one(tmp_path: Path) -> None:
+    (tmp_path / "pair").mkdir()
+    mine = tmp_path / "pair" / "mine.yaml"
+    mine.write_text("defaults: [embedded, _self_]\nname: mine\n")
+    named = {**read_config(conf_dir() / "pair" / "embedded.yaml"), "name": "mine"}
+    assert read_config(mine) == named
+    mine.write_text("defaults: [embeded, _self_]\nname: mine\n")
+    with pytest.raises(ValueError, match=naming(mine, "embeded")):
+        read_config(mine)

@@ -188,3 +188,26 @@ def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
     given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
     assert main(monkeypatch, *given) == 2
     assert "prompts=N plans without the data" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_sweep_for_gpus_is_planned_where_no_gpu_is_and_says_what_is_swept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("spec_bench.engine.model_spec.sees_cuda", lambda: False)
+    swept = ("engine=cuda", "generation.temperature=0.5,1", "seed=0,1", f"results={tmp_path}")
+    assert main(monkeypatch, "-m", "plan=true", "decoder=sd", "spec=3", *swept) == 0
+    said = capsys.readouterr().out
+    named = [line.split()[5] for line in said.splitlines() if " sd " in line]
+    assert named == [f"generation.temperature={t}" for t in ("0.5", "0.5", "1", "1")]
+
+
+def test_a_plan_names_nothing_that_is_swept_of_a_cell_that_two_jobs_share(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    swept = ("-m", "plan=true", "budget=6,14", "cells=[sd:3]", f"results={tmp_path}")
+    assert main(monkeypatch, *swept) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if " xsum " in line]
+    shared = [line for line in lines if line[2] == "ar" or line[2:4] == ["sd", "3"]]
+    assert {line[5] for line in shared} == {"missing"}
+    assert {line[5] for line in lines if line[2] == "rsd_s"} == {"budget='6'", "budget='14'"}

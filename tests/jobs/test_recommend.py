@@ -55,7 +55,7 @@ def test_the_command_names_one_decoder_whatever_was_asked_for() -> None:
     best = row("rsd_c", 1.05, 1.2)
     asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
     *_, command = answer_of(Recommendation((), (row(BASELINE, None, 1.0), best), best), asked)
-    assert command == f"python -m spec_bench task=xsum decoder=rsd_c spec={best.facts.spec}"
+    assert command == f"spec-bench task=xsum decoder=rsd_c spec={best.facts.spec}"
 
 
 def test_a_pair_is_looked_through_and_the_answer_is_a_command(
@@ -74,7 +74,7 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     assert told.startswith("rsd_s 2x2: ") and "stochastic_beam" in told
     best, faster, command = said.splitlines()[-3:]
     assert best == "cannot decide yet" and "on 2 prompts; try confirm.prompts=20; " in faster
-    assert command.startswith("python -m spec_bench task=xsum") and command.endswith("decoder=ar")
+    assert command.startswith("spec-bench task=xsum") and command.endswith("decoder=ar")
     page = write_page(found).read_text()
     assert page.count("<img ") == 2 and best in page and "counted: a " in page
 

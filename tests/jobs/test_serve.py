@@ -265,6 +265,7 @@ def test_every_engine_that_ships_fills_in_every_place(name: str) -> None:
         (["vllm", "--speed"], "no option --speed"),
         (["vllm", "--api-key=sk-1"], "no option --api-key=***"),
         (["vllm", "--arguments=--api-key sk-1"], "SPEC_BENCH_SERVER_KEY"),
+        (["vllm", "--program", "no/such/vllm"], "program 'no/such/vllm' is not there: --program"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(
@@ -280,3 +281,20 @@ def test_what_cannot_be_served_is_one_line(
     complained = capsys.readouterr().err
     assert said in complained
     assert complained.count("\n") == 1
+
+
+def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spec_bench.serve.command import main
+
+    monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
+    models = tmp_path / "models"
+    (models / "smollm2").mkdir(parents=True)
+    asked = ["llama_cpp", "pair=smollm2", "--program", "no/such/server"]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert f"make smollm2 leaves {models / 'smollm2.gguf'}" in said
+    (models / "smollm2.gguf").touch()
+    assert main(asked) == 2
+    assert "no/such/server" in capsys.readouterr().err  # all else is there

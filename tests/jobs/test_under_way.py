@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
@@ -50,16 +51,29 @@ def test_a_job_waits_runs_and_is_done(under_way: UnderWay, tmp_path: Path) -> No
     assert [each.state for each in under_way.jobs()] == ["waiting", "done", "waiting"]
 
 
-@pytest.mark.parametrize("error", [ValueError("no\nsuch pair"), KeyboardInterrupt()])
-def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay, error: BaseException) -> None:
-    with pytest.raises(type(error)), under_way.running(0):
-        raise error
+def test_a_job_that_fails_says_why_in_a_line(under_way: UnderWay) -> None:
+    with pytest.raises(ValueError, match="no"), under_way.running(0):
+        raise ValueError("no\nsuch pair")
     (job, *_) = under_way.jobs()
-    expected = "interrupted" if isinstance(error, KeyboardInterrupt) else "no such pair"
-    assert (job.state, job.line) == ("failed", expected)
+    assert (job.state, job.line) == ("failed", "no such pair")
     assert ending(summary(under_way.progress(), 0.0)) == [
-        "3 jobs: 1 failed, 2 waiting", f"  job 1 (seed=0): {expected}"
+        "3 jobs: 1 failed, 2 waiting", "  job 1 (seed=0): no such pair"
     ]  # fmt: skip
+
+
+def test_an_interrupted_job_is_called_so_and_keeps_what_it_has_done(
+    under_way: UnderWay, tmp_path: Path
+) -> None:
+    folder = files.run_folder(tmp_path, "cell")
+    folder.mkdir(parents=True)
+    (folder / files.GENERATIONS).write_text(line(3) * 3, encoding="utf-8")
+    with suppress(KeyboardInterrupt), under_way.running(0) as job:
+        job.decodes(["cell"], prompts=4)
+        raise KeyboardInterrupt
+    first = under_way.progress()[0]
+    assert (first.job.state, first.done, first.total) == ("interrupted", 3, 4)
+    said = ending(summary(under_way.progress(), time.time()))
+    assert "1 interrupted" in said[0] and "same command resumes" in said[1]
 
 
 def test_a_job_whose_process_is_gone_is_lost_and_one_elsewhere_once_it_is_silent(

@@ -168,3 +168,10 @@ def test_columns_of_modules_come_beside_ours():
     assert row["bleu"] is not None
     assert "rouge2" not in row
     assert row["quality_signature"].count("; ") == 1
+
+
+def test_a_file_that_is_no_metric_module_says_what_one_is(tmp_path):
+    mine = tmp_path / "my_score.py"
+    mine.write_text("def score(predictions, references):\n    return {'same': 1.0}\n")
+    with pytest.raises(ValueError, match=naming(mine, "evaluate.Metric")):
+        module_metric.load_module(str(mine))

@@ -12,12 +12,16 @@ import pytest
 
 from spec_bench.__main__ import main as program
 from spec_bench.metrics.bootstrap import studentised_interval
+from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import holm, p_value
 from spec_bench.records import parquet
 from spec_bench.records.types import ENGINE, Generation, StepRecord
-from spec_bench.report.comparison.build import Comparison, compare
+from spec_bench.report.comparison.build import Comparison, compare, judge
+from spec_bench.report.comparison.change import Change
 from spec_bench.report.comparison.command import main
+from spec_bench.report.comparison.written import lines_of
 from spec_bench.system import files
+from spec_bench.vocabulary.columns import COLUMNS
 from tests.report.rows import EMBEDDED, row, write
 from tests.said import naming
 
@@ -235,3 +239,19 @@ def test_what_cannot_be_compared_is_one_line_and_status_2(
     assert status.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(naming(*said), line)
+
+
+def test_an_interval_without_0_that_shows_no_change_says_what_does_not() -> None:
+    speedup = next(each for each in COLUMNS if each.name == "speedup")
+
+    def change(p: float, *shift: float) -> Change:
+        return Change("sd 3", speedup, 1.5, 1.3, Interval(*shift), True, p, 20)
+
+    lost = change(0.03, -0.126, -0.232, -0.005)
+    said = [line.texts[-1] for line in lines_of(judge([lost, change(0.5, 0.0, -0.1, 0.1)], 0.05))]
+    assert sorted(said) == [
+        "no change shown",
+        "no change shown: its own interval leaves out 0, but not among so many numbers",
+    ]
+    (alone,) = lines_of(judge([change(0.08, -0.05, -0.09, -0.01)], 0.05))
+    assert "not the margin" in alone.texts[-1]

@@ -87,8 +87,7 @@ def test_missing_cells_name_the_recipe(tmp_path: Path) -> None:
     grid = table(tmp_path)
     assert "| 27.11 | not run |" in line_of(grid, "", "Llama-2-13B", "SD")
     assert grid.commands == (
-        "python -m spec_bench -m dsbd=one_cache pair=llama2_13b_68m,opt_13b engine=cuda "
-        "task=squad,spider",
+        "spec-bench -m dsbd=one_cache pair=llama2_13b_68m,opt_13b engine=cuda task=squad,spider",
     )
 
 

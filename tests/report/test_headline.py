@@ -211,3 +211,13 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
     few = card(AR, row("sd", "3", speedup=1.79), prompts=3, task="dolly")
     assert answer([few, alone]) == "Use SD 3 on XSum: 1.50×; cannot decide yet on Dolly."
     assert answer([few, few]) == "Cannot decide yet on Dolly (2 settings)."
+
+
+def test_one_decoder_under_two_meters_is_no_search() -> None:
+    sd = row("sd", "3", speedup=around(1.5, 0.05))
+    meters = [{**sd, "energy_method": name} for name in ("nvml", "rapl")]
+    assert "the only speculative cell" in card(AR, *meters).basis
+    again = {**sd, "spec": "2", "energy_method": "rapl"}
+    assert "2 speculative cells" in card(AR, *meters, again).basis
+    lookup = {**sd, "draft": None, "energy_method": None}
+    assert "the only speculative cell" in card(AR, lookup).basis

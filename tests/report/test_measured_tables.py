@@ -49,7 +49,7 @@ def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path)
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
     grid = measured_table("rsd/1", tmp_path)
     assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
-    assert grid.commands == ("python -m spec_bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum",)
+    assert grid.commands == ("spec-bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum",)
 
 
 @pytest.mark.parametrize(("device", "way", "words"), [
@@ -62,7 +62,7 @@ def test_what_is_missing_runs_as_the_rows_on_a_gpu_did_so_that_one_table_has_all
 ) -> None:
     own = {"block_efficiency": 2.2, "device": device, "compile": way}
     write(tmp_path, "rsd-exp1", row("sd", "2", **own))
-    run = f"python -m spec_bench rsd=exp1 pair=llama2_7b{words} task=xsum"
+    run = f"spec-bench rsd=exp1 pair=llama2_7b{words} task=xsum"
     assert measured_table("rsd/1", tmp_path).commands == (run,)
 
 
@@ -72,7 +72,7 @@ def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path: Path) -> 
         write(tmp_path, "rsd-exp1", row("sd", "2", **own, device=device, compile="static"))
         models = f"pair.target=a/b pair.draft=a/c pair.name=mine{words} task=xsum"
         (run,) = measured_table("rsd/1", tmp_path, "mine").commands
-        assert run == f"python -m spec_bench rsd=exp1 {models}"
+        assert run == f"spec-bench rsd=exp1 {models}"
 
 
 def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
@@ -167,7 +167,7 @@ def test_another_pair_takes_the_same_layout_and_is_named(tmp_path: Path) -> None
         "pair embedded, small models on invented text, not the paper's" in note
         for note in grid.notes
     )
-    assert grid.commands == ("python -m spec_bench rsd=exp1 pair=embedded task=xsum",)
+    assert grid.commands == ("spec-bench rsd=exp1 pair=embedded task=xsum",)
 
 
 def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path: Path) -> None:

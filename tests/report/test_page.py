@@ -101,7 +101,7 @@ def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(page: str) -> No
 
 def test_the_page_names_missing_cells_and_their_command(page: str) -> None:
     assert "29 of 33" in page
-    assert "python -m spec_bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum" in page
+    assert "spec-bench rsd=exp1 pair=llama2_7b engine=cuda task=xsum" in page
 
 
 def test_figures_lie_in_the_page_itself(page: str) -> None:
@@ -227,7 +227,7 @@ def test_an_experiment_without_tables_counts_its_figures_cells(tmp_path: Path) -
     assert main(["page", "dsbd-fronts", "--results", str(tmp_path)]) == 0
     text = (tmp_path / "dsbd-fronts" / "page.html").read_text()
     assert "26 of 27" in text
-    assert "python -m spec_bench -m dsbd=fronts pair=opt_13b engine=cuda task=squad,spider" in text
+    assert "spec-bench -m dsbd=fronts pair=opt_13b engine=cuda task=squad,spider" in text
 
 
 def test_a_claim_stands_below_the_papers_sentence_and_its_section(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_commands_train_the_heads_that_nobody_published_before_they_decode() -> 
 
 def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first() -> None:
     text = list_paper(load_paper("redrafter"), Measured.below(Path("no such folder")))
-    lines = [line.strip() for line in text.splitlines() if line.strip().startswith("python")]
+    commands = ("python -m", "spec-bench")
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(commands)]
     assert len(lines) == len(set(lines))
     (grid,) = [place for place, line in enumerate(lines) if "redrafter=grid" in line]
     assert "training=redrafter_grid" in lines[grid - 1]

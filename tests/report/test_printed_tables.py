@@ -113,10 +113,10 @@ def test_a_papers_own_plus_minus_is_kept() -> None:
 
 def test_an_unmeasured_table_ends_with_the_command_that_runs_it() -> None:
     assert printed("rsd/2").commands == (
-        "python -m spec_bench rsd=exp1 pair=llama2_7b engine=cuda task=wmt18_deen",
+        "spec-bench rsd=exp1 pair=llama2_7b engine=cuda task=wmt18_deen",
     )
     assert printed("mcsd/2").commands == (
-        "python -m spec_bench -m mcsd=search pair=llama_33b_68m,vicuna_33b_68m engine=cuda "
+        "spec-bench -m mcsd=search pair=llama_33b_68m,vicuna_33b_68m engine=cuda "
         "task=alpaca,wmt14_ende generation.temperature=0,1",
     )
 
@@ -156,5 +156,5 @@ def test_a_table_that_nobody_printed_has_the_lines_of_its_recipe(name: str, reci
     warm = {cell.wanted.temperature for line in grid.lines for cell in line.cells if cell.wanted}
     swept = read_recipe(recipe)["hydra"]["sweeper"]["params"]["generation.temperature"]
     assert warm == {float(each) for each in swept.split(",")}
-    assert grid.commands[0].startswith(f"python -m spec_bench -m {recipe} pair=llama31_8b")
+    assert grid.commands[0].startswith(f"spec-bench -m {recipe} pair=llama31_8b")
     assert any("Nobody has printed it" in note for note in grid.notes)

@@ -135,7 +135,7 @@ def test_without_greedy_ar_there_is_no_ratio(tmp_path: Path) -> None:
 
 def test_missing_cells_name_recipe_and_temperatures(tmp_path: Path) -> None:
     assert table(tmp_path, 1).commands[-1] == (
-        "python -m spec_bench -m redrafter=decoding pair=vicuna_7b,vicuna_13b engine=cuda "
+        "spec-bench -m redrafter=decoding pair=vicuna_7b,vicuna_13b engine=cuda "
         "task=mt_bench generation.temperature=0,0.7"
     )
 

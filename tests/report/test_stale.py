@@ -56,7 +56,7 @@ def test_tables_and_figures_that_are_not_made_any_more_are_removed_and_others_st
 def made_of(experiment: str) -> set[str]:
     """What ``report all`` writes of an experiment and git keeps, without writing it."""
     recipe = recipes_by_name()[experiment]
-    assert f"{recipe} experiment=embedded" in COMMANDS
+    assert f"{recipe} $(EMBEDDED)" in COMMANDS
     items = load_paper(recipe.partition("=")[0]).items
     own = [item for item in items if experiment in item.experiments]
     rows = read_rows([ROOT / "results" / "embedded" / experiment / "results.csv"])

@@ -40,7 +40,7 @@ def test_an_answer_is_its_chunks_with_times_that_rise() -> None:
         ("drip", "no whole answer within 0.3 s"),
         ("garbage", "an event that is no JSON"),
         ("html", "the reply is no stream of events"),
-        ("textual", "the server ignores return_token_ids"),
+        ("textual", "the server ignores return_token_ids; server.tokens=text"),
         ("error", "the server says: out of memory"),
     ],
 )

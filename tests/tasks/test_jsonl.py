@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from spec_bench.report.data.categories import MT_BENCH, SUBTASKS, subtask
+from spec_bench.settings.configs import conf_dir, read_config
 from spec_bench.tasks import build_task
 from tests.question_files import QUESTIONS, question_file
 from tests.said import naming
@@ -218,3 +219,9 @@ def test_without_that_file_the_embedded_pair_has_prompts_of_its_shape():
     turns = {subtask(example.category): len(example.turns) for example in examples}
     assert turns == {name: 1 + (name == MT_BENCH) for name in SUBTASKS}
     assert len({example.turns[0] for example in examples}) == len(examples) == 120
+
+
+def test_another_field_may_be_the_reference_as_the_manual_prints_it():
+    shipped = read_config(conf_dir() / "task" / "jsonl.yaml")
+    told = {"source": {"kind": "local", "path": "mine.jsonl"}, "template": "{title}: {question}"}
+    assert build_task({**shipped, **told, "reference": "answer"}).reference == "answer"

@@ -1,6 +1,9 @@
 """Rows through the real datasets library, from files in the hub's schema."""
 
 import json
+import os
+import subprocess
+import sys
 
 import datasets
 import pytest
@@ -206,3 +209,26 @@ def test_the_hub_out_of_reach_says_what_else_there_is():
     values = config("xsum", kind="hub")
     with pytest.raises(ValueError, match=naming("EdinburghNLP/xsum", "source.kind=embedded")):
         build_task(values).examples()
+
+
+UNREAD = """
+from spec_bench.tasks.source import Hub, Source, UnreadDataError, load_rows
+try:
+    load_rows(Source("hub", Hub("someone/articles", "test")), "xsum")
+except UnreadDataError as error:
+    print(error)
+"""
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(tmp_path):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", UNREAD],
+        env={**kept, **nobody},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "task xsum" in done.stdout and "task.source.kind=embedded" in done.stdout
+    assert "Retry" not in done.stderr

@@ -143,7 +143,7 @@ class FittedTrees:
         return (
             f"no tree was fitted to {self.pair.name}{where} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
-            f"python -m spec_bench fit_tree {' '.join([*words, *self.arguments])}"
+            f"spec-bench fit_tree {' '.join([*words, *self.arguments])}"
         )
 
 

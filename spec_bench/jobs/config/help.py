@@ -16,27 +16,27 @@ _WIDTH = 100
 _PAPER = "paper.yaml"
 _SETTING = re.compile(r"(\w+): (.*?)(?:\s+# (.*))?")
 _RUN = """\
-python -m spec_bench: decodes a task's prompts with speculative decoders and with plain decoding,
+spec-bench: decodes a task's prompts with speculative decoders and with plain decoding,
 and writes what it measured to results/NAME/results.csv. The same command resumes what was stopped.
 
-usage: python -m spec_bench [-m] [KEY=VALUE ...]
-       python -m spec_bench recommend [KEY=VALUE ...]            which decoder is fastest here
-       python -m spec_bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
-       python -m spec_bench convert FILE.gguf                    a model folder of it, once
-       python -m spec_bench watch NAME [--once]                  how far a sweep is
-       python -m spec_bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp as rows
-       python -m spec_bench compare FOLDER FOLDER                what changed between two results
-       python -m spec_bench answers results/NAME/results.csv     as Spec-Bench's answer files
-       python -m spec_bench spider FOLDER                        whether its databases are whole
+usage: spec-bench [-m] [KEY=VALUE ...]
+       spec-bench recommend [KEY=VALUE ...]            which decoder is fastest here
+       spec-bench fit_tree [KEY=VALUE ...]             acceptances for sequoia's trees
+       spec-bench convert FILE.gguf                    a model folder of it, once
+       spec-bench watch NAME [--once]                  how far a sweep is
+       spec-bench serve ENGINE [KEY=VALUE ...]         vLLM, SGLang, llama.cpp as rows
+       spec-bench compare FOLDER FOLDER                what changed between two results
+       spec-bench answers results/NAME/results.csv     as Spec-Bench's answer files
+       spec-bench spider FOLDER                        whether its databases are whole
 
-  python -m spec_bench                                       rsd_s on xsum with the embedded models
-  python -m spec_bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task
-  python -m spec_bench 'cells=[sd:3,rsd_c:2-2-1,rsd_s:4x3]'  several decoders, interleaved
-  python -m spec_bench pair.target=lmsys/vicuna-7b-v1.3 pair.draft=double7/vicuna-68m engine=cuda
-  python -m spec_bench budget=14                             every decoder's trees of 14 nodes
-  python -m spec_bench -m task=xsum,dolly seed=0,1           a sweep: every combination is a job
-  python -m spec_bench -m rsd=exp1 plan=true                 a paper's recipe: cells, hours, memory
-  python -m spec_bench decoder=medusa --cfg job              the whole config, nothing is run
+  spec-bench                                       rsd_s on xsum with the embedded models
+  spec-bench decoder=sd spec=3 task=dolly          a decoder, its tree, a task
+  spec-bench 'cells=[sd:3,rsd_c:2-2-1,rsd_s:4x3]'  several decoders, interleaved
+  spec-bench pair.target=lmsys/vicuna-7b-v1.3 pair.draft=double7/vicuna-68m engine=cuda
+  spec-bench budget=14                             every decoder's trees of 14 nodes
+  spec-bench -m task=xsum,dolly seed=0,1           a sweep: every combination is a job
+  spec-bench -m rsd=exp1 plan=true                 a paper's recipe: cells, hours, memory
+  spec-bench decoder=medusa --cfg job              the whole config, nothing is run
 
 --config-dir DIR adds configs of your own, --hydra-help tells Hydra's own flags.
 """
@@ -56,7 +56,7 @@ _GROUPS = {
 _SETTINGS = {"config": ("generation", "engine"), "train": ("engine",)}
 _COMMANDS = {
     "recommend": """\
-usage: python -m spec_bench recommend [KEY=VALUE ...]
+usage: spec-bench recommend [KEY=VALUE ...]
 
 Forecasts decoders from plain decoding's text, times the best on this machine, and measures the
 best few in turn with plain decoding on prompts that nothing has seen. Settings are a job's:
@@ -69,11 +69,11 @@ best few in turn with plain decoding on prompts that nothing has seen. Settings 
   confirm.best=3                  how many of each decoder are measured
   name=recommend                  folder below results
 
-  python -m spec_bench recommend task=xsum
-  python -m spec_bench recommend pair.target=FOLDER 'cells=[prompt_lookup,suffix_lookup]'
+  spec-bench recommend task=xsum
+  spec-bench recommend pair.target=FOLDER 'cells=[prompt_lookup,suffix_lookup]'
 """,
     "fit_tree": """\
-usage: python -m spec_bench fit_tree [width=8] [nodes=14,30] [KEY=VALUE ...]
+usage: spec-bench fit_tree [width=8] [nodes=14,30] [KEY=VALUE ...]
 
 Counts which of the draft's best children the target accepts and writes the shares to results/trees,
 where sequoia finds them: sequoia:@14 is then the best tree of 14 nodes. Settings are a job's:
@@ -83,10 +83,10 @@ where sequoia finds them: sequoia:@14 is then the best tree of 14 nodes. Setting
   pair=NAME task=NAME             what is fitted; several, separated by commas, one after the other
   prompts=20                      the task's last ones, so that a job's first stay unseen
 
-  python -m spec_bench fit_tree task=xsum,dolly nodes=14
+  spec-bench fit_tree task=xsum,dolly nodes=14
 """,
     "compare": """\
-usage: python -m spec_bench compare BEFORE AFTER [--alpha 0.05] [--margin 0.03] [--output FOLDER]
+usage: spec-bench compare BEFORE AFTER [--alpha 0.05] [--margin 0.03] [--output FOLDER]
 
 Says what changed between two folders of results and exits with 1 if something became worse. Measure
 the second time with another results=FOLDER; the same folder would find its cells complete.
@@ -95,10 +95,10 @@ the second time with another results=FOLDER; the same folder would find its cell
   --margin SHARE                  changes smaller than this are no change
   --output FOLDER                 also writes compare.md and compare.html
 
-  python -m spec_bench compare results/mine other/mine
+  spec-bench compare results/mine other/mine
 """,
     "watch": """\
-usage: python -m spec_bench watch NAME [--results FOLDER] [--once]
+usage: spec-bench watch NAME [--results FOLDER] [--once]
 
 Shows how far the sweep of that name is, from any machine that sees its folder: a line a job, what
 failed and why, the end in sight. Status 2 if a job has failed.
@@ -106,10 +106,10 @@ failed and why, the end in sight. Status 2 if a job has failed.
   --results FOLDER                default: results
   --once                          prints it once, for scripts
 
-  python -m spec_bench watch rsd-exp1 --once
+  spec-bench watch rsd-exp1 --once
 """,
     "serve": """\
-usage: python -m spec_bench serve ENGINE [--with ngram,draft_model] [KEY=VALUE ...]
+usage: spec-bench serve ENGINE [--with ngram,draft_model] [KEY=VALUE ...]
 
 Starts servers of an engine (conf/server: llama_cpp, vllm, sglang), plain and speculating, has a job
 ask them in turn, and ends them, however this command ends. The same command goes on.
@@ -122,17 +122,17 @@ ask them in turn, and ends them, however this command ends. The same command goe
   --gpus 1                        of each server, where this machine has any
   --patience 1200 --logs FOLDER   seconds until a server must answer; its output
 
-  python -m spec_bench serve vllm --with ngram pair=llama31_8b_1b task=xsum prompts=20
+  spec-bench serve vllm --with ngram pair=llama31_8b_1b task=xsum prompts=20
 """,
     "answers": """\
-usage: python -m spec_bench answers results/NAME/results.csv [--output FOLDER] [--texts]
+usage: spec-bench answers results/NAME/results.csv [--output FOLDER] [--texts]
 
 Writes the answers of a finished experiment as Spec-Bench's answer files, one for each decoder.
 
   --output FOLDER                 default: answers beside the table
   --texts                         also writes texts.csv
 
-  python -m spec_bench answers results/quickstart/results.csv --texts
+  spec-bench answers results/quickstart/results.csv --texts
 """,
 }
 _WANTED = {"--help", "-h"}

@@ -61,7 +61,7 @@ def model_path(name: str) -> str:
         if not folder.is_dir():
             raise ValueError(
                 f"{name!r} is GGUF, of which a model folder is made first, once: "
-                f"python -m spec_bench convert {name}"
+                f"spec-bench convert {name}"
             )
         return str(folder)
     if path.is_dir():

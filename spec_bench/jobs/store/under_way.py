@@ -25,7 +25,8 @@ from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import Ge, Lt
 from spec_bench.system import disk, files
 
-State = Literal["waiting", "running", "done", "failed", "lost", "unreadable"]
+State = Literal["waiting", "running", "done", "failed", "interrupted", "lost", "unreadable"]
+_RESUMES = "interrupted; the same command resumes"
 _SILENT_S = 900.0  # of a job on another machine: longer without a record, and it is taken for lost
 _Count = Annotated[int, Ge(0), Lt(2**31)]
 _When = Annotated[float, Ge(0), Lt(2**40)]
@@ -118,8 +119,8 @@ class UnderWay:
         try:
             yield job
         except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            job.problem("interrupted" if interrupted else one_line(error))
+            stopped = isinstance(error, KeyboardInterrupt)
+            job.problem(_RESUMES if stopped else one_line(error))
             raise
         finally:
             job.end()
@@ -153,7 +154,7 @@ class UnderWay:
         return [self._progress(job) for job in self.jobs()]
 
     def _progress(self, job: JobState) -> Progress:
-        if job.state != "running":
+        if job.state in ("waiting", "done"):
             return Progress(job, job.prompts * len(job.cells) if job.state == "done" else 0)
         done = tokens = 0
         wrote = 0.0
@@ -170,7 +171,8 @@ class UnderWay:
                     done += 1
                 except (ValueError, KeyError, TypeError, RecursionError):
                     continue
-        return Progress(replace(job, state=self._alive(job, wrote)), done, tokens, wrote)
+        state = self._alive(job, wrote) if job.state == "running" else job.state
+        return Progress(replace(job, state=state), done, tokens, wrote)
 
     @staticmethod
     def _alive(job: JobState, wrote: float) -> State:
@@ -222,7 +224,8 @@ class RunningJob:
 
     def end(self) -> None:
         """The job is over."""
-        state: State = "failed" if self._state.line else "done"
+        bad: State = "interrupted" if self._state.line == _RESUMES else "failed"
+        state = bad if self._state.line else "done"
         self._under_way.write(replace(self._state, state=state, ended=time.time()))
 
 
@@ -233,7 +236,7 @@ class Summary:
     Attributes:
         counts: jobs by state.
         left_s: until its end by what has run; None where nothing has, and where all is over.
-        failed: jobs that failed, were lost, or whose note is unreadable.
+        failed: jobs that failed, were interrupted or lost, or whose note is unreadable.
     """
 
     counts: dict[State, int] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def _check(job: DictConfig, words: Sequence[str], folders: list[Path] | None) ->
         # Without Hydra's part, some of which is known only once the job runs.
         parts = {key: job[key] for key in job if key != "hydra"}
         asked = check_settings(OmegaConf.to_container(OmegaConf.create(parts), resolve=True))
+        if asked.plan:  # of the machine that a sweep will run on
+            asked = replace(asked, engine=replace(asked.engine, device="cpu"))
         if folders is not None:
             load = partial(load_decoder, folders)
             refuse_before_torch(partial(build_settings, asked, load, folders, unread=True))

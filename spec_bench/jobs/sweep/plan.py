@@ -72,6 +72,7 @@ class PlannedCell:
         rate: tokens per second; None if unknown.
         device_hours: decoding what is left, at most, times the GPUs; None without a rate.
         memory: of the job.
+        words: the job's settings on the command line, those swept included.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class PlannedCell:
     rate: Rate | None
     device_hours: float | None
     memory: Memory
+    words: tuple[str, ...] = ()
 
 
 def plan_job(

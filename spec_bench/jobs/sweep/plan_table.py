@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from spec_bench.jobs.sweep.plan import Memory, PlannedCell
 
 _COLUMNS = ("pair", "task", "decoder", "spec", "seed")
-_TITLES = (*_COLUMNS, "state", "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
-_LABELS = len(_COLUMNS) + 1
+_LABELS = (*_COLUMNS, "swept", "state")
+_TITLES = (*_LABELS, "left", "tok/s", "rate", "device h", "memory GiB", "GPUs", "fits")
 _WIDTH = 170
 _GIB = 2**30
 _UNKNOWN = "unknown"
@@ -22,15 +24,26 @@ def print_plan(cells: Sequence[PlannedCell], console: Console | None = None) -> 
     """Prints a line per cell, then the totals; a cell that two jobs share is counted once."""
     console = console or Console()
     console.width = max(console.width, _WIDTH)
-    once = list({cell.run_id: cell for cell in cells}.values())
+    once = _once(cells)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for position, title in enumerate(_TITLES):
-        table.add_column(title, justify="left" if position < _LABELS else "right", no_wrap=True)
+    for title in _TITLES:
+        table.add_column(title, justify="left" if title in _LABELS else "right", no_wrap=True)
     for cell in once:
-        table.add_row(*_row(cell), style="red" if cell.memory.fits is False else "")
+        table.add_row(*map(escape, _row(cell)), style="red" if cell.memory.fits is False else "")
     console.print(table)
     for line in totals(once):
         console.print(line, markup=False, highlight=False)
+
+
+def _once(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """Each cell once, with the words that its jobs share and that not all cells have."""
+    everywhere = set.intersection(*(set(cell.words) for cell in cells))
+    once: dict[str, PlannedCell] = {}
+    for cell in cells:
+        known = once.get(cell.run_id, cell).words
+        words = tuple(w for w in known if w in cell.words and w not in everywhere)
+        once[cell.run_id] = replace(cell, words=words)
+    return list(once.values())
 
 
 def totals(cells: Sequence[PlannedCell]) -> list[str]:
@@ -73,6 +86,7 @@ def _row(cell: PlannedCell) -> list[str]:
     fits = {True: "yes", False: "NO", None: _UNKNOWN if cell.memory.gpus != 0 else "-"}
     return [
         *(str(getattr(cell.facts, name)) for name in _COLUMNS),
+        " ".join(word for word in cell.words if word.partition("=")[0] not in _COLUMNS),
         cell.state,
         f"{cell.left} of {cell.prompts}",
         _UNKNOWN if cell.rate is None else f"{cell.rate.tokens_per_s:.1f}",

@@ -1,4 +1,4 @@
-"""``python -m spec_bench watch NAME``: how far a sweep is, from wherever its folder is seen."""
+"""``spec-bench watch NAME``: how far a sweep is, from wherever its folder is seen."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spec_bench.settings.arguments import Parser
 from spec_bench.system import files
 
 _EVERY_S = 2.0
-_ORDER = ("done", "failed", "lost", "unreadable", "running", "waiting")
+_ORDER = ("done", "failed", "interrupted", "lost", "unreadable", "running", "waiting")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command's status: 2 if there is no such sweep or one of its jobs failed."""
-    parser = Parser(prog="python -m spec_bench watch", description=str(__doc__).replace("``", ""))
+    parser = Parser(prog="spec-bench watch", description=str(__doc__).replace("``", ""))
     parser.add_argument("name", help="of the experiment")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
     parser.add_argument("--once", action="store_true", help="print it once, for scripts")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -148,5 +148,14 @@ def _judged(change: Change, p: float | None, alpha: float) -> Judged:
     if p is None:
         return Judged(change, None, "identical" if change.identical else "not judged")
     if p >= alpha:
-        return Judged(change, p, "no change shown")
+        return Judged(replace(change, why=_left_open(change, alpha)), p, "no change shown")
     return Judged(change, p, "regression" if change.worse else "improvement")
+
+
+def _left_open(change: Change, alpha: float) -> str:
+    """Why an interval without 0 shows no change; "" of any other."""
+    low, high = (change.shift.low, change.shift.high) if change.shift else (None, None)
+    if low is None or high is None or low <= 0 <= high:
+        return ""
+    sole = "its own interval leaves out 0, but "
+    return sole + ("not among so many numbers" if (change.p or 0) < alpha else "not the margin")

@@ -1,4 +1,4 @@
-"""``python -m spec_bench compare A B``: what changed from one results folder to another.
+"""``spec-bench compare A B``: what changed from one results folder to another.
 
 Exit status: 0 nothing got worse, 1 something did, 2 the request cannot be right.
 """
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m spec_bench compare",
+        prog="spec-bench compare",
         description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

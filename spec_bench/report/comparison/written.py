@@ -17,6 +17,7 @@ METHOD = (
     "Changes of speed-up and block efficiency are shares of the value before, paired by prompt; "
     "those of scores are differences. Speed-ups are over each run's own plain decoding, timed in "
     "turn; a prompt that was timed three times or more counts with the median of its repeats. "
+    "Each interval is the number's own, as if it were the only one. "
     "p: by Student's t on the scale of the interval, corrected by Holm for all numbers "
     "judged together, so that the chance of any false alarm is at most {alpha:.0%}. A speed-up "
     "that changed by {margin:.0%} or less counts as the same."

@@ -86,10 +86,6 @@ def pairs_of(item: Figure) -> list[str]:
 
 def nothing_measured(item: Figure) -> NothingMeasuredError:
     """The error for a figure without rows, with the commands that would measure them."""
-    how = (
-        [item.command]
-        if item.command
-        else [f"python -m spec_bench -m {name}" for name in item.recipes]
-    )
+    how = [item.command] if item.command else [f"spec-bench -m {name}" for name in item.recipes]
     ways = " or ".join(how)
     return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")

@@ -65,7 +65,8 @@ def results_file(name: str, results: Path) -> Path:
     """The results file of an experiment.
 
     Args:
-        name: a folder below ``results``, one or two levels down, or a path to a folder or a file.
+        name: a folder below ``results``, below ``embedded`` in it, or below another of its folders,
+            the first of these that is there; or a path to a folder or a file.
         results: the results folder.
 
     Raises:
@@ -75,11 +76,13 @@ def results_file(name: str, results: Path) -> Path:
         return Path(name)
     if (file := Path(name) / files.RESULTS).is_file():
         return file
+    for folder in (results, results / "embedded"):
+        if (file := files.results_file(folder, name)).is_file():
+            return file
     tables = files.results_files(results)
     named = [path for path in tables if path.parent.name == name]
-    direct = [path for path in named if path.parent.parent == results]
-    if direct or len(named) == 1:
-        return (direct or named)[0]
+    if len(named) == 1:
+        return named[0]
     if named:
         raise ValueError(f"{name!r} is ambiguous, give one of: {', '.join(map(str, named))}")
     known = sorted({path.parent.name for path in tables})

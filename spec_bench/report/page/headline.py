@@ -15,7 +15,15 @@ import pandas as pd
 from spec_bench.metrics.choice import CLOSE, Choice, choose
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once
-from spec_bench.report.data.rows import Group, Row, interval_in, number_in, numbers_in, prompts_of
+from spec_bench.report.data.rows import (
+    Group,
+    Row,
+    cell_keys,
+    interval_in,
+    number_in,
+    numbers_in,
+    prompts_of,
+)
 from spec_bench.report.data.seeds import SEEDS
 from spec_bench.report.page.tree_title import tree_titles
 from spec_bench.vocabulary import names
@@ -84,7 +92,7 @@ def headline(group: Group) -> Headline | None:
     by = next((name for name in _BY if name in rows and rows[name].notna().any()), None)
     if by is None:
         return None
-    rows = rows[rows[by].notna()]
+    rows = _of_one_meter(rows[rows[by].notna()])
     choice, tied, named = _choice(group, rows, by), 1, rows.loc[rows[by].idxmax()]
     if choice and not choice.faster:
         _, decoder, sure = choice
@@ -112,6 +120,15 @@ def headline(group: Group) -> Headline | None:
         basis=_basis(rows, by, choice),
         tied=(tied, len(rows)),
     )
+
+
+def _of_one_meter(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those that differ from an earlier one in the energy's meter alone."""
+    if "energy_method" not in rows:
+        return rows
+    meter = rows.energy_method.fillna("")
+    first = meter.groupby([rows[key] for key in cell_keys(rows)], dropna=False).transform("first")
+    return rows[meter == first]
 
 
 def _choice(group: Group, rows: pd.DataFrame, by: str) -> Choice | None:

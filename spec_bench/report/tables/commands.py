@@ -124,7 +124,7 @@ def _command(
     where = [f"results={results}"] if results is not None else []
     by_models = any(word.startswith("pair.target=") for word in pair)
     several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
-    words = ["python", "-m", "spec_bench", *(["-m"] if several else []), recipe, *pair, *swept]
+    words = ["spec-bench", *(["-m"] if several else []), recipe, *pair, *swept]
     return shlex.join([*words, *where])
 
 

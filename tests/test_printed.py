@@ -1,0 +1,164 @@
+"""Printed commands are run, here or by ``make rehearse``, or are listed with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from spec_bench.jobs.config.compose import recipe_arguments, register
+from spec_bench.settings.configs import conf_dir
+from spec_bench.tasks.source import EMBEDDED
+from tests import warm
+from tests.hub.commands import Command, printed_commands
+from tests.hub.rehearsal import appended
+from tests.printed import ROOT, Printed, made, printed, printed_blocks
+
+LISTED = {
+    text: reason
+    for reason, texts in yaml.safe_load(
+        Path(__file__).with_name("not_run.yaml").read_text()
+    ).items()
+    for text in texts
+}
+MOST = 50  # commands in that list: it only gets shorter
+OURS = ("make", "spec-bench", "python", "torchrun", "accelerate")
+REPORTS = ("list", "table", "figure", "page")
+OTHER_PACKAGES = ("decoder=comb", "decoder=mine", "hydra/launcher=ray_cluster")
+MEASURED = "today-drafters"  # what NAME stands for
+SCORE = ROOT / "tests/metrics/length_ratio.py"
+
+
+def reports(command: Printed) -> bool:
+    """Whether it reads rows and decodes nothing."""
+    shown = command.words[0] == "make" and command.words[1] in REPORTS
+    return shown or command.module == "spec_bench.report"
+
+
+def of_git(command: Printed) -> bool:
+    """Whether the rows that it reads are in git."""
+    own = {"default", "served"} & {*command.words} or ".jsonl" in command.text
+    return reports(command) and not own and "--texts" not in command.words
+
+
+@cache
+def rehearsed() -> set[str]:
+    return {command.text for command in printed_commands()}
+
+
+def decodes(command: Printed) -> bool:
+    """Whether it is a job of the embedded pair's, or compares or reports what one left."""
+    kept = command.module in ("spec_bench", "spec_bench.report") and not of_git(command)
+    return kept and command.text not in LISTED and command.text not in rehearsed()
+
+
+def once(commands: Iterator[Printed]) -> list[Printed]:
+    return list({command.text: command for command in commands}.values())
+
+
+ALL = once(command for command in printed() if command.words[0] in OURS)
+BLOCKS = {
+    f"{block[0].place}:{number}": [command for command in block if decodes(command)]
+    for number, block in enumerate(printed_blocks())
+    if any(decodes(command) for command in block)
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader's folder, with the results that are in git."""
+    folder = tmp_path_factory.mktemp("checkout")
+    others = shutil.ignore_patterns("runs", "*.html", "*.pdf", "*.tex", "train", "family")
+    shutil.copytree(ROOT / "results", folder / "results", ignore=others)
+    return folder
+
+
+def run(command: Printed, folder: Path, *more: str) -> str:
+    """Runs it to its end; what it prints."""
+    ready = made(command)
+    words = [
+        word.replace("results/NAME", f"results/embedded/{MEASURED}").replace("NAME", MEASURED)
+        for word in ready.arguments
+    ]
+    status, out, err = warm.run(ready.module, *words, *more, folder=folder)
+    assert status == 0, f"{command.place}: {command.text}\n{err[-2000:]}"
+    return out
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if of_git(c)], ids=lambda c: c.text)
+def test_a_printed_report_on_rows_in_git_is_made(command: Printed, folder: Path) -> None:
+    assert run(command, folder).strip()
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_jobs_of_a_block_end_well_one_after_the_other(block: str, tmp_path: Path) -> None:
+    lines = (EMBEDDED / "xsum.jsonl").read_text(encoding="utf-8").splitlines()[:6]
+    (tmp_path / "my_rows.jsonl").write_text("\n".join(lines))
+    texts = {"title": "Boats", "question": "Where?", "answer": "Here.", "reference": "here"}
+    asked = [{"question_id": n, "turns": ["Where is the boat?"], **texts} for n in range(6)]
+    for name in ("mine", "questions", "answers"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    shutil.copy(SCORE, tmp_path / "my_score.py")
+    for command in BLOCKS[block]:
+        decoding = command.module == "spec_bench" and command.arguments[0] != "compare"
+        more = appended(Command(command.text, ())) if decoding else []
+        run(command, tmp_path, *more)
+
+
+def test_every_printed_command_is_run_here_or_rehearsed_or_listed_with_a_reason() -> None:
+    texts = {command.text for command in ALL}
+    ran = {command.text for command in ALL if of_git(command) or decodes(command)}
+    assert texts - ran - rehearsed() - {*LISTED} == set()
+    assert {*LISTED} - texts == set(), "printed no more"
+    assert {*LISTED} & (ran | rehearsed()) == set(), "run by now"
+    assert len(LISTED) <= MOST
+
+
+def kept_folders() -> list[str]:
+    """Patterns of the folders whose records git keeps."""
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    return re.findall(r"^!(results/.*)/records\.parquet$", ignored, re.MULTILINE)
+
+
+JOBS = once(
+    command
+    for command in ALL
+    if command.module in ("spec_bench", "spec_bench.train")
+    and not {*OTHER_PACKAGES} & {*command.words}
+    and "=" in command.text
+)
+
+
+def results_of(command: Printed) -> str:
+    """Where its rows are written."""
+    first = command.arguments[0]
+    told = [word for word in command.arguments if "=" in word and not word.startswith("-")]
+    told += [f"experiment={first}"] if first == "recommend" else []
+    swept = [re.sub(r"^([\w./]+=[^\[{',]*),.*", r"\1", word) for word in told]
+    config = compose(
+        "train" if command.module.endswith("train") else "config",
+        overrides=recipe_arguments(swept),
+    )
+    return f"{config.results}/{config.name}"
+
+
+def test_every_printed_job_composes_and_writes_nothing_where_git_keeps_results() -> None:
+    assert len(kept_folders()) > 3
+    GlobalHydra.instance().clear()
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for command in JOBS:
+            place = results_of(command)
+            assert not any(fnmatch(place, kept) for kept in kept_folders()), shlex.join(
+                command.words
+            )
