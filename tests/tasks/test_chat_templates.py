@@ -59,7 +59,9 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "make", [Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"{{\xff}}")], ids=str
+    "make",
+    [Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"{{\xff}}")],
+    ids=["folder", "pipe", "no UTF-8"],
 )
 def test_what_is_no_text_file_is_one_line(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     make(tmp_path / "t.jinja")
