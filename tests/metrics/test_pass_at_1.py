@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_prompt_without_tests_is_refused_before_anything_is_decoded() -> None:
         check_code([[CodeReference("def check(", PROMPT, "area")]])
 
 
+def test_values_that_tests_take_for_plain_ones_pass_from_the_program_to_its_tests() -> None:
+    prompt = "from collections import Counter, namedtuple\n\n\ndef f(x):\n"
+    tests = (
+        "def check(g):\n    assert g([1, 1]) == {1: 2} and g((2, 3)) == (2, 3) and g(4j) == 4j\n"
+        "    assert list(g('ab')) == ['a', 'b'] and f(None) is None and g(2**70) == 2**70\n"
+        "    try:\n        g(0)\n    except ZeroDivisionError:\n        return\n    assert False\n"
+    )
+    answer = (
+        "    kinds = {list: Counter, tuple: lambda x: namedtuple('Pair', 'a b')(*x), str: iter}\n"
+        "    return 1 / x if x == 0 else kinds.get(type(x), lambda x: x)(x)\n"
+    )
+    assert SCORE.passes(answer, CodeReference(tests, prompt, "f"))
+
+
 def test_rows_of_a_wheel_are_read_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,12 +114,17 @@ def test_rows_of_a_wheel_are_read_from_the_cache(
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
     source = Source("wheel", wheel=Wheel("mine==1.0", "inside/rows.jsonl.gz", digest))
     assert load_rows(source, "mine") == [row]
-    task = Task("mine", source, ("{prompt}",), {"id": "task_id"}, reference="test")
     task = Task(
-        *("mine", source, ("{prompt}",), {"id": "task_id"}),
+        name="mine",
+        source=source,
+        template=("{prompt}",),
+        fields={"id": "task_id"},
         reference="test",
         scores=("pass_at_1",),
     )
+    with pytest.raises(ValueError, match=r"task\.run_code=true"):
+        task.examples()
+    task = replace(task, run_code=True)
     (example,) = task.examples()
     assert example.id == "a/0" and task.data_file == "mine==1.0 rows.jsonl.gz"
     assert SCORE.passes(RIGHT["a fenced block"], example.references[0][0])  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import spec_bench
 from spec_bench.engine.architectures import ARCHITECTURES, architecture
 from spec_bench.engine.architectures import PREFIX as RANDOM
 from spec_bench.settings.configs import conf_dir
-from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of
+from spec_bench.system.model_cache import converted_folder, fetched_folder, gguf_of, is_model
 
 EMBEDDED = "embedded:"
 FETCHED = "fetched:"  # by a make target of the same name
@@ -52,13 +52,13 @@ def model_path(name: str) -> str:
         return str(folder)
     if name.startswith(FETCHED):
         folder = fetched_folder(name.removeprefix(FETCHED))
-        if not folder.is_dir():
+        if not is_model(folder):
             raise ValueError(f"{name!r} is not on this machine yet: make {folder.name}")
         return str(folder)
     path = Path(name).expanduser()
     if (file := gguf_of(path)) and not (path / "config.json").is_file():
         folder = converted_folder(file)
-        if not folder.is_dir():
+        if not is_model(folder):
             raise ValueError(
                 f"{name!r} is GGUF, of which a model folder is made first, once: "
                 f"spec-bench convert {name}"

@@ -35,7 +35,7 @@ from spec_bench.tasks.generation import Generation
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
-_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only")  # identified by content
+_NOT_IDENTITY = ("generation", "databases", "instruction", "answered_only", "run_code")
 _USUAL = {"overlong": "fail", "sample": "first", "sample_seed": 0}  # as before there was a choice
 _MAX_NEW_TOKENS = 128
 _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt, beside its texts

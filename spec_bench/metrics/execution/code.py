@@ -7,8 +7,8 @@ runs each program alone.
 from __future__ import annotations
 
 import json
+import logging
 import re
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -21,6 +21,7 @@ from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.intervals import mean_interval
 from spec_bench.records.code_reference import CodeReference
 
+log = logging.getLogger(__name__)
 _WORKER = Path(__file__).with_name("code_worker.py")
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _GRACE_S = 5.0  # for the process to start and to end
@@ -70,24 +71,39 @@ class PassAt1:
         return f"pass_at_1 python:{python}|limit:{self.seconds:g}s|memory:{self.memory >> 20}MiB"
 
     def passes(self, answer: str, tests: CodeReference) -> bool:
-        """Whether one answer's program ends its tests."""
+        """Whether one answer's program ends its tests, which call it from another process."""
         program = next(_programs(answer, tests), None)
-        if program is None:
-            return False
-        return self._ran(f"{program}\n{tests}\ncheck({tests.entry_point})\n")
+        return program is not None and self._judged(program, tests)[0] == "passed"
 
-    def _ran(self, code: str) -> bool:
-        """Whether code ran to its end within the limits, in a process of its own."""
-        word = secrets.token_hex(16)
-        request = {"code": code, "seconds": self.seconds, "memory": self.memory, "word": word}
+    def held(self) -> str:
+        """What this machine cannot hold of a program, in words; "" where it holds all.
+
+        Raises:
+            ValueError: no program runs here, or one would run as root.
+        """
+        imports = "import collections, decimal, hashlib, heapq, math, random, re\n"
+        tests = CodeReference("def check(f):\n    assert f(2) == {(2,)}", imports, "f")
+        verdict, *lost = self._judged(f"{imports}def f(x):\n    return {{(x,)}}", tests)
+        if verdict != "passed":
+            raise ValueError("; ".join(["pass_at_1: no program runs on this machine", *lost]))
+        return lost[0] if lost else ""
+
+    def _judged(self, code: str, tests: CodeReference) -> list[str]:
+        """The worker's verdict on code and tests, and what it could not hold.
+
+        Raises:
+            ValueError: the code would run as root.
+        """
+        limits = {"seconds": self.seconds, "memory": self.memory}
+        request = {"code": code, "entry_point": tests.entry_point, **limits}
+        asked = "".join(f"{json.dumps(each)}\n" for each in (request, _preamble(tests) + tests))
         with tempfile.TemporaryDirectory() as empty:
             try:
                 # -I, -S: no user's folder, environment or package is there to import.
                 run = subprocess.run(
                     [sys.executable, "-I", "-S", "-B", str(_WORKER)],
-                    input=json.dumps(request).encode() + b"\n",
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
+                    input=asked.encode(),
+                    capture_output=True,
                     cwd=empty,
                     env={},
                     start_new_session=True,
@@ -95,20 +111,24 @@ class PassAt1:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                return False
-        return run.stdout.decode(errors="replace") == f"passed {word}\n"
+                return [""]
+        if run.returncode == 1:
+            raise ValueError(f"pass_at_1: {run.stderr.decode(errors='replace').splitlines()[-1]}")
+        return run.stdout.decode(errors="replace").splitlines() or [""]
 
 
 def check_code(references: Sequence[Sequence[str]]) -> None:
     """Makes sure that every prompt has tests that are Python, before anything is decoded.
 
     Raises:
-        ValueError: one has none, or some that are not.
+        ValueError: one has none, or some that are not, or no program can be run here.
     """
     for index, golds in enumerate(references):
         tests = _tests(golds, index)
-        if not _is_python(str(tests)):
+        if not _is_python(_preamble(tests) + tests):
             raise ValueError(f"pass_at_1: the tests of prompt {index} are no Python")
+    if lost := PassAt1().held():
+        log.warning("pass_at_1: %s", lost)
 
 
 def _tests(golds: Sequence[str], index: int) -> CodeReference:
@@ -118,10 +138,14 @@ def _tests(golds: Sequence[str], index: int) -> CodeReference:
     return gold
 
 
+def _preamble(tests: CodeReference) -> str:
+    """What the prompt imports and defines before the function."""
+    return tests.prompt[: max(0, tests.prompt.rfind(f"def {tests.entry_point}"))]
+
+
 def _programs(answer: str, tests: CodeReference) -> Iterator[str]:
     """What an answer may mean, most explicit first; Python only."""
-    prompt = tests.prompt
-    preamble = prompt[: prompt.rfind(f"def {tests.entry_point}")]
+    prompt, preamble = tests.prompt, _preamble(tests)
     blocks = (block for block in _BLOCK.findall(answer) if f"def {tests.entry_point}" in block)
     made = (
         *(f"{preamble}\n{block}" for block in blocks),

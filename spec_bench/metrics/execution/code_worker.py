@@ -1,93 +1,241 @@
-"""The process that runs a program which nobody has read. A script: the standard library only.
+"""Runs a program that nobody has read against its tests. A script: the standard library only.
 
-A JSON object comes in: the code, its seconds and bytes, and a word; "passed" and that word go out
-once the code has run to its end. What it may do:
+Two lines of JSON come in, the program's and its tests'; ``passed`` or ``failed`` goes out, and in
+words what is not held here. The program defines its function in one process, the tests call it from
+another, which alone decides: they exchange plain values, and the program knows neither tests nor
+verdict. On Linux with user namespaces (or as root, who becomes ``nobody``) a program
 
-* compute, within its time (processor and clock) and its memory, and import what Python brings;
-* read files; write none (a limit of 0 bytes, and no way to open one for writing);
-* start no process and no program, reach no network: of its own kernel's network there is nothing
-  left where the system lets it give that up, and every socket is refused by Python itself.
+* sees no file but Python and the system's libraries, can write none, and finds no ``/proc``;
+* reaches no network, and no process but those two: it can read neither, and stop only its own work;
+* leaves nothing behind: all processes of its namespace end with the verdict, or with the caller.
 
-A fresh process runs one program and ends; it runs in an empty folder with an empty environment.
+Everywhere it has limits (time, memory, files of 0 bytes, no further process) and Python's own audit
+hook refuses the rest; a program that means harm gets past such a hook.
 """
 
+import builtins
 import ctypes
 import json
 import os
+import pickle
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, BinaryIO, NoReturn
 
-NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000  # unshare(2)
-REFUSED = (
-    "socket.",
-    "subprocess.",
-    "os.exec",
-    "os.fork",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "os.kill",
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.mkdir",
-    "os.chmod",
-    "os.chown",
-    "os.link",
-    "os.symlink",
-    "os.truncate",
-    "os.putenv",
-    "shutil.",
-    "ctypes.",
-    "signal.pthread_kill",
-    "pty.spawn",
+NOBODY = 65534
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEW_USER = 0x10000000  # unshare(2)
+NEW_OTHERS = 0x00020000 | 0x08000000 | 0x20000000 | 0x40000000  # mounts, IPC, processes, network
+BIND, RECURSIVE, PRIVATE = 0x1000, 0x4000, 0x40000  # mount(2)
+MOUNT_SETATTR, HERE, READ_ONLY = 442, -100, 1 | 2 | 4  # mount_setattr(2): nor setuid nor devices
+DIES_WITH_PARENT, DUMPABLE, NO_NEW_PRIVILEGES = 1, 4, 38  # prctl(2)
+SEEN = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", f"{sys.base_prefix}/lib")
+EVENTS = (  # of sys.audit, by how they begin
+    "socket. subprocess. os.exec os.fork os.posix_spawn os.spawn os.system os.kill os.remove"
+    " os.rename os.rmdir os.mkdir os.chmod os.chown os.link os.symlink os.truncate os.utime"
+    " os.setxattr os.putenv shutil. ctypes. signal.pthread_kill pty.spawn gc.get_"
 )
+REFUSED = tuple(EVENTS.split())
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+PLAIN = (dict, list, tuple, set, frozenset, str, int, float, complex, bytes, bytearray, range)
+CROSSING = {("builtins", name) for name in ("iter", *(kind.__name__ for kind in PLAIN))}
+CROSSING |= {("decimal", "Decimal"), ("fractions", "Fraction")}
 
 
-def confine(seconds: float, memory: int) -> None:
+class Writer(pickle.Pickler):
+    """Sends values; what derives from a plain type as that type, an iterator by what it gives."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """As ``pickle`` asks."""
+        if hasattr(value, "__next__"):
+            return iter, (tuple(value),)
+        kind = next((kind for kind in PLAIN if isinstance(value, kind)), None)
+        return NotImplemented if kind in (None, type(value)) else (kind, (kind(value),))
+
+
+class Reader(pickle.Unpickler):
+    """Receives plain values and no other."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """As ``pickle`` asks; nothing that a sender names runs, but constructors of values."""
+        if (module, name) not in CROSSING:
+            raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
+        return super().find_class(module, name)
+
+
+def call(name: str, *values: Any) -> None:
+    """A function of the C library.
+
+    Raises:
+        OSError: it failed, or is not there.
+    """
+    function = getattr(LIBC, name, None)
+    if function is None or function(*values) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
+
+
+def view() -> None:
+    """Leaves of all files Python and the system's libraries, to be read."""
+    jail = os.getcwd()
+    call("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
+    call("mount", b"tmpfs", jail.encode(), b"tmpfs", 0, b"mode=755")
+    for path in filter(os.path.isdir, {*SEEN, os.path.dirname(os.__file__)}):
+        os.makedirs(jail + path, exist_ok=True)
+        call("mount", path.encode(), (jail + path).encode(), None, BIND | RECURSIVE, None)
+    attributes = (ctypes.c_uint64 * 4)(READ_ONLY)
+    call("syscall", MOUNT_SETATTR, HERE, jail.encode(), 0x8000, attributes, 32)
+    os.chroot(jail)
+    os.chdir("/")
+
+
+def part() -> str:
+    """Parts this process and its children from the rest; what is not held then, in words.
+
+    Raises:
+        OSError: this is root and cannot become anybody else.
+    """
+    user, group = os.geteuid(), os.getegid()
+    lost = ""
+    try:
+        call("unshare", NEW_OTHERS | (NEW_USER if user else 0))
+        maps = {
+            "setgroups": "deny",
+            "uid_map": f"{NOBODY} {user} 1",
+            "gid_map": f"{NOBODY} {group} 1",
+        }
+        for name in maps if user else ():
+            with open(f"/proc/self/{name}", "w") as stream:
+                stream.write(maps[name])
+        view()
+    except OSError as error:
+        lost = f"a program that means harm is not held here, no namespaces: {error}"
+    if not user:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    with suppress(OSError):  # not on every system
+        call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        call("capset", (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+        call("prctl", DUMPABLE, 0, 0, 0, 0)
+    return lost
+
+
+def die_with_parent() -> None:
+    """Ends this process when its parent ends, where the system has that."""
+    with suppress(OSError):
+        call("prctl", DIES_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+
+
+def confine(seconds: float, memory: int, quiet: int, close: tuple[int, ...]) -> None:
     """Limits on this process that nothing in it can raise again."""
-    with suppress(OSError, AttributeError):  # not on every system; the audit hook remains
-        ctypes.CDLL(None, use_errno=True).unshare(NEW_USER | NEW_NETWORK)
+    die_with_parent()
+    for stream in (0, 1, 2):
+        os.dup2(quiet, stream)
+    for each in (quiet, *close):
+        os.close(each)
     limits = {
-        "RLIMIT_AS": memory,
-        "RLIMIT_CPU": int(seconds) + 1,
-        "RLIMIT_NPROC": 0,
-        "RLIMIT_FSIZE": 0,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_NOFILE": 32,
+        "AS": memory,
+        "CPU": int(seconds) + 1,
+        "NPROC": 0,
+        "FSIZE": 0,
+        "CORE": 0,
+        "NOFILE": 32,
     }
     for name, most in limits.items():
-        try:
-            resource.setrlimit(getattr(resource, name), (most, most))
-        except (AttributeError, ValueError, OSError):
-            continue
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+        with suppress(AttributeError, ValueError, OSError):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def hook(event: str, values: tuple) -> None:
-        writing = event == "open" and (
-            (isinstance(values[1], str) and set(values[1]) & set("wax+"))
-            or (isinstance(values[2], int) and values[2] & WRITES)
-        )
-        if writing or event.startswith(REFUSED):
+    # Of this function's own: a program can change what it finds by name.
+    def hook(event: str, values: Any, refused: Any = REFUSED, writes: int = WRITES) -> None:
+        if event.startswith(refused) or (event == "open" and values[2] & writes):
             raise PermissionError(f"{event} is refused")
 
     sys.addaudithook(hook)
 
 
+def serve(code: str, entry_point: str, calls: BinaryIO, answers: BinaryIO) -> None:
+    """Defines the function, then answers calls of it until they end."""
+    names: dict[str, Any] = {"__name__": "__answer__"}
+    exec(compile(code, "<answer>", "exec"), names)
+    reply: tuple[bool, Any] = (True, None)
+    while True:
+        Writer(answers).dump(reply)
+        answers.flush()
+        given, named = Reader(calls).load()
+        try:
+            reply = (True, names[entry_point](*given, **named))
+        except Exception as error:
+            reply = (False, type(error).__name__)
+
+
+def judge(code: str, entry_point: str, answers: BinaryIO, calls: BinaryIO) -> None:
+    """Runs the tests to their end.
+
+    Raises:
+        BaseException: whatever they raise, or reading what is no plain value.
+    """
+
+    def receive() -> Any:
+        fine, value = Reader(answers).load()
+        if fine:
+            return value
+        error = getattr(builtins, value, RuntimeError)
+        raise RuntimeError if error is StopIteration else error  # nothing ends a loop of the tests
+
+    def function(*given: Any, **named: Any) -> Any:
+        Writer(calls).dump((given, named))
+        calls.flush()
+        return receive()
+
+    receive()  # it is defined
+    names: dict[str, Any] = {"__name__": "__tests__"}
+    exec(compile(code, "<tests>", "exec"), names)
+    names[entry_point] = function
+    names["check"](function)
+
+
+def run(work: Callable[..., None], *values: Any) -> NoReturn:
+    """Ends this process, with 0 if some work came to its end."""
+    status = 1
+    with suppress(BaseException):
+        work(*values)
+        status = 0
+    os._exit(status)
+
+
+def within(request: dict[str, Any], quiet: int, stdin: BinaryIO) -> None:
+    """The two processes; returns where the tests came to their end."""
+    (heard, call), (answered, answer) = os.pipe(), os.pipe()
+    limits, entry_point = (request["seconds"], request["memory"], quiet), request["entry_point"]
+    if os.fork() == 0:
+        ends = os.fdopen(heard, "rb"), os.fdopen(answer, "wb")
+        confine(*limits, (call, answered))
+        run(serve, request["code"], entry_point, *ends)
+    ends = os.fdopen(answered, "rb"), os.fdopen(call, "wb")
+    tests = json.loads(stdin.readline())  # the program's process has never seen them
+    confine(*limits, (heard, answer))
+    judge(tests, entry_point, *ends)
+
+
 def main() -> None:
-    """Runs the program of the first line."""
-    request = json.loads(sys.stdin.readline())
-    word, out = request["word"], os.dup(1)
+    """Runs the program of the first line with the tests of the second."""
+    stdin = os.fdopen(0, "rb", buffering=0)
+    request = json.loads(stdin.readline())
     quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
-    confine(request["seconds"], request["memory"])
-    exec(compile(request["code"], "<answer>", "exec"), {"__name__": "__answer__"})
-    os.write(out, f"passed {word}\n".encode())
+    try:
+        lost = part()
+    except OSError as error:
+        sys.exit(f"a program would run as root: {error}")
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"])
+    die_with_parent()
+    if os.fork() == 0:
+        run(within, request, quiet, stdin)
+    print("failed" if os.wait()[1] else "passed", lost, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,297 @@
+"""Programs that mean harm do none, with the audit hook and without it, and forge no verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spec_bench
+from spec_bench.metrics.execution import PassAt1, code
+from spec_bench.records.code_reference import CodeReference
+
+PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Of a circle."""\n'
+TESTS = "def check(f):\n    assert abs(f(2) - 12.566) < 0.01\n    assert f(0) == 0\n"
+REFERENCE = CodeReference(TESTS, PROMPT, "area")
+SCORE = PassAt1(seconds=1.0, memory=1 << 28)
+MARK = "spec_bench_was_here"
+C = "import ctypes; c = ctypes.CDLL(None, use_errno=True)\n"
+QUIETLY = "for n in range(64):\n  try: {}\n  except Exception: pass\n"
+
+# What sets "won" did what it should not; its function is right only then. {home}, {secret}, {pid},
+# {port}, {path} are the caller's: a folder, a file in it, a process, a listening port and socket.
+# Where a worker holds nothing these harm no more than those: none of them signals all processes.
+HARM = {
+    "deletes a file": "os.remove(r'{secret}'); won = True",
+    "deletes a file once the lists are empty": (
+        "import __main__ as m; m.REFUSED = (); m.WRITES = 0; os.remove(r'{secret}'); won = True"
+    ),
+    "deletes all": "import shutil; shutil.rmtree(r'{home}'); won = True",
+    "overwrites a file": "open(r'{secret}', 'w').write('x'); won = True",
+    "truncates a file": "os.truncate(r'{secret}', 0); won = True",
+    "deletes a file below Python": C + "won = c.unlink(rb'{secret}') == 0",
+    "reads a file": "open(r'{secret}').read(); won = True",
+    "reads who the users are": "open('/etc/passwd').read(); won = True",
+    "lists a folder": "os.listdir(r'{home}'); won = True",
+    "lists the processes": "os.listdir('/proc/1'); won = True",
+    "watches a folder": C + "won = c.inotify_add_watch(c.inotify_init(), rb'{home}', 4095) >= 0",
+    "reads through a link": "os.symlink(r'{secret}', 'x'); open('x').read(); won = True",
+    "takes a second name of a file": "os.link(r'{secret}', 'x'); won = True",
+    "writes beside itself": "open('" + MARK + "', 'w').write('x'); won = True",
+    "makes a folder": "os.mkdir('" + MARK + "'); won = True",
+    "writes to shared memory": "open('/dev/shm/" + MARK + "', 'w').write('x'); won = True",
+    "writes for temporary use": "open('/tmp/" + MARK + "', 'w').write('x'); won = True",
+    "fills the disk": "f = open('" + MARK + "', 'wb'); f.write(bytes(1 << 27)); won = True",
+    "could change Python's own files": "os.open(os.__file__, os.O_WRONLY); won = True",
+    "could add to what Python starts with": (
+        "import sysconfig\n"
+        "os.open(sysconfig.get_path('stdlib'), os.O_RDWR | os.O_TMPFILE); won = True"
+    ),
+    "changes a mode": "os.chmod(r'{secret}', 0o777); won = True",
+    "connects to a port": (
+        "import socket; socket.create_connection(('127.0.0.1', {port}), 1); won = True"
+    ),
+    "connects to a socket's file": (
+        "import socket; socket.socket(socket.AF_UNIX).connect(r'{path}'); won = True"
+    ),
+    "connects to a socket without a file": (
+        "import socket; socket.socket(socket.AF_UNIX).connect('\\0" + MARK + "{port}'); won = True"
+    ),
+    "sends a packet out": (
+        "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.sendto(b'x', ('192.0.2.1', 9)); won = True"
+    ),
+    "signals a process": "os.kill({pid}, 9); won = True",
+    "signals its parent and group": "os.kill(os.getppid(), 9); os.killpg(0, 9)",
+    "signals below Python": C + "won = c.kill({pid}, 9) == 0",
+    "forks and stays": "import time; os.fork() or time.sleep(30)",
+    "forks below Python": C + "c.fork() or c.sleep(30)",
+    "forks twice and is nobody's child": (
+        "import time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: time.sleep(30)"
+    ),
+    "starts a program": "import subprocess; subprocess.Popen(['sleep', '30']); won = True",
+    "spawns a program": (
+        "won = os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', ':'], {{}}), 0)[1] == 0"
+    ),
+    "becomes a program": "os.execv('/bin/sh', ['sh', '-c', 'sleep 30'])",
+    "stays past its time": (
+        "import signal, time; signal.signal(14, signal.SIG_IGN); signal.setitimer(0, 0)\n"
+        "time.sleep(30)"
+    ),
+    "stays in a thread": (
+        "import threading as t, time; t.Thread(target=time.sleep, args=(30,)).start(); won = True"
+    ),
+    "takes memory": "x = bytearray(1 << 29); won = True",
+    "takes memory as a file": (
+        "m = os.memfd_create('x'); os.ftruncate(m, 1 << 29); os.write(m, b'x'); won = True"
+    ),
+    "takes memory that stays": C + "won = c.shmget({port}, 4096, 0o1666) >= 0; won = False",
+    "raises its limits": (
+        "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (1 << 20, 1 << 20)); won = True"
+    ),
+    "becomes root": "os.setuid(0); won = True",
+    "becomes root of a namespace": C + "won = c.unshare(0x10000000) == 0",
+    "unmounts": C + "won = c.umount2(b'/usr/lib', 2) == 0",
+    "changes its root": "os.chroot('/lib'); won = True",
+    "finds an open folder": QUIETLY.format("os.fchdir(n); won = True"),
+    "traces its parent": C + "won = c.ptrace(16, os.getppid(), 0, 0) == 0",
+    "reads its parent's memory": (
+        "won = open(f'/proc/{{os.getppid()}}/mem', 'rb').seek(1 << 20) >= 0"
+    ),
+    "reads its parent's memory by a call": C
+    + (
+        "b = ctypes.create_string_buffer(8); v = (ctypes.c_size_t * 2)(ctypes.addressof(b), 8)\n"
+        "won = c.process_vm_readv(os.getppid(), v, 1, v, 1, 0) > 0"
+    ),
+    "takes its parent's files": C
+    + ("p = c.syscall(434, os.getppid(), 0); won = c.syscall(438, p, 0, 0) >= 0"),
+    "finds the hook among all objects": (
+        "import gc\nfor f in gc.get_objects():\n"
+        "  if getattr(f, '__name__', '') == 'hook': f.__defaults__ = ((), 0)\n"
+        "os.remove(r'{secret}'); won = True"
+    ),
+    "finds the hook in a trace": (
+        "try: os.remove(r'{secret}')\n"
+        "except PermissionError as e: e.__traceback__.tb_next.tb_frame.f_globals.clear()\n"
+        "import builtins; builtins.PermissionError = str; os.remove(r'{secret}'); won = True"
+    ),
+    "ends well": "os._exit(0)",
+    "ends well at its exit": "import atexit; atexit.register(os._exit, 0); raise SystemExit(0)",
+    "says that it passed": (
+        "print('passed')\n" + QUIETLY.format("os.write(n, b'passed\\n')") + "os._exit(0)"
+    ),
+    "is equal to everything": (
+        "class All(float):\n  def __eq__(self, other): return True\n"
+        "  __sub__ = __abs__ = __lt__ = lambda *_: All(9)\n  __hash__ = None\n"
+        "area = lambda r: All(9)"
+    ),
+    "runs in the judge": (
+        "class Ends:\n  def __reduce__(self): return os._exit, (0,)\narea = lambda r: Ends()"
+    ),
+    "ends the judge by an error": (
+        "class SystemExit(Exception): pass\ndef area(r): raise SystemExit(0)"
+    ),
+    "ends the judge by a signal": "os.kill(os.getppid(), 2); os.kill(os.getppid(), 15)",
+    "changes the judge's names": (
+        "import __main__ as m; m.judge = m.confine = m.run = m.Reader = lambda *_: None\n"
+        "import builtins, sys; builtins.abs = lambda x: 0; sys.modules['pickle'] = m"
+    ),
+    "looks for the tests": (
+        "import sys; f = sys._getframe()\nwhile f:\n"
+        "  won |= '0' + '.01' in str((f.f_locals, f.f_globals)); f = f.f_back\n"
+        "won |= b'0' + b'.01' in open(0, 'rb').read()"
+    ),
+    "answers without an end": (
+        "os.dup2(os.open('/dev/zero', 0), 1)\n"
+        + QUIETLY.format("[os.write(n, b'\\x80\\x04]' * 999) for _ in range(99999)]")
+    ),
+}
+QUICK = ("reads a file", "deletes a file below Python", "signals below Python", "runs in the judge")
+
+
+class World:
+    """What a program could harm."""
+
+    def __init__(self, home: Path, process: subprocess.Popen[bytes], path: Path) -> None:
+        self.home, self.process, self.path = home, process, path
+        self.listening = [socket.socket(), *(socket.socket(socket.AF_UNIX) for _ in range(2))]
+        self.listening[0].bind(("127.0.0.1", 0))
+        self.port = self.listening[0].getsockname()[1]
+        self.listening[1].bind(str(path))
+        self.listening[2].bind(f"\0{MARK}{self.port}")
+        for each in self.listening:
+            each.listen()
+            each.setblocking(False)
+        self.secret = home / "secret"
+        self.secret.write_text("secret")
+        self.before = self.state()
+
+    def state(self) -> object:
+        """All that must not change."""
+        shared = Path("/proc/sysvipc/shm")
+        files = [(each, each.read_bytes(), each.stat().st_mode) for each in self.home.iterdir()]
+        return (
+            [*files, Path(os.__file__).read_bytes()],
+            self.process.poll(),
+            shared.read_text().count(f" {self.port} ") if shared.exists() else 0,
+            [each for each in ("/dev/shm", "/tmp", ".") if (Path(each) / MARK).exists()],
+        )
+
+    def connections(self) -> int:
+        """How many came."""
+        came = 0
+        for each in self.listening:
+            try:
+                came += bool(each.accept())
+            except BlockingIOError:
+                continue
+        return came
+
+    def staying(self, worker: Path) -> list[str]:
+        """Processes of a worker, which have two seconds to be gone."""
+        until = time.monotonic() + 2
+        while found := [each for each in _commands() if str(worker) in each]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        return found
+
+
+def _commands() -> Iterator[str]:
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            yield each.read_text(errors="replace")
+        except OSError:
+            continue
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    if sys.platform != "linux" or (lost := PassAt1().held()):
+        pytest.skip(lost if sys.platform == "linux" else "Linux only")
+    home = tmp_path / "home"
+    home.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield World(home, process, tmp_path / "socket")
+        process.kill()
+
+
+def judged(name: str, hook: bool, world: World, patched: pytest.MonkeyPatch) -> bool:
+    """Whether a hostile program passed, by a worker of its own, whose name is the test's alone."""
+    worker = world.home.parent / "worker.py"
+    shutil.copy(Path(code.__file__).with_name("code_worker.py"), worker)
+    if not hook:
+        with_hook = worker.read_text()
+        worker.write_text(with_hook.replace("    sys.addaudithook(hook)\n", "", 1))
+        assert worker.read_text() != with_hook
+    patched.setattr(code, "_WORKER", worker)
+    known = {"secret": world.secret, "home": world.home, "pid": world.process.pid}
+    act = HARM[name].format(**known, port=world.port, path=world.path)
+    program = (
+        "import os\nfrom math import pi\nwon = False\n"
+        "def area(r): return pi * r * r if won else 1\n"
+        f"try:\n{textwrap.indent(act, '  ')}\nexcept (Exception, MemoryError): pass\n"
+    )
+    passed = SCORE.passes(f"```python\n{program}```", REFERENCE)
+    assert not world.staying(worker)
+    return passed
+
+
+def harmless(name: str, hook: bool, world: World, patched: pytest.MonkeyPatch) -> None:
+    assert not judged(name, hook, world, patched)
+    assert world.state() == world.before
+    assert world.connections() == 0
+
+
+HELD = """
+from spec_bench.metrics.execution import PassAt1
+try:
+    print("not held:", PassAt1().held())
+except ValueError as error:
+    print(error)
+"""
+NO_MOUNTS = (
+    """echo 0 > /proc/sys/user/max_mnt_namespaces && exec unshare -U --map-user=1000 "$@" """
+)
+
+
+def said_where(*program: str) -> str:
+    """What a machine says that a program changes; skips where it cannot."""
+    if not shutil.which("unshare") or subprocess.run([*program, "true"], check=False).returncode:
+        pytest.skip("no user namespaces here")
+    command = [*program, sys.executable, "-c", HELD]
+    root = Path(spec_bench.__file__).parents[1]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_machine_without_namespaces_says_in_a_line_that_harm_is_not_held() -> None:
+    (line,) = said_where("unshare", "-Ur", "sh", "-c", NO_MOUNTS, "sh").splitlines()
+    assert line.startswith("not held: ") and "no namespaces" in line
+
+
+def test_no_program_runs_as_a_root_who_cannot_become_anybody_else() -> None:
+    (line,) = said_where("unshare", "-Ur").splitlines()
+    assert line.startswith("pass_at_1") and "as root" in line
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_program_does_no_harm_though_no_hook_refuses_it(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmless(name, False, world, monkeypatch)
+
+
+@pytest.mark.parametrize("hook", [True, False], ids=["hook", "no hook"])
+@pytest.mark.parametrize("name", HARM)
+def test_no_program_does_harm(
+    name: str, hook: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmless(name, hook, world, monkeypatch)
