@@ -75,7 +75,7 @@ def made(command: Printed) -> Printed:
     """What ``make TARGET`` runs last, which is not run; any other command as it is."""
     if command.words[0] != "make":
         return command
-    told = ["make", "--dry-run", *command.words[1:]]
+    told = ["make", "--no-print-directory", "--dry-run", *command.words[1:]]
     lines = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = shlex.split(lines.strip().splitlines()[-1])
     return Printed(command.place, ("python", *words[1:]))

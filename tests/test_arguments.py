@@ -17,8 +17,8 @@ from spec_bench.report.comparison.command import main as compare
     [
         (audit, ["--target", "folder"], ("spec_bench.audit: ", "--draft")),
         (judge, ["table.csv"], ("spec_bench.judge: ", "--model")),
-        (compare, ["one"], ("spec_bench compare: ", "required")),
-        (answers, [], ("spec_bench answers: ", "FILE")),
+        (compare, ["one"], ("spec-bench compare: ", "required")),
+        (answers, [], ("spec-bench answers: ", "FILE")),
     ],
 )
 def test_a_wrong_request_is_one_line_without_the_usage(

@@ -86,7 +86,7 @@ def test_the_environment_is_entered_before_the_first_command_that_needs_it() -> 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.index(enter) < readme.index("\nspec-bench ")
     assert enter in (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    told = ["make", "--dry-run", "quickstart"]
+    told = ["make", "--no-print-directory", "--dry-run", "quickstart"]
     made = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     script = (ROOT / "scripts/family/smollm2.py").read_text(encoding="utf-8")
     for last in (made.strip().splitlines()[-1], script.split("print(")[-1]):

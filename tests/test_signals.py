@@ -21,18 +21,22 @@ SAID = "interrupted; what was written is whole"
 
 
 @pytest.mark.parametrize(
-    ("module", "number", "line"),
+    ("command", "number", "line"),
     [
-        (REPORT, signal.SIGINT, SAID),
-        ("spec_bench.audit", signal.SIGTERM, "interrupted; nothing is proven"),
-        ("spec_bench.judge", signal.SIGTERM, "interrupted; the same command asks only what"),
+        ([REPORT, "list"], signal.SIGINT, SAID),
+        (["spec_bench.audit"], signal.SIGTERM, "interrupted; nothing is proven"),
+        (
+            ["spec_bench.judge", "list", "--model", "any"],
+            signal.SIGTERM,
+            "interrupted; the same command asks only what",
+        ),
     ],
 )
 def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(
-    tmp_path: Path, module: str, number: signal.Signals, line: str
+    tmp_path: Path, command: list[str], number: signal.Signals, line: str
 ) -> None:
-    command = [sys.executable, "-m", module, "list"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    started = [sys.executable, "-m", *command]
+    process = subprocess.Popen(started, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not catches(process.pid) and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -291,6 +291,7 @@ def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))
     models = tmp_path / "models"
     (models / "smollm2").mkdir(parents=True)
+    (models / "smollm2" / "config.json").write_text("{}")
     asked = ["llama_cpp", "pair=smollm2", "--program", "no/such/server"]
     assert main(asked) == 2
     said = capsys.readouterr().err

@@ -233,7 +233,7 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
     lines = parquet.read(files.records_file(table)).lines
     DAMAGES["no digest"](files.records_file(table))
     assert main(["export", str(table)]) == 2
-    named = re.search(r"spec-bench\.report (.*)", capsys.readouterr().err)
+    named = re.search(r"spec_bench\.report (.*)", capsys.readouterr().err)
     assert named and main(named[1].split()) == 0
     assert parquet.read(files.records_file(table)).lines.equals(lines)
     assert main(["export", str(table)]) == 0
