@@ -27,7 +27,7 @@ help:
 	@echo "make spec-bench   Spec-Bench's table by subtask, and pages to look at"
 	@echo "make test         the tests (without the slow ones; ORDER=random; ISA=avx2 or sse: as on an"
 	@echo "                  older processor);  make test-slow  all"
-	@echo "make check        ruff, types, layering"
+	@echo "make check        ruff, types, layering, size"
 	@echo "make rsd, mcsd, dsbd  a paper's experiments (rsd-exp1, rsd-exp2, rsd-fig1, mcsd-search, ...)"
 	@echo "make today        today's drafters under one budget of nodes: MTP, DFlash, EAGLE-3, lookup"
 	@echo "make beyond       newer verification rules, trees and draft-free decoding"
@@ -214,7 +214,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_size.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
