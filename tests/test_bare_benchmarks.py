@@ -27,7 +27,7 @@ def parts(out: Path) -> dict[str, tuple[list[str], list[str]]]:
 REHEARSED = [name for name, (_, tiny) in parts(ROOT).items() if tiny]
 
 
-@pytest.mark.slow  # the energy part runs so among the fast tests, too: test_gpu_energy.py
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REHEARSED)
 def test_a_part_runs_without_any_package_but_torch_and_transformers(
     name: str, tmp_path: Path

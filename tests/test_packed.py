@@ -22,7 +22,7 @@ PLAIN = Generation("q/0", (5, 6, 7, 8), "stop", CHAIN, 0.1, 1 / 3, 0.1, 0.2)
 METERED = replace(
     PLAIN,
     **{"prompt_id": "ü, \n", "tokens": (1, 2, 3), "finish": "length", "steps": BEAMS},
-    **{"energy_j": 2.5, "energy_check_j": 2.25, "energy_note": "busy", "latency_s": 0.5},
+    **{"energy_j": 2.5, "energy_note": "busy", "latency_s": 0.5},
     **{"log_likelihood": -float("inf"), "load_average": 0.5, "repeat": 1},
 )
 ORIGIN = {"cpu": "a", "torch": {"threads": 1, "devices": []}, "command": ["/home/me/x"]}

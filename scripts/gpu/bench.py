@@ -62,10 +62,8 @@ def parts(out: Path = OUT) -> Parts:
             rehearsed = [_PAIR[0], "--tiny", "--targets", tiny, *file, "--new-tokens", "4"]
             name = f"{target}-{how}"
             found[name] = [*_PAIR, "--targets", target, *file], rehearsed if tiny else []
-    energy = ["gpu/energy.py", "--output", str(out / "gpu-energy.csv")]
     heads = ["gpu/heads.py", *to_folder]
     scaling = ["bench/scaling.py", "--out", str(out / "scaling-gpu")]
-    found["energy"] = energy, [*energy, "--tiny"]
     found["heads"] = heads, [*heads, "--tiny"]
     found["scaling"] = (
         [*scaling, "--device", "cuda", "--dtype", "bfloat16", "--width", "4096"],

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from spec_bench.measure.energy.devices import nvml_handles
-from spec_bench.measure.energy.settings import EnergySettings
-from spec_bench.measure.energy.window import UnmeteredError
+from spec_bench.measure.energy.meters import UnmeteredError
+from spec_bench.measure.energy.nvml import nvml_handles
 
 _CPUS = Path("/proc/cpuinfo")
 _READ_BYTES = 16 * 1024  # some ten processors: a large machine's whole file takes milliseconds
@@ -18,16 +17,11 @@ _CLOCK = b"cpu MHz"
 
 
 class MachineState(NamedTuple):
-    """One reading.
+    """One reading; None is what the system does not tell."""
 
-    Attributes:
-        load_average: processes that ran or waited to, mean over the last minute
-            (``os.getloadavg``), this one included; None if the system does not tell.
-        clock_mhz: the device's clock; None if nothing tells it.
-    """
-
+    # Processes that ran or waited to, this one included, mean over the last minute (os.getloadavg).
     load_average: float | None
-    clock_mhz: float | None
+    clock_mhz: float | None  # the device's
 
 
 class Machine:
@@ -80,8 +74,7 @@ class Machine:
             return
         self._nvml = pynvml
         try:
-            settings = EnergySettings(meter="none")
-            self._handles = nvml_handles(pynvml, settings, self._ordinals)
+            self._handles = nvml_handles(pynvml, None, self._ordinals)
         except (pynvml.NVMLError, UnmeteredError):
             self._handles = []
 

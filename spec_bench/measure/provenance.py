@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import spec_bench
-from spec_bench.measure.energy.smi import query
-from spec_bench.measure.energy.window import UnmeteredError
+from spec_bench.measure.energy.meters import UnmeteredError
+from spec_bench.measure.energy.nvidia_smi import query
 
 _PACKAGES = (
     "torch",

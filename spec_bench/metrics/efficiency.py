@@ -62,15 +62,6 @@ def energy_per_token(generations: Sequence[Generation]) -> Sums | None:
     return Sums(energy_j, _decoded(generations))
 
 
-@metric("energy_check_j_per_token")
-def energy_check_j_per_token(generations: Sequence[Generation]) -> float | None:
-    """Joules per delivered token by the meter's second method; None if any window lacks it."""
-    check_j = tuple(g.energy_check_j for g in generations if g.energy_check_j is not None)
-    if len(check_j) < len(generations):
-        return None
-    return Sums(check_j, _decoded(generations)).value
-
-
 def paired_repeats(
     cell: CellRecords,
 ) -> Iterator[tuple[Sequence[Generation], Sequence[Generation]]]:

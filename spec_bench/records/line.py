@@ -63,7 +63,6 @@ FIELDS = (
     Field("target_s", "number", "of these, inside target forward passes", "s"),
     Field("latency_s", "number", "from the start of the prefill to the last token", "s"),
     Field("energy_j", "number", "over the decode window; empty without a meter", "J"),
-    Field("energy_check_j", "number", "the same by the meter's second way", "J"),
     Field("energy_note", "text", "why there is no energy, or what to mind about it"),
     Field("load_average", "number", "the machine's 1-minute load when the batch had ended"),
     Field("clock_mhz", "number", "the device's clock at the same moment", "MHz"),

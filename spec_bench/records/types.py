@@ -114,7 +114,6 @@ class Generation:
         draft_s: of ``decode_s``, seconds inside draft forward passes.
         target_s: of ``decode_s``, seconds inside target forward passes.
         energy_j: joules over the decode window, or None where nothing meters them.
-        energy_check_j: the same by the meter's second way, None where it has none.
         energy_note: why there is no energy, or what to mind about it; "" where there is nothing.
         log_likelihood: natural log of the probability of ``tokens`` under the target at temperature
             1, nothing truncated; None in records from before it was kept.
@@ -141,7 +140,6 @@ class Generation:
     target_s: float
     energy_j: float | None = None
     log_likelihood: float | None = None
-    energy_check_j: float | None = None
     energy_note: str = ""
     latency_s: float | None = None
     repeat: int = 0
@@ -177,6 +175,7 @@ class Generation:
         if came := data.get("delivery"):
             lists = {key: tuple(came[key]) for key in ("seconds", "tokens")}
             values["delivery"] = Delivery(**{**came, **lists})
+        values.pop("energy_check_j", None)  # of earlier versions
         return cls(**values)
 
 

@@ -1,14 +1,10 @@
 """The stand-in for ``nvidia-smi`` on PATH."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +15,10 @@ PlayPower = Callable[..., list[Curve]]
 
 
 @pytest.fixture
-def play_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayPower:
+def play_power(tmp_path, monkeypatch) -> PlayPower:
     """Puts a machine with one GPU a curve on PATH; the curves come back with their origin."""
 
-    def play(*curves: Curve, **plan: Any) -> list[Curve]:
+    def play(*curves, **plan) -> list[Curve]:
         install(tmp_path / "bin")
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
         origin_s = time.time() - 10
@@ -35,7 +31,7 @@ def play_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayPower:
     return play
 
 
-def kill_meter(file: Path) -> None:
+def kill_meter(file):
     """Ends a stand-in that ``dies_of`` this file; nothing is sampled afterwards."""
     file.touch()
     while file.exists():

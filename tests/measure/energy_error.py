@@ -4,8 +4,6 @@ Plays the curves through the stand-in program, meters the same windows all ways 
 the table of ``conf/energy/README.md``. Takes some three minutes, nearly all of them asleep.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -27,7 +25,7 @@ METERS = {
 }
 
 
-def curves(origin_s: float) -> dict[str, Curve]:
+def curves(origin_s: float):
     return {
         "steady 250 W": Curve("steady", low_w=250.0, origin_s=origin_s),
         "ramp of 20 W/s from 100 W": Curve("ramp", origin_s=origin_s),
@@ -36,7 +34,7 @@ def curves(origin_s: float) -> dict[str, Curve]:
     }
 
 
-def measured(curve: Curve) -> list[list[tuple[float, float]]]:
+def measured(curve: Curve):
     """(joules, joules expected) of each window, a list a meter; starts are spread over a second."""
     os.environ[VARIABLE] = json.dumps({"curves": [asdict(curve)]})
     meters: list[EnergyMeter] = [build_meter({**m, "idle_s": 0}) for m in METERS.values()]
@@ -63,7 +61,7 @@ def measured(curve: Curve) -> list[list[tuple[float, float]]]:
     return found
 
 
-def line(name: str, found: Sequence[Sequence[tuple[float, float]]]) -> str:
+def line(name, found: Sequence[Sequence[tuple[float, float]]]):
     """A row of the table: mean size of a window's error, the worst one, all windows together."""
     cells = []
     for pairs in found:
@@ -74,7 +72,7 @@ def line(name: str, found: Sequence[Sequence[tuple[float, float]]]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def main() -> None:
+def main():
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     with tempfile.TemporaryDirectory() as folder:
         install(Path(folder))

@@ -12,8 +12,6 @@ Run as a subprocess: what it plays stands in the environment variable ``SMI_STAN
 Standard library only, so that it starts quickly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -21,12 +19,11 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 VARIABLE = "SMI_STAND_IN"
 
 
-def install(folder: Path) -> None:
+def install(folder):
     """Puts it into a folder, which a test puts on PATH, under the name of the real one."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "nvidia-smi"
@@ -34,7 +31,7 @@ def install(folder: Path) -> None:
     program.chmod(0o755)
 
 
-def main() -> int:
+def main():
     plan = json.loads(os.environ[VARIABLE])
     options = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
     if plan.get("broken"):
@@ -63,7 +60,7 @@ def main() -> int:
             return 3
 
 
-def cell(plan: dict[str, Any], field: str, gpu: int) -> str:
+def cell(plan, field: str, gpu: int):
     """One value as the program prints it."""
     now = datetime.now()
     if field in plan.get("unsupported", ()):
@@ -82,6 +79,6 @@ def cell(plan: dict[str, Any], field: str, gpu: int) -> str:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    from energy_curves import Curve  # type: ignore[import-not-found]
+    from energy_curves import Curve
 
     sys.exit(main())

@@ -1,50 +1,38 @@
 """The meter that a device has is on without a word; where there is none one line says so."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
 
 from spec_bench.jobs.work.metering import Metering
-from spec_bench.measure.energy import auto, build_meter, energy_settings
+from spec_bench.measure.energy import build_meter, energy_settings, meters
 from spec_bench.settings.configs import experiments_dir
-from tests.measure.conftest import PlayPower
 from tests.measure.energy_curves import Curve
 
 
-def job(device: str) -> Any:
+def job(device):
     """What a meter asks of a job's settings."""
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
     return SimpleNamespace(energy=energy, device=device, pair=pair)
 
 
-def test_the_first_meter_that_opens_is_taken_under_its_own_name(
-    play_power: PlayPower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):
     play_power(Curve("steady", low_w=250.0))
     quick = {"nvidia_smi": {"idle_s": 0.0, "period_s": 0.01}}
     monkeypatch.setattr(
-        auto,
+        meters,
         "energy_settings",
         lambda told: energy_settings({**told, **quick.get(told["meter"], {"idle_s": 0.0})}),
     )
     with Metering(job("cuda")) as metering:
         assert metering.meter.name == "nvidia_smi"  # NVML finds no GPU here
-        assert metering._spread_s == 0.1
         metering.begin()
         metering.end()
     assert metering._reading.energy_j is not None
     assert metering._reading.method == "nvidia_smi"
 
 
-def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="spec_bench"), Metering(job("cuda:0")) as metering:
         assert metering.meter.name == "none"
@@ -57,13 +45,13 @@ def test_a_gpu_without_a_meter_is_said_in_one_line_and_a_cpu_in_none(
     assert not caplog.records
 
 
-def test_an_automatic_meter_that_is_not_open_gives_no_number() -> None:
+def test_an_automatic_meter_that_is_not_open_gives_no_number():
     meter = build_meter({"meter": "auto"})
     meter.begin()
     assert meter.end().energy_j is None
 
 
-def test_every_recipe_says_how_its_runs_are_logged_and_metered() -> None:
+def test_every_recipe_says_how_its_runs_are_logged_and_metered():
     recipes = [path.read_text() for path in experiments_dir().glob("*/*.yaml")]
     recipes = [text for text in recipes if text.startswith("# @package _global_")]
     assert len(recipes) >= 13

@@ -1,22 +1,18 @@
 """Energy in a job: from the decode window of a batch to the columns of its row."""
 
-from __future__ import annotations
-
 import logging
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spec_bench.decode.decoder import Decoder
 from spec_bench.jobs.store.store import CellStore
-from spec_bench.jobs.work.metering import shared
-from spec_bench.measure.energy import EnergyReading, phase_delay_s
+from spec_bench.jobs.work.metering import Metering, shared
+from spec_bench.measure.energy import EnergyReading
 from spec_bench.records.types import Generation
 from tests.jobs.conftest import family, run_job
-from tests.jobs.tiny import RunJob, rows_of
-from tests.measure.conftest import PlayPower, kill_meter
+from tests.jobs.tiny import rows_of
+from tests.measure.conftest import kill_meter
 from tests.measure.energy_curves import Curve
 from tests.said import naming
 
@@ -25,11 +21,11 @@ QUICK = ("energy=nvidia_smi", "energy.idle_s=0.3", "energy.period_s=0.01", "prom
 
 
 def test_a_steady_power_is_that_power_times_the_decode_window(
-    run_job: RunJob, play_power: PlayPower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, play_power, tmp_path, monkeypatch
+):
     join = Decoder.join
 
-    def slowly(*arguments: Any, **named: Any) -> Any:
+    def slowly(*arguments, **named):
         time.sleep(0.5)
         return join(*arguments, **named)
 
@@ -39,10 +35,9 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
     for row in rows_of(tmp_path / "results"):
         decode_s, prefill_s = float(row["decode_s"]), float(row["prefill_s"])
         assert prefill_s > 0.9
-        for column in ("energy_j_per_token", "energy_check_j_per_token"):
-            window_s = float(row[column]) * float(row["delivered_tokens"]) / 500.0
-            # Not the prefill's seconds; some of a busy machine's between two clocks.
-            assert 0.95 * decode_s < window_s < decode_s + prefill_s / 2
+        window_s = float(row["energy_j_per_token"]) * float(row["delivered_tokens"]) / 500.0
+        # Not the prefill's seconds; some of a busy machine's between two clocks.
+        assert 0.95 * decode_s < window_s < decode_s + prefill_s / 2
         assert row["energy_j_per_token_low"] == row["energy_j_per_token_high"] == ""  # two prompts
         assert row["energy_method"] == "nvidia_smi"
         assert float(row["energy_period_s"]) == 0.01
@@ -51,33 +46,33 @@ def test_a_steady_power_is_that_power_times_the_decode_window(
 
 
 def test_a_meter_that_dies_leaves_an_empty_cell_with_its_reason(
-    run_job: RunJob, play_power: PlayPower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, play_power, tmp_path, monkeypatch
+):
     end = tmp_path / "end"
     play_power(Curve("steady"), dies_of=str(end))
-    alive = [end]
+    alive, begin = [end], Metering.begin
 
-    def dying(window: int, spread_s: float) -> float:
+    def dying(metering):
         """At the first window of the job."""
         if alive:
             kill_meter(alive.pop())
-        return phase_delay_s(window, spread_s)
+        begin(metering)
 
-    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", dying)
+    monkeypatch.setattr(Metering, "begin", dying)
     results = run_job("cells=[]", "spec=2x2", *QUICK)
     assert [result.status for result in results] == ["complete", "complete"]
     for row in rows_of(tmp_path / "results"):
-        assert row["energy_j_per_token"] == row["energy_check_j_per_token"] == ""
+        assert row["energy_j_per_token"] == ""
         assert "energy_j_per_token: nvidia-smi ended with status 3" in row["reason"]
         assert float(row["token_rate"]) > 0
 
 
 def test_without_the_program_the_column_is_empty_and_one_line_says_why(
-    run_job: RunJob,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    run_job,
+    tmp_path,
+    monkeypatch,
+    caplog,
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level(logging.INFO, logger="spec_bench"):
         run_job("cells=[sd:2]", "energy=paper", "prompts=2")
@@ -88,25 +83,8 @@ def test_without_the_program_the_column_is_empty_and_one_line_says_why(
         assert row["reason"].endswith("; energy_j_per_token: no nvidia-smi on PATH")
 
 
-def test_windows_of_a_cell_start_at_spread_phases(
-    run_job: RunJob, play_power: PlayPower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    play_power(Curve("steady"))
-    delays: list[float] = []
-
-    def noting(window: int, spread_s: float) -> float:
-        delays.append(phase_delay_s(window, spread_s))
-        return delays[-1]
-
-    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", noting)
-    run_job("cells=[]", "spec=2x2", *QUICK, "energy.idle_s=0", "prompts=4", "warmup=0")
-    assert sorted(delays) == pytest.approx([0.0, 0.0, 0.025, 0.025, 0.05, 0.05, 0.075, 0.075])
-
-
-def test_without_a_meter_nothing_waits_and_nothing_is_handed_to_the_decoder(
-    run_job: RunJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("spec_bench.jobs.work.metering.phase_delay_s", lambda *_: 1 / 0)
+def test_without_a_meter_nothing_is_handed_to_the_decoder(run_job, monkeypatch, tmp_path):
+    monkeypatch.setattr(Metering, "begin", lambda *_: 1 / 0)
     (result, _) = run_job("cells=[sd:2]", "prompts=1")
     stored = CellStore(tmp_path / "results", result.run_id).load()
     assert [(g.energy_j, g.energy_note) for g in stored.values()] == [(None, "")]
@@ -114,14 +92,14 @@ def test_without_a_meter_nothing_waits_and_nothing_is_handed_to_the_decoder(
     assert "energy_j_per_token: no meter" in result.reason
 
 
-def test_rows_of_a_batch_share_its_energy_equally() -> None:
+def test_rows_of_a_batch_share_its_energy_equally():
     rows = [Generation(name, (1,), "stop", (), 0.0, 1.0, 0.0, 0.0) for name in "ab"]
-    both = shared(rows, EnergyReading(6.0, flag="short", check_j=5.0))
-    assert [(g.energy_j, g.energy_check_j, g.energy_note) for g in both] == [(3, 2.5, "short")] * 2
+    both = shared(rows, EnergyReading(6.0, flag="short"))
+    assert [(g.energy_j, g.energy_note) for g in both] == [(3, "short")] * 2
     none = shared(rows, EnergyReading(None, "no nvidia-smi on PATH"))
     assert [(g.energy_j, g.energy_note) for g in none] == [(None, "no nvidia-smi on PATH")] * 2
 
 
-def test_a_wrong_setting_is_refused_before_any_model_loads(run_job: RunJob) -> None:
+def test_a_wrong_setting_is_refused_before_any_model_loads(run_job):
     with pytest.raises(ValueError, match=naming("energy.idle_s", "-1")):
         run_job("energy=nvml", "energy.idle_s=-1", "pair.target=/no/such/model")

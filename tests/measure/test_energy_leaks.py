@@ -1,7 +1,5 @@
 """However a job ends, no program that it reads power from is left."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.measure.conftest import PlayPower
 from tests.measure.energy_curves import Curve
 
 # The thread that opens the meter is over at once: whoever spawned from it would lose the program.
@@ -38,7 +35,7 @@ WAYS = {
 }
 
 
-def programs(folder: Path) -> list[int]:
+def programs(folder):
     """The stand-ins that were started with this folder in their environment, and still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
@@ -50,7 +47,7 @@ def programs(folder: Path) -> list[int]:
     return found
 
 
-def left(folder: Path) -> list[int]:
+def left(folder):
     """Those that are not gone before long."""
     deadline_s = time.monotonic() + 20
     while (found := programs(folder)) and time.monotonic() < deadline_s:
@@ -58,7 +55,7 @@ def left(folder: Path) -> list[int]:
     return found
 
 
-def ended(way: str, after_s: float | None) -> str:
+def ended(way, after_s):
     """Runs a job to this end; what it printed.
 
     Args:
@@ -85,18 +82,14 @@ def ended(way: str, after_s: float | None) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_that_ends_without_closing_its_meter_leaves_no_program(
-    play_power: PlayPower, tmp_path: Path, way: str
-) -> None:
+def test_a_job_that_ends_without_closing_its_meter_leaves_no_program(play_power, tmp_path, way):
     play_power(Curve("steady"), deaf=str(tmp_path / "pid"))
     assert ended(way, None) == "begun\nopen\n"
     assert (tmp_path / "pid").exists() and not left(tmp_path)
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_job_killed_at_a_random_moment_leaves_no_program(
-    play_power: PlayPower, tmp_path: Path, times: int
-) -> None:
+def test_a_job_killed_at_a_random_moment_leaves_no_program(play_power, tmp_path, times):
     play_power(Curve("steady"), deaf=str(tmp_path / "pid"))
     begun_s = time.monotonic()
     ended("at once", None)

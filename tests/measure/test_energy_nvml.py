@@ -1,20 +1,17 @@
-"""The GPU's energy counter and its check, on a stand-in for the library and on the real one."""
-
-from __future__ import annotations
+"""The GPU's energy counter, on a stand-in for the library and on the real one."""
 
 import sys
 import time
-from typing import Any
 
 import pytest
 
-from spec_bench.measure.energy import EnergyMeter, EnergyReading, build_meter
+from spec_bench.measure.energy import build_meter
 from tests.measure.energy_curves import Curve
 from tests.measure.energy_nvml import StandInNvml
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> StandInNvml:
+def nvml(monkeypatch):
     origin_s = time.time() - 10
     curves = [Curve("ramp", origin_s=origin_s), Curve("steady", low_w=1000.0, origin_s=origin_s)]
     stand_in = StandInNvml(curves)
@@ -23,13 +20,13 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> StandInNvml:
     return stand_in
 
 
-def opened(**settings: Any) -> EnergyMeter:
-    meter = build_meter({"meter": "nvml", "idle_s": 0, "period_s": 0.01, **settings})
+def opened(**settings):
+    meter = build_meter({"meter": "nvml", "idle_s": 0, **settings})
     meter.open()
     return meter
 
 
-def window(meter: EnergyMeter, seconds: float = 0.3) -> tuple[EnergyReading, float, float]:
+def window(meter, seconds=0.3):
     begin_s = time.time()
     meter.begin()
     time.sleep(seconds)
@@ -37,28 +34,17 @@ def window(meter: EnergyMeter, seconds: float = 0.3) -> tuple[EnergyReading, flo
     return meter.end(), begin_s, end_s
 
 
-def test_the_counter_and_the_power_integral_agree_with_the_curve(nvml: StandInNvml) -> None:
+def test_the_counter_agrees_with_the_curve(nvml):
     meter = opened()
     reading, begin_s, end_s = window(meter)
     meter.close()
     expected_j = nvml.curves[0].energy_j(begin_s, end_s)
     assert reading.energy_j == pytest.approx(expected_j, rel=0.02)
-    assert reading.check_j == pytest.approx(expected_j, rel=0.02)
     assert (reading.method, reading.period_s, reading.flag) == ("nvml", 0.1, "")
     assert nvml.started == 0
 
 
-def test_without_the_instantaneous_power_the_check_is_of_the_power_usage(
-    nvml: StandInNvml,
-) -> None:
-    nvml.instant = False
-    meter = opened()
-    reading, begin_s, end_s = window(meter)
-    meter.close()
-    assert reading.check_j == pytest.approx(3 * nvml.curves[0].energy_j(begin_s, end_s), rel=0.02)
-
-
-def test_the_jobs_gpus_are_added_up(nvml: StandInNvml) -> None:
+def test_the_jobs_gpus_are_added_up(nvml):
     meter = opened(devices=["GPU-1", 0])
     reading, begin_s, end_s = window(meter)
     meter.close()
@@ -66,7 +52,7 @@ def test_the_jobs_gpus_are_added_up(nvml: StandInNvml) -> None:
     assert reading.energy_j == pytest.approx(expected_j, rel=0.02)
 
 
-def test_idle_power_and_a_short_window_are_stated(nvml: StandInNvml) -> None:
+def test_idle_power_and_a_short_window_are_stated(nvml):
     meter = opened(devices=1, idle_s=0.2, update_period_s=5.0)
     reading = window(meter, 0.05)[0]
     meter.close()
@@ -74,7 +60,7 @@ def test_idle_power_and_a_short_window_are_stated(nvml: StandInNvml) -> None:
     assert reading.flag == "window shorter than the meter's update period of 5 s"
 
 
-def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml: StandInNvml) -> None:
+def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml):
     meter = opened()
     meter.begin()
     nvml.lost_mj = 10**9
@@ -85,7 +71,7 @@ def test_a_counter_that_goes_back_or_fails_gives_no_number(nvml: StandInNvml) ->
     meter.close()
 
 
-def test_without_a_driver_there_is_a_reason(nvml: StandInNvml) -> None:
+def test_without_a_driver_there_is_a_reason(nvml):
     nvml.curves = []
     meter = opened()
     reading = window(meter, 0.0)[0]
@@ -93,14 +79,14 @@ def test_without_a_driver_there_is_a_reason(nvml: StandInNvml) -> None:
     meter.close()
 
 
-def test_without_the_library_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_there_is_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     meter = opened()
     assert "pynvml is not installed" in window(meter, 0.0)[0].reason
     meter.close()
 
 
-def test_the_real_library_on_a_machine_without_a_gpu_gives_a_reason() -> None:
+def test_the_real_library_on_a_machine_without_a_gpu_gives_a_reason():
     pynvml = pytest.importorskip("pynvml")
     try:
         pynvml.nvmlInit()

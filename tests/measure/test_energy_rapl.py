@@ -1,15 +1,11 @@
 """The processor's counters, in a folder that a test makes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from spec_bench.measure.energy import EnergyMeter, build_meter
+from spec_bench.measure.energy import build_meter
 
 
-def zone(root: Path, folder: str, name: str, energy_uj: int, range_uj: int = 10**9) -> Path:
+def zone(root, folder, name, energy_uj, range_uj=10**9):
     path = root / folder
     path.mkdir(parents=True)
     (path / "name").write_text(f"{name}\n")
@@ -18,13 +14,13 @@ def zone(root: Path, folder: str, name: str, energy_uj: int, range_uj: int = 10*
     return path / "energy_uj"
 
 
-def opened(root: Path, **settings: float) -> EnergyMeter:
+def opened(root, **settings):
     meter = build_meter({"meter": "rapl", "root": str(root), "idle_s": 0, **settings})
     meter.open()
     return meter
 
 
-def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path: Path) -> None:
+def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path):
     counters = [
         zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000),
         zone(tmp_path, "intel-rapl:0:0", "core", 1_000_000),
@@ -42,7 +38,7 @@ def test_packages_and_memory_are_added_up_and_their_parts_are_not(tmp_path: Path
     assert (reading.method, reading.period_s, reading.reason) == ("rapl", 0.001, "")
 
 
-def test_a_counter_that_wrapped_around_counts_on(tmp_path: Path) -> None:
+def test_a_counter_that_wrapped_around_counts_on(tmp_path):
     counter = zone(tmp_path, "intel-rapl:0", "package-0", 9_500_000, range_uj=9_999_999)
     meter = opened(tmp_path)
     meter.begin()
@@ -50,13 +46,13 @@ def test_a_counter_that_wrapped_around_counts_on(tmp_path: Path) -> None:
     assert meter.end().energy_j == pytest.approx(3.0)
 
 
-def test_idle_power_is_measured_before_the_run(tmp_path: Path) -> None:
+def test_idle_power_is_measured_before_the_run(tmp_path):
     zone(tmp_path, "intel-rapl:0", "package-0", 0)
     meter = opened(tmp_path, idle_s=0.05)
     assert meter.idle_power_w == 0.0
 
 
-def test_without_the_interface_there_is_a_reason(tmp_path: Path) -> None:
+def test_without_the_interface_there_is_a_reason(tmp_path):
     meter = opened(tmp_path)
     meter.begin()
     reading = meter.end()
@@ -64,7 +60,7 @@ def test_without_the_interface_there_is_a_reason(tmp_path: Path) -> None:
     assert reading.reason == meter.reason == f"no intel-rapl package in {tmp_path}"
 
 
-def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
+def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path):
     # Root may read a file of mode 000, so the file is a folder instead.
     counter = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     counter.unlink()
@@ -74,7 +70,7 @@ def test_a_counter_that_cannot_be_read_is_a_reason(tmp_path: Path) -> None:
     assert meter.end().reason == f"cannot read {counter}: Is a directory"
 
 
-def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path: Path) -> None:
+def test_a_counter_that_fails_in_a_window_gives_no_number_for_it(tmp_path):
     counter = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     meter = opened(tmp_path)
     meter.begin()

@@ -10,7 +10,7 @@ from typing import Any
 from spec_bench.jobs.config.cells import BASELINE, Cell
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.pair import Pair
-from spec_bench.measure.energy.reading import meter
+from spec_bench.measure.energy import meter
 from spec_bench.server.endpoint import KEY, Server
 from spec_bench.server.settings import ServerSettings
 

@@ -7,7 +7,6 @@ nothing about how joules are measured.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,8 +15,7 @@ from typing import Protocol
 
 from spec_bench.core import processes
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter, phase_delay_s
-from spec_bench.measure.energy.auto import AutoMeter
+from spec_bench.measure.energy import EnergyReading, EnergySettings, build_meter
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import Generation, Request
 
@@ -49,15 +47,11 @@ class Metering:
         asked = EnergySettings() if unseen else settings.energy
         self.meter = build_meter(asked, ordinals(settings))
         self._asked = asked.meter != "none"
-        self._spread_s = settings.energy.phase_shift_s
-        self._windows: Counter[int] = Counter()
         self._reading = EnergyReading(None)
 
     def __enter__(self) -> Metering:
         """Opens the meter, before the models load: the idle power is the bare machine's."""
         self.meter.open()
-        if isinstance(self.meter, AutoMeter):
-            self._spread_s = self.meter.phase_shift_s
         if self._asked and self.meter.reason:
             log.warning("no energy is measured: %s", self.meter.reason)
         elif self.meter.idle_power_w is not None:
@@ -84,15 +78,9 @@ class Metering:
     def generate(
         self, decoder: Decodes, batch: Sequence[Request], seed: int, progress: Progress
     ) -> list[Generation]:
-        """Decodes a batch inside a window; each row carries its equal share of the energy.
-
-        The windows of each decoder start at evenly spread phases of the sensor's cycle.
-        """
+        """Decodes a batch inside a window; each row carries its equal share of the energy."""
         if self.meter.name == "none":
             return decoder.generate(batch, seed, progress)
-        number = self._windows[id(decoder)]
-        self._windows[id(decoder)] += 1
-        time.sleep(phase_delay_s(number, self._spread_s))
         generations = decoder.generate(batch, seed, progress, self)
         return shared(generations, self._reading)
 
@@ -104,7 +92,6 @@ def shared(generations: Sequence[Generation], reading: EnergyReading) -> list[Ge
         replace(
             generation,
             energy_j=None if reading.energy_j is None else reading.energy_j / rows,
-            energy_check_j=None if reading.check_j is None else reading.check_j / rows,
             energy_note=reading.reason or reading.flag,
         )
         for generation in generations

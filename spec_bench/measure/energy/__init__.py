@@ -1,8 +1,5 @@
 """Energy meters: what measures joules, how, and why a number is missing.
 
-A meter is opened once per job; its window opens with ``begin`` and closes with ``end``, and the
-caller synchronises the device before either. Knows nothing about tokens, decoders or cells.
-
 ``nvml`` reads the GPU's energy counter, ``nvidia_smi`` integrates sampled power over time,
 ``paper`` sums one sample per second, ``rapl`` reads the processor's counters, ``auto`` takes what a
 GPU has, ``none`` is no meter.
@@ -14,9 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spec_bench.measure.energy.reading import EnergyMeter, EnergyReading, meter
-from spec_bench.measure.energy.settings import EnergySettings, energy_settings
-from spec_bench.measure.energy.window import phase_delay_s
+from spec_bench.measure.energy.meters import (
+    EnergyMeter,
+    EnergyReading,
+    EnergySettings,
+    energy_settings,
+    meter,
+)
 
 __all__ = [
     "EnergyMeter",
@@ -25,7 +26,6 @@ __all__ = [
     "build_meter",
     "energy_settings",
     "meter",
-    "phase_delay_s",
 ]
 
 

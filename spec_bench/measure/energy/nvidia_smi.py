@@ -1,101 +1,83 @@
-"""Power by ``nvidia-smi``, sampled in a process of its own and integrated over time."""
+"""Power by ``nvidia-smi``: what one call answers, a process that prints power with its own time
+stamps, and joules from its samples.
+
+The process runs for the whole job, so that sampling costs the decoding no more than a thread that
+reads lines. Another GPU's or clock's samples never mix: times are the program's own stamps.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from io import FileIO
+from itertools import pairwise
 
-from spec_bench.measure.energy.devices import job_gpus
-from spec_bench.measure.energy.reading import meter
-from spec_bench.measure.energy.samples import integral_j, largest_gap_s, summed_j
-from spec_bench.measure.energy.settings import EnergySettings, PowerField
-from spec_bench.measure.energy.smi import SmiSampler, find_fields, find_gpus
-from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
+from spec_bench.measure.energy.meters import EnergySettings, UnmeteredError, WindowMeter, meter
+from spec_bench.measure.energy.nvml import Gpu, job_gpus
 
-_WIDE_PERIODS = 5
-_PAPER_FIELD: PowerField = "power.draw"
+PROGRAM = "nvidia-smi"
+POWER_FIELDS = ("power.draw.instant", "power.draw")  # the first one that is known is taken
+ANSWER_S = 30.0  # a driver without persistence takes seconds to wake up
+_PATIENCE_S = 3.0  # beyond the period, for a sample that is due
+_WIDE_PERIODS = 5  # samples further apart are flagged
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+# Looked up here: a new child of a process with threads must not load anything.
+_prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: -1)
+_STAMP = "%Y/%m/%d %H:%M:%S.%f"
+
+Trace = tuple[list[float], list[float]]
+"""Seconds since the epoch, ascending; watts."""
 
 
-@meter(
-    "nvidia_smi",
-    field="auto",
-    period_s=0.05,
-    update_period_s=0.1,
-    idle_s=3.0,
-    phase_shift_s=0.1,
-    devices=None,
-)
+@meter("nvidia_smi", period_s=0.05, update_period_s=0.1, idle_s=3.0, devices=None)
 class SmiMeter(WindowMeter[float]):
     """The trapezoid rule over the samples' own time stamps, GPUs added up.
 
     ``power.draw`` is an average over the last second on GPUs since Ampere (GA100 excepted), which
-    smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it, and
-    the other field is the check. After each window the meter waits for the next sample; that wait
-    is in no clock reading.
+    smears a window's ends; ``power.draw.instant`` is not, so it is used if the driver has it. After
+    each window the meter waits for the next sample; that wait is in no clock reading.
     """
 
     name = "nvidia_smi"
-
-    def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        super().__init__(settings)
-        self._ordinals = ordinals
-        self._sampler: SmiSampler | None = None
-        self.field = ""
+    fields: Sequence[str] = POWER_FIELDS
+    _sampler: SmiSampler | None = None
 
     def start(self) -> None:
-        gpus = job_gpus(find_gpus(), self.settings, self._ordinals)
-        fields = self._fields(find_fields(gpus))
-        self.field = fields[0]
-        assert self.period_s is not None
-        self._sampler = SmiSampler(gpus, fields, self.period_s)
+        gpus = job_gpus(find_gpus(), self.settings.devices, self.ordinals)
+        self._sampler = SmiSampler(gpus, find_field(gpus, self.fields), self.settings.period_s)
         self._sampler.start()
 
     def mark(self) -> float:
         """Seconds since the epoch, by the clock of the samples' stamps."""
         return time.time()
 
-    def joules(self, begin: float, end: float) -> Measured:
-        sampler = self._sampled(begin, end)
-        traces = sampler.traces(self.field)
+    def joules(self, begin: float, end: float) -> tuple[float, str]:
+        traces = self._traces(begin, end)
         gap_s = max(largest_gap_s(times, begin, end) for times, _ in traces)
-        wide = gap_s > _WIDE_PERIODS * sampler.period_s
-        checks = [
-            self._integral_j(sampler, field, begin, end)
-            for field in sampler.fields
-            if field != self.field
-        ]
-        return Measured(
-            self._integral_j(sampler, self.field, begin, end),
-            checks[0] if checks else None,
-            f"samples more than {_WIDE_PERIODS} periods apart" if wide else "",
-        )
+        wide = gap_s > _WIDE_PERIODS * self.settings.period_s
+        flag = f"samples more than {_WIDE_PERIODS} periods apart" if wide else ""
+        return sum(integral_j(*trace, begin, end) for trace in traces), flag
 
     def stop(self) -> None:
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
 
-    def _fields(self, known: Sequence[str]) -> tuple[str, ...]:
-        """The field to integrate, then the one to check it by."""
-        wanted = self.settings.field
-        if wanted == "auto":
-            return tuple(known)
-        if wanted not in known:
-            raise UnmeteredError(f"nvidia-smi has no {wanted} here")
-        return (wanted, *(field for field in known if field != wanted))
-
-    def _sampled(self, begin: float, end: float) -> SmiSampler:
-        """The sampler with samples on both sides of the window."""
+    def _traces(self, begin: float, end: float) -> list[Trace]:
+        """Samples on both sides of the window."""
         if self._sampler is None:
             raise UnmeteredError("the meter is not open")
-        self._sampler.wait_until(end)
-        self._sampler.forget(begin)
-        return self._sampler
-
-    @staticmethod
-    def _integral_j(sampler: SmiSampler, field: str, begin: float, end: float) -> float:
-        return sum(integral_j(*trace, begin, end) for trace in sampler.traces(field))
+        return self._sampler.over(begin, end)
 
 
 @meter("paper", idle_s=3.0, devices=None)
@@ -109,17 +91,299 @@ class PaperMeter(SmiMeter):
     """
 
     name = "paper"
+    fields = ("power.draw",)
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        super().__init__(replace(settings, field=_PAPER_FIELD, period_s=1.0), ordinals)
+        super().__init__(replace(settings, period_s=1.0), ordinals)
 
-    def joules(self, begin: float, end: float) -> Measured:
-        sampler = self._sampled(begin, end)
-        return Measured(sum(summed_j(*trace, begin, end) for trace in sampler.traces(_PAPER_FIELD)))
+    def joules(self, begin: float, end: float) -> tuple[float, str]:
+        return sum(summed_j(*trace, begin, end) for trace in self._traces(begin, end)), ""
 
     def idle_w(self, begin: float, end: float, seconds: float) -> float:
         # Idle power is not part of the protocol: a sum of one or two samples is not in watts.
-        return super().joules(begin, end).energy_j / seconds
+        return super().joules(begin, end)[0] / seconds
 
-    def _fields(self, known: Sequence[str]) -> tuple[str, ...]:
-        return super()._fields(known)[:1]
+
+# From samples of power to energy: times are seconds on one clock, ascending; power is in watts.
+
+
+def integral_j(
+    times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
+) -> float:
+    """The trapezoid rule over a window whose ends are interpolated between their neighbours.
+
+    Raises:
+        UnmeteredError: the samples do not cover the window.
+    """
+    if not times_s or times_s[0] > begin_s or times_s[-1] < end_s:
+        raise UnmeteredError("the samples of power do not reach over the window")
+    first, last = bisect_right(times_s, begin_s), bisect_left(times_s, end_s)
+    times = [begin_s, *times_s[first:last], end_s]
+    power = [
+        _at(times_s, power_w, begin_s),
+        *power_w[first:last],
+        _at(times_s, power_w, end_s),
+    ]
+    steps = zip(pairwise(times), pairwise(power), strict=True)
+    return sum((after - before) * (a + b) / 2 for (before, after), (a, b) in steps)
+
+
+def summed_j(
+    times_s: Sequence[float], power_w: Sequence[float], begin_s: float, end_s: float
+) -> float:
+    """Each sample from ``begin_s`` to before ``end_s`` counts as one second, whatever follows."""
+    return 1.0 * sum(power_w[bisect_left(times_s, begin_s) : bisect_left(times_s, end_s)])
+
+
+def largest_gap_s(times_s: Sequence[float], begin_s: float, end_s: float) -> float:
+    """The longest time between neighbouring samples that a window touches."""
+    first, last = bisect_right(times_s, begin_s) - 1, bisect_left(times_s, end_s)
+    touched = times_s[max(first, 0) : last + 1]
+    return max((b - a for a, b in pairwise(touched)), default=0.0)
+
+
+def _at(times_s: Sequence[float], power_w: Sequence[float], moment_s: float) -> float:
+    """The power at a moment between the first and the last sample, by linear interpolation."""
+    after = bisect_left(times_s, moment_s)
+    if times_s[after] == moment_s:
+        return power_w[after]
+    before = after - 1
+    weight = (moment_s - times_s[before]) / (times_s[after] - times_s[before])
+    return power_w[before] + weight * (power_w[after] - power_w[before])
+
+
+# The program.
+
+
+def query(wanted: Iterable[str]) -> list[list[str]]:
+    """One answer of the program: a list of cells for each GPU.
+
+    Raises:
+        UnmeteredError: it is missing or fails; the message is its own first line.
+    """
+    command = _command(wanted)
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnmeteredError(f"{PROGRAM} failed: {type(error).__name__}") from None
+    if done.returncode:
+        message = (done.stdout.strip().splitlines() or [f"status {done.returncode}"])[0]
+        raise UnmeteredError(f"{PROGRAM} failed: {message[:120]}")
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line]
+
+
+def find_gpus() -> list[Gpu]:
+    """All GPUs of the machine.
+
+    Raises:
+        UnmeteredError: as ``query``, or its answer is not a list of GPUs.
+    """
+    try:
+        return [Gpu(int(index), uuid) for index, uuid in query(("index", "uuid"))]
+    except ValueError:
+        raise UnmeteredError(f"{PROGRAM} gives no list of GPUs") from None
+
+
+def find_field(gpus: Sequence[Gpu], fields: Sequence[str] = POWER_FIELDS) -> str:
+    """The first power field that the driver knows and that is a number on all of these GPUs.
+
+    Raises:
+        UnmeteredError: there is none; the message is about the last one.
+    """
+    refused = UnmeteredError(f"{PROGRAM} has no power field")
+    for field in fields:
+        try:
+            cells = {row[0]: row[-1] for row in query(("index", field))}
+            for gpu in gpus:
+                _watts(cells.get(str(gpu.index), "nothing"), field, gpu.index)
+        except UnmeteredError as error:
+            refused = error
+        else:
+            return field
+    raise refused
+
+
+def _watts(text: str, field: str, index: int) -> float:
+    """A power.
+
+    Raises:
+        UnmeteredError: it is no number (``[N/A]``, ``[Not Supported]``).
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise UnmeteredError(f"{PROGRAM} gives {field} as {text} on GPU {index}") from None
+
+
+def _command(fields: Iterable[str]) -> list[str]:
+    """The program, asked for some fields of every GPU.
+
+    Raises:
+        UnmeteredError: it is missing.
+    """
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise UnmeteredError(f"no {PROGRAM} on PATH")
+    return [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+
+
+def parse_line(line: str, field: str) -> tuple[float, int, float]:
+    """Seconds since the epoch, GPU index and watts of ``timestamp, index, power``, stamped in UTC.
+
+    Raises:
+        UnmeteredError: a power that is no number, or a bad line.
+    """
+    try:
+        stamp, index, power = (part.strip() for part in line.split(","))
+        stamp_s = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
+        gpu = int(index)
+    except ValueError:
+        raise UnmeteredError(f"{PROGRAM} printed: {line.strip()[:120]}") from None
+    return stamp_s, gpu, _watts(power, field, gpu)
+
+
+class SmiSampler:
+    """Power of some GPUs, from ``start`` to ``stop``."""
+
+    def __init__(self, gpus: Sequence[Gpu], field: str, period_s: float) -> None:
+        self.gpus, self.field, self.period_s = gpus, field, period_s
+        self._traces: dict[int, Trace] = {gpu.index: ([], []) for gpu in gpus}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._news = threading.Condition()
+        self._ended = ""
+
+    def start(self) -> None:
+        """Starts the program and waits for each GPU's first sample.
+
+        Raises:
+            UnmeteredError: none came.
+        """
+        command = [
+            *_command(("timestamp", "index", self.field)),
+            f"--id={','.join(str(gpu.index) for gpu in self.gpus)}",
+            f"--loop-ms={max(1, round(self.period_s * 1000))}",
+        ]
+        self._reader = threading.Thread(target=self._read, args=(command,), daemon=True)
+        self._reader.start()
+        self.over(0.0, 0.0, ANSWER_S)
+
+    def over(self, begin_s: float, end_s: float, patience_s: float | None = None) -> list[Trace]:
+        """Each GPU's samples from the last one before a window until there is one after it.
+
+        Waits for the latter, by default for a little longer than a sample takes; forgets what lies
+        before the window.
+
+        Raises:
+            UnmeteredError: the program ended before, or no sample comes.
+        """
+        patience_s = self.period_s + _PATIENCE_S if patience_s is None else patience_s
+        deadline_s = time.monotonic() + patience_s
+        with self._news:
+            while not all(t and t[-1] >= end_s for t, _ in self._traces.values()):
+                if self._ended:
+                    raise UnmeteredError(self._ended)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise UnmeteredError(f"{PROGRAM} gave no sample when one was due")
+                self._news.wait(left_s)
+            for times, power in self._traces.values():
+                old = max(0, bisect_right(times, begin_s) - 1)
+                del times[:old], power[:old]
+            return [(list(times), list(power)) for times, power in self._traces.values()]
+
+    def stop(self) -> None:
+        """Ends the program and the thread that reads it."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+
+    def _read(self, command: Sequence[str]) -> None:
+        """The thread: every line becomes a sample, until the program ends or says nonsense."""
+        reason = ""
+        try:
+            self._process, terminal = _spawn(command)
+            with open(terminal, "rb", buffering=0) as printed:
+                for line in _lines(printed):
+                    self._add(*parse_line(line, self.field))
+        except UnmeteredError as error:
+            reason = str(error)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{PROGRAM} failed: {type(error).__name__}"
+        if not reason:
+            assert self._process is not None
+            reason = f"{PROGRAM} ended with status {self._process.wait()}"
+        with self._news:
+            self._ended = reason
+            self._news.notify_all()
+
+    def _add(self, stamp_s: float, index: int, watts: float) -> None:
+        with self._news:
+            times, power = self._traces.get(index, ([], []))
+            # A clock that was set back would leave times that do not ascend.
+            if not times or stamp_s > times[-1]:
+                times.append(stamp_s)
+                power.append(watts)
+            self._news.notify_all()
+
+
+def _spawn(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a program that is killed when the calling thread ends; also what it prints to.
+
+    To a pipe a program may print in blocks of seconds; to a terminal it prints in lines. Its time
+    stamps are in local time without a zone; the variable makes that UTC. In a session of its own it
+    gets no interrupt meant for the job.
+
+    Returns:
+        The process, and a file descriptor to read the terminal from.
+    """
+    ours, theirs = os.openpty()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TZ": "UTC"},
+            preexec_fn=partial(_die_with, os.getpid()),
+        )
+    except (OSError, subprocess.SubprocessError):
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return process, ours
+
+
+def _die_with(parent: int) -> None:
+    """Makes the kernel kill this process, a new child, when the thread that made it ends.
+
+    A job that is killed takes all its threads along. One killed before this call no longer sends a
+    signal: then another process has become the parent.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _lines(terminal: FileIO) -> Iterator[str]:
+    """Whole lines as they come, until the program has ended and all it printed is read."""
+    rest = b""
+    while True:
+        try:
+            data = terminal.read(65536)
+        except OSError:  # on Linux: the other side is closed
+            return
+        if not data:
+            return
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole if line.strip())

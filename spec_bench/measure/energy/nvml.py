@@ -1,52 +1,113 @@
-"""The GPU's own energy counter through NVML, with the integral of its power as a check.
+"""The GPU's own energy counter through NVML, and which GPUs are the job's own.
 
 ``pynvml`` is imported when the meter is opened; it is part of the extra ``gpu``.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from bisect import bisect_right
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spec_bench.measure.energy.devices import nvml_handles
-from spec_bench.measure.energy.reading import meter
-from spec_bench.measure.energy.samples import integral_j
-from spec_bench.measure.energy.settings import EnergySettings
-from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
-
-_JOULES = _WATTS = 1e-3  # NVML counts in millijoules and milliwatts
+from spec_bench.measure.energy.meters import EnergySettings, UnmeteredError, WindowMeter, meter
 
 
 @dataclass(frozen=True)
-class Counters:
-    """One end of a window.
+class Gpu:
+    """One GPU of the machine, as the driver numbers it."""
 
-    Attributes:
-        moment_s: when, on the monotonic clock.
-        energy_mj: each GPU's counter.
+    index: int  # in PCI bus order
+    uuid: str  # GPU-...
+
+
+def job_gpus(
+    gpus: Sequence[Gpu], devices: Sequence[str] | None, ordinals: Sequence[int] | None
+) -> list[Gpu]:
+    """The GPUs whose energy is the job's, so that a neighbour's watts are not counted.
+
+    Those that ``devices`` names; else those that CUDA_VISIBLE_DEVICES leaves visible, and of them
+    the ones at ``ordinals``.
+
+    Raises:
+        UnmeteredError: no GPU is left, or what is visible has no power meter of its own.
     """
+    if devices is not None:
+        return [_named(gpus, name) for name in devices]
+    visible = visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if ordinals is not None:
+        visible = [visible[position] for position in ordinals if position < len(visible)]
+    if not visible:
+        raise UnmeteredError("the job sees no GPU")
+    return visible
 
-    moment_s: float
-    energy_mj: tuple[int, ...]
+
+def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """The GPUs that CUDA shows, in its order.
+
+    As CUDA reads the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices
+    or beginnings of UUIDs, and whatever follows the first wrong one is not visible. Indices are
+    taken in PCI bus order, which is CUDA's own on machines with GPUs of one kind, and elsewhere
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Raises:
+        UnmeteredError: it names a MIG instance, which has no power sensor of its own.
+    """
+    if visible is None:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for name in visible.split(","):
+        if name.strip().startswith("MIG-"):
+            raise UnmeteredError("a MIG instance has no power sensor of its own")
+        try:
+            gpu = _named(gpus, name.strip())
+        except UnmeteredError:
+            break
+        if gpu in chosen:
+            return []
+        chosen.append(gpu)
+    return chosen
 
 
-@meter("nvml", period_s=0.05, update_period_s=0.1, idle_s=3.0, phase_shift_s=0.1, devices=None)
-class NvmlMeter(WindowMeter[Counters]):
+def _named(gpus: Sequence[Gpu], name: str) -> Gpu:
+    """The GPU of that index or beginning of a UUID."""
+    if name.isdigit():
+        matching = [gpu for gpu in gpus if gpu.index == int(name)]
+    else:
+        matching = [gpu for gpu in gpus if name.startswith("GPU-") and gpu.uuid.startswith(name)]
+    if len(matching) != 1:
+        known = ", ".join(str(gpu.index) for gpu in gpus) or "none"
+        raise UnmeteredError(f"there is no GPU {name!r}; there are: {known}")
+    return matching[0]
+
+
+def nvml_handles(
+    nvml: Any, devices: Sequence[str] | None, ordinals: Sequence[int] | None
+) -> list[Any]:
+    """NVML's handles of the job's GPUs (``job_gpus``).
+
+    Raises:
+        UnmeteredError: as ``job_gpus``.
+        nvml.NVMLError: NVML does not tell.
+    """
+    gpus = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+        gpus.append(Gpu(index, uuid.decode() if isinstance(uuid, bytes) else str(uuid)))
+    chosen = job_gpus(gpus, devices, ordinals)
+    return [nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in chosen]
+
+
+@meter("nvml", update_period_s=0.1, idle_s=3.0, devices=None)
+class NvmlMeter(WindowMeter[tuple[int, ...]]):
     """Differences of the counters, GPUs added up."""
 
     name = "nvml"
 
     def __init__(self, settings: EnergySettings, ordinals: Sequence[int] | None = None) -> None:
-        super().__init__(settings)
-        self.period_s = settings.update_period_s
-        self._ordinals = ordinals
+        super().__init__(settings, ordinals)
         self._nvml: Any = None
         self._handles: list[Any] = []
-        self._power: PowerThread | None = None
 
     def start(self) -> None:
         try:
@@ -58,91 +119,25 @@ class NvmlMeter(WindowMeter[Counters]):
         try:
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handles = nvml_handles(pynvml, self.settings, self._ordinals)
+            self._handles = nvml_handles(pynvml, self.settings.devices, self.ordinals)
         except pynvml.NVMLError as error:
             raise UnmeteredError(f"NVML: {error}") from None
         self.mark()
-        assert self.settings.period_s is not None
-        self._power = PowerThread(pynvml, self._handles, self.settings.period_s)
-        self._power.start()
 
-    def mark(self) -> Counters:
-        """The counters now."""
+    def mark(self) -> tuple[int, ...]:
+        """Each counter's value, in millijoules."""
         try:
-            energy_mj = tuple(map(self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
+            return tuple(map(self._nvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
         except self._nvml.NVMLError as error:
             raise UnmeteredError(f"NVML: {error}") from None
-        return Counters(time.monotonic(), energy_mj)
 
-    def joules(self, begin: Counters, end: Counters) -> Measured:
-        spent = [b - a for a, b in zip(begin.energy_mj, end.energy_mj, strict=True)]
-        if min(spent) < 0:
+    def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
+        spent_mj = [b - a for a, b in zip(begin, end, strict=True)]
+        if min(spent_mj) < 0:
             raise UnmeteredError("NVML's energy counter went back: the driver was loaded anew")
-        assert self._power is not None
-        return Measured(sum(spent) * _JOULES, self._power.energy_j(begin.moment_s, end.moment_s))
+        return sum(spent_mj) * 1e-3, ""
 
     def stop(self) -> None:
-        if self._power is not None:
-            self._power.stop()
-            self._power = None
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
-
-
-class PowerThread(threading.Thread):
-    """Samples the power of some GPUs, added up."""
-
-    def __init__(self, nvml: Any, handles: Sequence[Any], period_s: float) -> None:
-        super().__init__(daemon=True)
-        self._nvml, self._handles, self._period_s = nvml, handles, period_s
-        self._samples: list[tuple[float, float]] = []
-        self._news = threading.Condition()
-        self._stopped = False
-
-    def run(self) -> None:
-        while not self._stopped:
-            moment_s = time.monotonic()
-            try:
-                power_w = sum(_power_mw(self._nvml, handle) for handle in self._handles) * _WATTS
-            except self._nvml.NVMLError:
-                break
-            with self._news:
-                self._samples.append((moment_s, power_w))
-                self._news.notify_all()
-                self._news.wait_for(lambda: self._stopped, self._period_s)
-        with self._news:
-            self._stopped = True
-            self._news.notify_all()
-
-    def energy_j(self, begin_s: float, end_s: float) -> float | None:
-        """The integral over a window on the monotonic clock; None if samples are missing."""
-        with self._news:
-            self._news.wait_for(
-                lambda: self._stopped or (self._samples and self._samples[-1][0] >= end_s),
-                2 * self._period_s + 1.0,
-            )
-            times, power = [t for t, _ in self._samples], [p for _, p in self._samples]
-            del self._samples[: max(0, bisect_right(times, begin_s) - 1)]
-        try:
-            return integral_j(times, power, begin_s, end_s)
-        except UnmeteredError:
-            return None
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        with self._news:
-            self._stopped = True
-            self._news.notify_all()
-        if self.is_alive():
-            self.join()
-
-
-def _power_mw(nvml: Any, handle: Any) -> int:
-    """The instantaneous power if the driver has it, else what it calls the power usage."""
-    instant = getattr(nvml, "NVML_FI_DEV_POWER_INSTANT", None)
-    if instant is not None:
-        value = nvml.nvmlDeviceGetFieldValues(handle, [instant])[0]
-        if value.nvmlReturn == nvml.NVML_SUCCESS:
-            return int(value.value.uiVal)
-    return int(nvml.nvmlDeviceGetPowerUsage(handle))

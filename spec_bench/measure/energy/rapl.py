@@ -6,35 +6,17 @@ meters it. Since Linux 5.10 only root may read them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from spec_bench.measure.energy.reading import meter
-from spec_bench.measure.energy.settings import RAPL_ROOT, EnergySettings
-from spec_bench.measure.energy.window import Measured, UnmeteredError, WindowMeter
-
-_JOULES = 1e-6
+from spec_bench.measure.energy.meters import RAPL_ROOT, UnmeteredError, WindowMeter, meter
 
 
-@dataclass(frozen=True)
-class Zone:
-    """One counter.
+class Zone(NamedTuple):
+    """One counter."""
 
-    Attributes:
-        folder: holds ``energy_uj``.
-        range_uj: ``max_energy_range_uj``, the counter's largest value; after it comes 0.
-    """
-
-    folder: Path
-    range_uj: int
-
-    def energy_uj(self) -> int:
-        """The counter's value.
-
-        Raises:
-            UnmeteredError: it cannot be read.
-        """
-        return _number(self.folder / "energy_uj")
+    folder: Path  # holds ``energy_uj``
+    range_uj: int  # ``max_energy_range_uj``, the counter's largest value; after it comes 0
 
     def spent_uj(self, begin_uj: int, end_uj: int) -> int:
         """What was counted between two values, at most one wrap-around between them."""
@@ -67,25 +49,17 @@ class RaplMeter(WindowMeter[tuple[int, ...]]):
 
     name = "rapl"
 
-    def __init__(self, settings: EnergySettings, ordinals: object = None) -> None:
-        super().__init__(settings)
-        self.period_s = settings.update_period_s
-        self._zones: list[Zone] = []
-
     def start(self) -> None:
         self._zones = find_zones(Path(self.settings.root))
         self.mark()
 
     def mark(self) -> tuple[int, ...]:
         """Each counter's value, in microjoules."""
-        return tuple(zone.energy_uj() for zone in self._zones)
+        return tuple(_number(zone.folder / "energy_uj") for zone in self._zones)
 
-    def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> Measured:
-        spent = [
-            zone.spent_uj(first, last)
-            for zone, first, last in zip(self._zones, begin, end, strict=True)
-        ]
-        return Measured(sum(spent) * _JOULES)
+    def joules(self, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[float, str]:
+        ends = zip(self._zones, begin, end, strict=True)
+        return sum(zone.spent_uj(first, last) for zone, first, last in ends) * 1e-6, ""
 
 
 def _text(path: Path) -> str:
