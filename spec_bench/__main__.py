@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 
 from spec_bench.system.signals import orderly
@@ -13,7 +12,7 @@ from spec_bench.system.signals import orderly
 
 def main() -> None:
     """The console script ``spec-bench``."""
-    with orderly("interrupted; the same command resumes"), installed():
+    with orderly("interrupted; the same command resumes"):
         from spec_bench.jobs.config.help import command_help, help_text, wants_help
 
         if sys.argv[1:2] == ["spider"]:
@@ -57,20 +56,6 @@ def main() -> None:
             sys.exit(compare(sys.argv[2:]))
         else:
             application()()
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Ends the process in one line, with status 2, where a package is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
-        if package == "spec_bench":
-            raise
-        do = "source .venv/bin/activate, or make env where there is none"
-        print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
-        sys.exit(2)
 
 
 def application() -> Callable[[], None]:

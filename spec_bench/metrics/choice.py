@@ -49,10 +49,9 @@ def choose(speeds: Sequence[tuple[str, Interval, float]], hint: str = "prompts={
         return Choice((), "AR", f"the fastest other one, {title}, reaches {told} of its speed")
     if best in near:
         return Choice((), "a tie", f"{title} is as fast as AR within {CLOSE:.0%}, {told}")
-    looks = f"looks {told} faster" if speed.value > 1 else f"looks no faster, {told},"
-    so_many = f"{prompts:.0f} prompt{'' if prompts == 1 else 's'}"
+    looks = f"looks {'' if speed.value > 1 else 'no '}faster, {told}"
     more = hint.format(_deciding(speed.value, ends, prompts))
-    return Choice((), "cannot decide yet", f"{title} {looks} on {so_many}; try {more}")
+    return Choice((), "cannot decide yet", f"{title} {looks}; try {more}")
 
 
 def _deciding(value: float, ends: tuple[float, float] | None, prompts: float) -> int:

@@ -5,7 +5,7 @@ middle of an import may be swallowed by it: the process ends at once. Later the 
 ``KeyboardInterrupt``, so that locks, children and files are left in order; a library that swallows
 it delays the end to the next prompt. A process that was forked dies of the signal as any other.
 A reader of standard output that went away (``| head``) ends a command without a word, with status
-141; what it writes to files is not cut short by that.
+141; what it writes to files is not cut short by that. A missing package is one line and status 2.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(load: Callable[[], Callable[[], int]], line: str, at_once: bool = False)
 
 @contextmanager
 def orderly(line: str) -> Iterator[None]:
-    """Ends the process in one line when a signal comes within the block, or its reader goes away.
+    """Ends the process in one line when a signal comes within the block, or a package is missing.
 
     Args:
         line: what is printed, such as ``interrupted; the same command resumes``.
@@ -74,6 +74,13 @@ def orderly(line: str) -> Iterator[None]:
         os.dup2(nowhere, 1)  # takes what is still to be flushed
         os.close(nowhere)
         sys.exit(128 + signal.SIGPIPE)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package == "spec_bench":
+            raise
+        do = "source .venv/bin/activate, or make env where there is none"
+        print(f"spec_bench: the package {package!r} is not installed here: {do}", file=sys.stderr)
+        sys.exit(2)
     finally:
         logging.raiseExceptions = raised
         _raising = False

@@ -46,7 +46,7 @@ def test_plain_decoding_is_the_answer_only_where_it_is_shown_to_be_no_slower() -
     plain = row(BASELINE, None, 1.0)
     maybe = answer_of(Recommendation((), (plain, row("sd", 0.9, 1.3)), plain), [])
     assert maybe[0] == "cannot decide yet"
-    assert maybe[1].startswith("sd 3 looks 1.30× [0.90 to 1.30] faster on 30 prompts; try confirm")
+    assert maybe[1].startswith("sd 3 looks faster, 1.30× [0.90 to 1.30]; try confirm")
     slower = answer_of(Recommendation((), (plain, row("sd", 0.6, 0.8)), plain), [])
     assert slower[:1] == ["AR"] and "reaches 0.80× [0.60 to 0.80] of its speed" in slower[1]
 
@@ -73,7 +73,10 @@ def test_a_pair_is_looked_through_and_the_answer_is_a_command(
     (told,) = (each for each in said.splitlines() if "counted, not forecast: " in each)
     assert told.startswith("rsd_s 2x2: ") and "stochastic_beam" in told
     best, faster, command = said.splitlines()[-3:]
-    assert best == "cannot decide yet" and "on 2 prompts; try confirm.prompts=20; " in faster
+    assert (
+        best == "cannot decide yet"
+        and "; try confirm.prompts=20; 1 measured on 2 fresh prompts" in faster
+    )
     assert command.startswith("spec-bench task=xsum") and command.endswith("decoder=ar")
     page = write_page(found).read_text()
     assert page.count("<img ") == 2 and best in page and "counted: a " in page

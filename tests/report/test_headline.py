@@ -33,15 +33,15 @@ def test_ar_is_the_answer_where_no_cells_own_interval_reaches_above_it() -> None
     assert (found.decoder, found.code, found.value, found.interval) == ("AR", "ar", "1.00×", "")
     assert found.sentence == (
         "XSum: use AR: the fastest other one, RSD-C 2-2-1, reaches 0.95× [0.90 to 1.00] of its "
-        "speed (2 speculative cells, 8 prompts each)."
+        "speed (8 prompts, 2 cells)."
     )
 
 
 def test_a_cell_that_no_interval_excludes_keeps_ar_from_being_the_answer() -> None:
     slow, unknown = row("rsd_c", "2-2-1", speedup=around(0.7, 0.03)), row("sd", "3", speedup=0.6)
     assert card(AR, slow, unknown).sentence == (
-        "XSum: cannot decide yet: SD 3 looks no faster, 0.60×, on 8 prompts; try prompts=20 "
-        "(2 speculative cells, 8 prompts each, intervals corrected for all)."
+        "XSum: cannot decide yet: SD 3 looks no faster, 0.60×; try prompts=20 (8 prompts, "
+        "intervals corrected for 2 cells)."
     )
 
 
@@ -49,7 +49,7 @@ def test_a_decoder_whose_interval_lies_above_ar_is_the_answer_and_says_of_how_ma
     found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)))
     assert (found.decoder, found.value, found.interval) == ("SD 3", "1.50×", "1.40 to 1.60")
     assert found.sure == "surely faster than AR, the only exact one"
-    assert found.basis == "the only speculative cell, 8 prompts each"
+    assert found.basis == "8 prompts"
 
 
 SD, RSD_S, CHAIN = ("sd", "3"), ("rsd_s", "4x3"), ("sd", "2")
@@ -58,44 +58,41 @@ TABLES: dict[str, tuple[tuple[dict[str, object], ...], int, str]] = {
         (row(*SD, speedup=(1.67, 0.53, 2.11)), row(*RSD_S, speedup=(1.61, 1.49, 1.82))),
         8,
         "use RSD-S 4x3, 1.61× [1.47 to 1.87]: surely faster than AR, tied with 1 other; SD 3 "
-        "looks faster (1.67), not surely (2 speculative cells, 8 prompts each, intervals corrected "
-        "for all)",
+        "looks faster (1.67), not surely (8 prompts, intervals corrected for 2 cells)",
     ),
     "all are uncertain": (
         (row(*SD, speedup=(1.67, 0.53, 2.11)), row(*RSD_S, speedup=(1.21, 0.95, 1.42))),
         8,
-        "cannot decide yet: SD 3 looks 1.67× [0.42 to 2.21] faster on 8 prompts; try prompts=120 "
-        "(2 speculative cells, 8 prompts each, intervals corrected for all)",
+        "cannot decide yet: SD 3 looks faster, 1.67× [0.42 to 2.21]; try prompts=120 (8 prompts, "
+        "intervals corrected for 2 cells)",
     ),
     "three prompts": (
         (row(*SD, speedup=1.79),),
         3,
-        "cannot decide yet: SD 3 looks 1.79× faster on 3 prompts; try prompts=20 (the only "
-        "speculative cell, 3 prompts each)",
+        "cannot decide yet: SD 3 looks faster, 1.79×; try prompts=20 (3 prompts)",
     ),
     "one cell": (
         (row(*SD, speedup=(1.1, 0.95, 1.27)),),
         8,
-        "cannot decide yet: SD 3 looks 1.10× [0.95 to 1.27] faster on 8 prompts; try prompts=40 "
-        "(the only speculative cell, 8 prompts each)",
+        "cannot decide yet: SD 3 looks faster, 1.10× [0.95 to 1.27]; try prompts=40 (8 prompts)",
     ),
     "AR is surely the fastest": (
         (row(*SD, speedup=(0.9, 0.84, 0.96)), row(*CHAIN, speedup=(0.7, 0.66, 0.75))),
         8,
-        "use AR: the fastest other one, SD 3, reaches 0.90× [0.84 to 0.96] of its speed (2 "
-        "speculative cells, 8 prompts each)",
+        "use AR: the fastest other one, SD 3, reaches 0.90× [0.84 to 0.96] of its speed (8 "
+        "prompts, 2 cells)",
     ),
     "a tie with AR": (
         (row(*SD, speedup=(1.0, 0.98, 1.02)), row(*CHAIN, speedup=(0.7, 0.66, 0.75))),
         50,
-        "a tie: SD 3 is as fast as AR within 5%, 1.00× [0.98 to 1.02] (2 speculative cells, 50 "
-        "prompts each, intervals corrected for all)",
+        "a tie: SD 3 is as fast as AR within 5%, 1.00× [0.98 to 1.02] (50 prompts, intervals "
+        "corrected for 2 cells)",
     ),
     "a tie of two that are faster": (
         (row(*SD, speedup=(1.6, 1.5, 1.7)), row(*CHAIN, speedup=(1.58, 1.48, 1.69))),
         50,
-        "use SD 3, 1.60× [1.49 to 1.72]: surely faster than AR, tied with 1 other (2 "
-        "speculative cells, 50 prompts each, intervals corrected for all)",
+        "use SD 3, 1.60× [1.49 to 1.72]: surely faster than AR, tied with 1 other (50 prompts, "
+        "intervals corrected for 2 cells)",
     ),
 }
 
@@ -115,9 +112,9 @@ def test_a_decoder_that_is_surely_faster_is_found_below_any_number_of_larger_gue
 
 def test_the_basis_says_how_many_seeds_were_pooled() -> None:
     found = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0,1,2")
-    assert found.basis == "the only speculative cell, 8 prompts and 3 seeds each"
+    assert found.basis == "8 prompts and 3 seeds"
     one = card(AR, row("sd", "3", speedup=around(1.5, 0.1)), seeds="0")
-    assert one.basis == "the only speculative cell, 8 prompts each"
+    assert one.basis == "8 prompts"
 
 
 def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
@@ -125,7 +122,7 @@ def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
     assert card(AR, lucky).decoder == "SD 3"
     many = card(AR, lucky, *(row("sd", k, speedup=around(1.0, 0.09)) for k in others))
     assert (many.decoder, many.code) == ("cannot decide yet", "")
-    assert "SD 3 looks 1.10× [0.9" in many.sure
+    assert "SD 3 looks faster, 1.10× [0.9" in many.sure
 
 
 def test_a_search_is_headlined_by_what_was_confirmed() -> None:
@@ -133,7 +130,7 @@ def test_a_search_is_headlined_by_what_was_confirmed() -> None:
     assert headline(group(AR, *screened, stage="screen")) is None
     found = card(AR, *screened, stage="confirm")
     assert (found.decoder, found.interval) == ("SD 3", "2.78 to 3.02")
-    assert found.basis == "2 confirmed cells, 8 prompts each, intervals corrected for all"
+    assert found.basis == "8 prompts, intervals corrected for 2 confirmed cells"
     few = card(AR, row("sd", "3", speedup=1.4), stage="confirm", prompts=3)
     assert "try confirm.prompts=20" in few.sentence
 
@@ -195,7 +192,7 @@ def test_of_decoders_that_are_not_told_apart_the_simplest_that_is_close_is_the_a
     found = card(AR, *TIED)
     assert (found.decoder, found.value, found.tied) == ("SD 3", "1.95×", (3, 4))
     assert found.sure == (
-        "surely faster than AR, tied with 2 others, the simplest within 5% of RSD-S 4x3 (2.00)"
+        "surely faster than AR, tied with 2 others, the simplest within 5% of RSD-S 4x3"
     )
 
 
@@ -216,8 +213,8 @@ def test_an_experiment_comes_to_one_sentence_with_its_ties() -> None:
 def test_one_decoder_under_two_meters_is_no_search() -> None:
     sd = row("sd", "3", speedup=around(1.5, 0.05))
     meters = [{**sd, "energy_method": name} for name in ("nvml", "rapl")]
-    assert "the only speculative cell" in card(AR, *meters).basis
+    assert "cells" not in card(AR, *meters).basis
     again = {**sd, "spec": "2", "energy_method": "rapl"}
-    assert "2 speculative cells" in card(AR, *meters, again).basis
+    assert "2 cells" in card(AR, *meters, again).basis
     lookup = {**sd, "draft": None, "energy_method": None}
-    assert "the only speculative cell" in card(AR, lookup).basis
+    assert "cells" not in card(AR, lookup).basis

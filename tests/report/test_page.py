@@ -96,7 +96,7 @@ def test_the_headline_is_the_fastest_exact_decoder_and_how_sure(page: str) -> No
     said = answer_of(page)
     assert said.startswith("XSum: use RSD-S 3x2, 1.80×")
     assert "surely faster than AR, ahead of all others" in said
-    assert "(2 speculative cells, 30 prompts each, intervals corrected for all)" in said
+    assert "(30 prompts, intervals corrected for 2 cells)" in said
 
 
 def test_the_page_names_missing_cells_and_their_command(page: str) -> None:

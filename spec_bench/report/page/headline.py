@@ -46,7 +46,7 @@ class Headline:
         value: the number with its unit.
         interval: its 95% interval; "" where it has none.
         sure: how it stands to the runners-up.
-        basis: of how many cells it is the best, and on how many prompts.
+        basis: on how many prompts, and for how many cells its interval is corrected.
         tied: number of speculative cells that tie with the fastest, itself among them; of all.
     """
 
@@ -68,7 +68,7 @@ class Headline:
     @property
     def why(self) -> str:
         """The reason for the answer."""
-        return f"{self.sure} ({self.basis})"
+        return f"{self.sure} ({self.basis})" if self.basis else self.sure
 
     @property
     def sentence(self) -> str:
@@ -164,16 +164,15 @@ def _value(best: pd.Series, by: str, of: int) -> tuple[str, str]:
 
 
 def _basis(rows: pd.DataFrame, by: str, choice: Choice | None) -> str:
-    """What the answer rests on: cells, prompts, and the correction of the interval."""
-    several, prompts = len(rows) > 1, prompts_of(rows)
-    kind = "confirmed" if rows.iloc[0].get("stage") == "confirm" else "speculative"
-    cells = f"{len(rows)} {kind} cells" if several else f"the only {kind} cell"
-    corrected = several and (choice is None or choice.answer != "AR")
-    corrected = corrected and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
+    """What the answer rests on: prompts, and how many cells the intervals cover at once."""
+    prompts = prompts_of(rows)
     pooled = rows[SEEDS].dropna().str.count(",").max() if SEEDS in rows else 0
-    seeds = f" and {pooled + 1:.0f} seeds" if pooled else ""
-    parts = [cells, f"{prompts}{seeds} each" if prompts else ""]
-    return ", ".join(filter(None, [*parts, "intervals corrected for all" if corrected else ""]))
+    seeds = f" and {pooled + 1:.0f} seeds" if prompts and pooled else ""
+    cells = f"{len(rows)} {'confirmed ' if rows.iloc[0].get('stage') == 'confirm' else ''}cells"
+    corrected = choice is None or choice.answer != "AR"
+    corrected = corrected and f"{by}_low" in rows and rows[f"{by}_low"].notna().any()
+    of_all = f"{'intervals corrected for ' if corrected else ''}{cells}" if len(rows) > 1 else ""
+    return ", ".join(filter(None, [f"{prompts}{seeds}", of_all]))
 
 
 def title_of(group: Group) -> str:
@@ -195,7 +194,7 @@ def _sure(
         return "ahead of all others"
     tied = f"tied with {len(near) - 1} other{'s' if len(near) > 2 else ''}"
     if named.name != best.name:
-        tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)} ({best[by]:.2f})"
+        tied += f", the simplest within {CLOSE:.0%} of {decoder_of(best)}"
     first = near.loc[near[by].idxmax()]
     looks = f"; {decoder_of(first)} looks faster ({first[by]:.2f}), not surely"
     return tied + (looks if first.name != best.name else "")
