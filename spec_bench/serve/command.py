@@ -158,7 +158,7 @@ class _Plan:
                     raise ServerError(f"{method} ended with status {status}: {last_line(log)}")
                 print(f"{shown}: up after {time.monotonic() - began:.0f} s", flush=True)
                 assert keeping.stdin is not None
-                started = masked(" ".join(self.command(method)))  # whatever its port and name
+                started = masked(" ".join(self.command(method)), key)  # of any port
                 told = {"url": url, "model": model, "started": started, "log": str(log)}
                 yield told, keeping.stdin.fileno()
 

@@ -18,34 +18,20 @@ PLAIN = "plain"
 
 @settings
 class ServingEngine:
-    """One file of ``conf/server``.
+    """One file of ``conf/server``."""
 
-    Attributes:
-        title: of its rows.
-        kind: how it is asked; ``server.kind``.
-        program: its command, or a path.
-        arguments: of all its servers; ``{model}``, ``{port}``, ``{requests}``, ``{slots}`` and
-            ``{name}`` are filled in; the last is the model's name there, else it is its path.
-        speculating: more arguments of those that speculate, whatever the method.
-        speculation: more arguments by method; ``{draft}`` is filled in.
-        tokens: whether it streams token ids; ``server.tokens``.
-    """
-
-    title: str
+    title: str  # of its rows
     kind: Literal["openai", "llama_cpp"]
-    program: str
+    program: str  # its command, or a path
+    # Of all its servers; {model}, {port}, {requests}, {slots} and {name} are filled in; the last is
+    # the model's name there, else it is its path.
     arguments: tuple[str, ...]
-    speculation: dict[str, tuple[str, ...]]
-    speculating: tuple[str, ...] = ()
-    tokens: Literal["ids", "text"] = "ids"
+    speculation: dict[str, tuple[str, ...]]  # more arguments by method; {draft} is filled in
+    speculating: tuple[str, ...] = ()  # more of those that speculate, whatever the method
+    tokens: Literal["ids", "text"] = "ids"  # what it streams
 
     def command(self, method: str, places: Mapping[str, str], program: str | None) -> list[str]:
-        """What starts one server.
-
-        Args:
-            method: of speculation; ``plain`` for none.
-            places: what is filled in.
-            program: in place of its own.
+        """What starts one server, perhaps another program than its own.
 
         Raises:
             ValueError: a method that it does not have, or one that needs what is not given.

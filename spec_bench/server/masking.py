@@ -8,16 +8,17 @@ import re
 from spec_bench.settings.fields import HIDDEN, one_line, without_user
 
 _CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-# ``--api-key VALUE``, ``HF_TOKEN=VALUE``, ``'api_key': ['VALUE']``.
+# ``--api-key VALUE VALUE``, ``HF_TOKEN=VALUE``, ``'api_key': ['VALUE']``.
 _NAME = r"(?:key|token|secret|password)"
-_NAMED = rf"(?i)(--?[\w-]*{_NAME}[= ]+(?!-)|-hft +|\b\w+{_NAME}['\"]?\s*[=:]\s*)(\[[^]]*\]|\S+)"
+_OPTION = rf"(--?[\w-]*{_NAME}[= ]+)(?!-)\S+(?: +(?!-)\S+)*"
+_NAMED = rf"(?i){_OPTION}|(-hft +|\b\w+{_NAME}['\"]?\s*[=:]\s*)(?:\[[^]]*\]|\S+)"
 
 
 def masked(text: str, key: str = "") -> str:
     """A text without the key, in plain or in base64, the values of what is named as a key, and the
     user and password of an address.
     """
-    text = re.sub(_NAMED, rf"\1{HIDDEN}", text)
+    text = re.sub(_NAMED, rf"\1\2{HIDDEN}", text)
     if key:
         for secret in (key, *(_in_base64(key))):
             text = text.replace(secret, HIDDEN)

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import pytest
 
+from spec_bench.serve.command import _up
 from spec_bench.serve.engines import PLAIN, ServingEngine, read_engine
+from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.processes import alive, gone
 from tests.jobs.tiny import overrides, rows_of
@@ -197,6 +199,28 @@ def test_a_server_that_ends_in_the_middle_fails_its_row_in_its_own_words(
     assert gone(left_running(tmp_path))
 
 
+class Stranger(BaseHTTPRequestHandler):
+    posted: ClassVar = []
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "toy"}]}')
+
+    def do_POST(self):
+        self.posted.append(self.path)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
+    with listening(Stranger) as url:
+        for name, named, up in (("target-0", True, False), ("toy", True, True), ("x", False, True)):
+            with closing(Server(url, name, "", answer_s=5)) as server:
+                assert _up(server, named) == up
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "said"),
@@ -209,20 +233,6 @@ def test_a_stranger_on_the_port_is_not_measured(
     more: tuple[str, ...],
     said: str,
 ) -> None:
-    posted = []
-
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"data": [{"id": "toy"}]}')
-
-        def do_POST(self) -> None:
-            posted.append(self.path)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
     with listening(Stranger) as url:
         port = url.removesuffix("/v1").rpartition(":")[2]
         run = started(tmp_path, family, "--patience", "6", *more, port=port)
@@ -230,7 +240,7 @@ def test_a_stranger_on_the_port_is_not_measured(
     assert run.returncode == 1
     assert complained.count("\n") == 1
     assert said in complained
-    assert not posted
+    assert not Stranger.posted
     assert gone(pids())
 
 

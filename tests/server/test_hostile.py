@@ -149,6 +149,7 @@ def test_whoever_answers_once_a_started_server_has_ended_is_a_stranger(
     [
         ("serve m --api-key sk-1 --port 8", "serve m --api-key *** --port 8"),
         ("--api-key=sk-1,sk-2 -t 4", "--api-key=*** -t 4"),
+        ("serve --api-key sk-1 sk-2 --port 8", "serve --api-key *** --port 8"),
         ("--hf-token hf_1", "--hf-token ***"),
         ("-hft hf_1 -c 1", "-hft *** -c 1"),
         ("env HF_TOKEN=hf_1 vllm serve", "env HF_TOKEN=*** vllm serve"),

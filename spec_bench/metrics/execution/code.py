@@ -35,14 +35,10 @@ class PassAt1:
     the function, behind what the prompt imports; the prompt and the answer; the prompt and the
     answer indented, whose first blanks were cut. None that is: the answer fails. HumanEval's own
     harness runs the prompt and the answer alone, so it fails answers of the first and third kind.
-
-    Attributes:
-        seconds: that a program may take.
-        memory: bytes that it may take.
     """
 
     seconds: float = 3.0
-    memory: int = 1 << 30
+    memory: int = 1 << 30  # bytes
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Interval:
         """Mean over prompts, 0..1.
@@ -101,15 +97,10 @@ class PassAt1:
             try:
                 # -I, -S: no user's folder, environment or package is there to import.
                 run = subprocess.run(
-                    [sys.executable, "-I", "-S", "-B", str(_WORKER)],
-                    input=asked.encode(),
-                    capture_output=True,
-                    cwd=empty,
-                    env={},
-                    start_new_session=True,
-                    timeout=self.seconds + _GRACE_S,
-                    check=False,
-                )
+                    [sys.executable, "-I", "-S", "-B", str(_WORKER)], input=asked.encode(),
+                    capture_output=True, cwd=empty, env={}, start_new_session=True,
+                    timeout=self.seconds + _GRACE_S, check=False,
+                )  # fmt: skip
             except subprocess.TimeoutExpired:
                 return [""]
         if run.returncode == 1:

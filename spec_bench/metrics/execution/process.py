@@ -28,27 +28,16 @@ _PASSED_ON = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # where a Python may need
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one query.
+    """What became of one query."""
 
-    Attributes:
-        status: ``ok``; ``error``: refused, wrong, over a limit or a crash; ``timeout``.
-        rows: of the result set, empty unless ``ok``.
-        reason: why there are no rows.
-        seconds: that the query took, 0 unless ``ok``.
-    """
-
-    status: Literal["ok", "error", "timeout"]
+    status: Literal["ok", "error", "timeout"]  # error: refused, wrong, over a limit or a crash
     rows: tuple[Row, ...] = ()
-    reason: str = ""
-    seconds: float = 0.0
+    reason: str = ""  # why there are no rows
+    seconds: float = 0.0  # that an ok query took
 
 
 class SqlProcess:
-    """Runs queries one after another in one process, which is replaced if it had to be killed.
-
-    Args:
-        memory_bytes: address space of the process.
-    """
+    """Runs queries one after another in one process, which is replaced if it had to be killed."""
 
     def __init__(self, memory_bytes: int = 1 << 30) -> None:
         self._memory_bytes = memory_bytes
@@ -101,13 +90,10 @@ class SqlProcess:
             # -I, -S: no user's folder, environment or package can change what the script imports.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-B", str(_WORKER), str(self._memory_bytes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
                 env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
                 start_new_session=True,  # an interrupt is ours to handle
-            )
+            )  # fmt: skip
             if not _ask(self._process, b"", _START_S):
                 self.close()
                 raise RuntimeError("the process that runs SQL does not start")
