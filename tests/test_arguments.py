@@ -8,7 +8,6 @@ import pytest
 
 from spec_bench.audit.command_line import main as audit
 from spec_bench.exchange.write import main as answers
-from spec_bench.judge.command_line import main as judge
 from spec_bench.report.comparison.command import main as compare
 
 
@@ -16,7 +15,6 @@ from spec_bench.report.comparison.command import main as compare
     ("command", "given", "words"),
     [
         (audit, ["--target", "folder"], ("spec_bench.audit: ", "--draft")),
-        (judge, ["table.csv"], ("spec_bench.judge: ", "--model")),
         (compare, ["one"], ("spec-bench compare: ", "required")),
         (answers, [], ("spec-bench answers: ", "FILE")),
     ],

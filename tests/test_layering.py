@@ -40,13 +40,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sinks": set(),
     "server": set(),
     "metrics": set(),
-    "judge": {"metrics", "sinks"},
     "audit": {*MACHINE, "tasks", "server"},
     "jobs": set(),
     **{
         f"jobs/{room}": {
             *MACHINE,
-            *("tasks", "metrics", "measure", "sinks", "judge", "server", "audit"),
+            *("tasks", "metrics", "measure", "sinks", "server", "audit"),
             *_before(room, _JOBS, "jobs/"),
         }
         for room in _JOBS
@@ -63,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         for room in (*_REPORT, *_PAGES)
     },
     "report/wandb_report": {"sinks", *_before("wandb_report", (*_REPORT, *_PAGES), "report/")},
-    "exchange": {"engine", "metrics", "jobs/config", "report/data", "report/tables"},
+    "exchange": {"engine", "tasks", "metrics", "jobs/config", "report/data", "report/tables"},
     "report/cli": {"exchange", "metrics", *(f"report/{room}" for room in (*_REPORT, *_PAGES))},
     "report/__main__": {"report/cli"},
     "recommend": {
@@ -91,7 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "hydra": {"jobs", "train", "api", "recommend", "serve"},
     "omegaconf": {"jobs", "train", "api", "recommend", "serve"},
-    "pydantic": {"settings", "jobs", "train", "judge", "measure", "tasks", "sinks", "report"},
+    "pydantic": {"settings", "jobs", "train", "measure", "tasks", "sinks", "report"},
     "accelerate": {"train"},
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
@@ -100,10 +99,10 @@ ONLY_IN: dict[str, set[str]] = {
     "plotly": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},
-    "httpx": {"judge", "server"},
+    "httpx": {"server"},
     "pyarrow": {"records"},
 }
-NEVER_TORCH = {*GROUND, "tasks", "metrics", "sinks", "judge", "report", "server"}
+NEVER_TORCH = {*GROUND, "tasks", "metrics", "sinks", "report", "server"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

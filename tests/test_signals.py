@@ -25,11 +25,6 @@ SAID = "interrupted; what was written is whole"
     [
         ([REPORT, "list"], signal.SIGINT, SAID),
         (["spec_bench.audit"], signal.SIGTERM, "interrupted; nothing is proven"),
-        (
-            ["spec_bench.judge", "list", "--model", "any"],
-            signal.SIGTERM,
-            "interrupted; the same command asks only what",
-        ),
     ],
 )
 def test_a_signal_ends_a_command_in_one_line_from_its_imports_on(

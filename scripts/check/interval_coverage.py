@@ -167,7 +167,7 @@ QUANTITIES = (
         lambda x: float(Bleu.of_sums(x.sum(axis=1, keepdims=True))[0]),
     ),
     Quantity(
-        "judge's mean, 1 to 10", ("ratings", "turns"),
+        "mean rating, 1 to 10", ("ratings", "turns"),
         lambda x: mean_interval(x[0].tolist(), x[1].tolist(), 1.0, 10.0), _ratio,
     ),
     _compared(

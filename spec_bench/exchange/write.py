@@ -1,13 +1,12 @@
-"""``spec-bench answers``: a run as answer files that Spec-Bench's own scripts read.
+"""``spec-bench answers``: a run as FastChat's files of answers and questions.
 
-One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one line per question:
-``choices[0]`` has ``turns``, ``decoding_steps``, ``new_tokens``, ``wall_time`` (prefill included)
-and ``accept_lengths`` (tokens per target call, all turns in a row), as in Spec-Bench (Xia et al.,
-arXiv:2401.07851); also ``prefill_time`` and ``decode_time``, which its scripts ignore and
-``python -m spec_bench.report answers`` reads. Token ids, and so texts, are only in the runs.
-
-With ``--texts`` also ``texts.csv``, a line per cell, repeat and prompt, which
-``python -m spec_bench.report export NAME --texts FILE`` takes as a column.
+One file per cell and repeat, ``run_1/DECODER-TREE.jsonl`` and so on, with one line per question as
+FastChat has it (``fastchat/llm_judge``): its judge reads ``turns``. Besides, ``choices[0]`` has
+what Spec-Bench's scripts read (Xia et al., arXiv:2401.07851): ``decoding_steps``, ``new_tokens``,
+``wall_time`` (prefill included) and ``accept_lengths`` (tokens per target call, all turns in a
+row); and ``prefill_time`` and ``decode_time``, which ``python -m spec_bench.report answers`` reads.
+Of a task that is ``judged`` also ``TASK/question.jsonl``, its questions with the turns that were
+asked. Token ids, and so texts, are only in the runs.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from spec_bench.records import cell_folder
 from spec_bench.records.types import Generation
 from spec_bench.settings.arguments import Parser, output_folder
 from spec_bench.system import files
+from spec_bench.tasks import Example, build_task
 
 _TURN = re.compile(r"(.+)/(\d+)")
-TEXTS = "texts.csv"
 Text = Callable[[Sequence[int]], str]
 
 
@@ -43,15 +43,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--output", type=output_folder, metavar="FOLDER", help="default: answers beside the table"
     )
-    parser.add_argument("--texts", action="store_true", help="also write texts.csv")
     options = parser.parse_args(list(arguments))
     folder = options.output or options.table.parent / "answers"
     try:
         files.check_writable(folder)
-        for path in write_answers(options.table, folder):
+        for path in (
+            *write_answers(options.table, folder),
+            *write_questions(options.table, folder),
+        ):
             print(path)
-        if options.texts:
-            print(write_texts(options.table, folder / TEXTS))
     except ValueError as error:
         print(f"spec_bench answers: {error}", file=sys.stderr)
         return 2
@@ -79,21 +79,43 @@ def write_answers(table: Path, folder: Path) -> list[Path]:
     return written
 
 
-def write_texts(table: Path, path: Path) -> Path:
-    """A line per cell that has numbers, repeat and prompt, with the answer's text.
+def write_questions(table: Path, folder: Path) -> list[Path]:
+    """FastChat's ``question.jsonl`` of each task that is ``judged``.
 
     Raises:
-        ValueError: as ``write_answers``.
+        ValueError: as ``write_answers``; or the task's rows are gone, or are others now.
     """
-    lines = [
-        {name: getattr(each, name) for name in ("repeat", "prompt_id")}
-        | {"run_id": row["run_id"], "text": text(each.tokens)}
-        for row in _complete(table)
-        for generations, text in (_answers_of(table, row),)
-        for each in generations
-    ]
-    files.write_csv(path, lines, files.TEXT_COLUMNS)
-    return path
+    tasks: dict[str, Mapping[str, Any]] = {}
+    asked: dict[str, set[str]] = {}
+    for row in _complete(table):
+        run = _run(table, row)
+        task = _config(run).get("task", {})
+        if task.get("judged"):
+            tasks[row["task"]] = task
+            done = cell_folder.read_lines(run / files.GENERATIONS)
+            asked.setdefault(row["task"], set()).update(each.prompt_id for each in done)
+    written = []
+    for name, task in tasks.items():
+        lines = [
+            _question(each, turns)
+            for each in build_task(task).examples()
+            if (turns := len(asked[name].intersection(each.prompt_ids)))
+        ]
+        if sum(len(line["turns"]) for line in lines) < len(asked[name]):
+            raise ValueError(f"task {name} has other questions now than {str(table)!r} answers")
+        written.append(folder / name / "question.jsonl")
+        files.write_text(written[-1], "".join(map(_json_line, lines)))
+    return written
+
+
+def _question(example: Example, turns: int) -> dict[str, Any]:
+    golds = [each[0] for each in takewhile(bool, example.references[:turns])]
+    return {
+        "question_id": _number(example.id),
+        "category": example.category,
+        "turns": list(example.turns[:turns]),
+        **({"reference": golds} if golds else {}),
+    }
 
 
 def _complete(table: Path) -> list[dict[str, str]]:
@@ -108,13 +130,21 @@ def _complete(table: Path) -> list[dict[str, str]]:
 
 def _answers_of(table: Path, row: Mapping[str, str]) -> tuple[list[Generation], Text]:
     """A cell's generations, and what makes texts of their tokens."""
-    run = files.run_folder(files.results_of(table), row["run_id"])
+    run = _run(table, row)
     generations = cell_folder.read_lines(run / files.GENERATIONS)
     if not generations:
         raise ValueError(
             f"no generations of {_name(row)} in {str(run)!r}: texts are kept there alone"
         )
     return generations, _text_of(run)
+
+
+def _run(table: Path, row: Mapping[str, str]) -> Path:
+    return files.run_folder(files.results_of(table), row["run_id"])
+
+
+def _config(run: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((run / files.CONFIG).read_text(encoding="utf-8")))
 
 
 def _name(row: Mapping[str, str]) -> str:
@@ -132,7 +162,7 @@ def _text_of(run: Path) -> Text:
     from spec_bench.engine.loading import load_tokenizer
     from spec_bench.jobs.config.model_files import model_path
 
-    pair = yaml.safe_load((run / files.CONFIG).read_text(encoding="utf-8"))["pair"]
+    pair = _config(run)["pair"]
     tokenizer: Any = load_tokenizer(model_path(str(pair.get("tokenizer") or pair["target"])))
     return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
@@ -147,7 +177,7 @@ def _lines(done: Sequence[Generation], model: str, text: Text) -> Iterator[str]:
         questions.setdefault(turn[1] if turn and several else each.prompt_id, []).append(each)
     for question, turns in questions.items():
         turns.sort(key=lambda each: (len(each.prompt_id), each.prompt_id))
-        yield f"{json.dumps(_line(question, turns, model, text), ensure_ascii=False)}\n"
+        yield _json_line(_line(question, turns, model, text))
 
 
 def _line(question: str, turns: Sequence[Generation], model: str, text: Text) -> dict[str, Any]:
@@ -162,10 +192,19 @@ def _line(question: str, turns: Sequence[Generation], model: str, text: Text) ->
         "decode_time": [each.decode_s for each in turns],
     }
     return {
-        "question_id": int(question) if question.isdecimal() else question,
+        "question_id": _number(question),
         "category": turns[0].category,
         "answer_id": files.digest([model, question]),
         "model_id": model,
         "choices": [choice],
         "tstamp": 0.0,  # the same run gives the same file
     }
+
+
+def _number(question: str) -> int | str:
+    """Question ids are whole numbers where they can be."""
+    return int(question) if question.isdecimal() else question
+
+
+def _json_line(values: Mapping[str, Any]) -> str:
+    return f"{json.dumps(values, ensure_ascii=False)}\n"

@@ -18,7 +18,6 @@ from spec_bench.system import files
 
 _NOT_HERE = {
     "plan": "decodes what it chooses from; a job has plan=true",
-    "judge.model": "asks no judge",
     "sink.wandb.enabled": "logs nothing; the job that it recommends does",
 }
 

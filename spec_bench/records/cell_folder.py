@@ -27,8 +27,9 @@ _FAULTS = (ValueError, TypeError, AttributeError, OSError, RecursionError, Overf
 Read = TypeVar("Read")
 
 
-def pack_run(run: Path, unjudged: Scores | None = None) -> Packed | None:
-    """The records of a cell's folder; None where the cell is not here.
+def pack_run(run: Path, scores: Scores | None = None) -> Packed | None:
+    """The records of a cell's folder; None where the cell is not here. ``scores`` are those of its
+    file, where they are known.
 
     Scores or starts that cannot be used are logged and left out; a rerun makes them good.
     """
@@ -36,7 +37,7 @@ def pack_run(run: Path, unjudged: Scores | None = None) -> Packed | None:
     done = read_lines(run / files.GENERATIONS)
     if not starts and not done:
         return None
-    scores = _or_none(lambda run: read_scores(run, unjudged), run)
+    scores = _or_none(read_scores, run) if scores is None else scores
     return pack(run.name, done, starts[-1] if starts else None, scores, read_retimed(run))
 
 
@@ -69,36 +70,13 @@ def read_retimed(run: Path) -> list[Generation]:
     return [each for path in files.retimed_files(run) for each in read_lines(path)]
 
 
-def read_scores(run: Path, unjudged: Scores | None = None) -> Scores:
-    """What a cell's answers scored, a judge's ratings included.
-
-    Args:
-        run: ``<results>/runs/<run_id>``; nothing where it has none.
-        unjudged: what ``own_scores`` would give, where that is known better.
+def read_scores(run: Path) -> Scores:
+    """What a cell's answers scored (``scores.json``), held against what its result seals; nothing
+    where ``<results>/runs/<run_id>`` has no such file.
 
     Raises:
-        ValueError: a file cannot be used, or has other scores than the cell's result was made of;
+        ValueError: the file cannot be used, or has other scores than the cell's result was made of;
             the message names it and says why.
-    """
-    unjudged, path = own_scores(run) if unjudged is None else unjudged, run / files.JUDGED
-    if not os.path.lexists(path):
-        return unjudged
-    try:
-        judged = seals.opened(path)
-        ratings = _numbers(judged.get("scores", {}))
-        # A version of before wrote a judge's ratings among the others.
-        return {
-            name: each for name, each in unjudged.items() if name not in judged["columns"]
-        } | ratings
-    except (*_FAULTS, KeyError) as error:
-        raise ValueError(f"{str(path)!r} is no judgement: {one_line(error, 200)}") from error
-
-
-def own_scores(run: Path) -> Scores:
-    """What a cell's ``scores.json`` says, held against what its result seals.
-
-    Raises:
-        ValueError: as ``read_scores`` does.
     """
     path, scores = run / files.SCORES, dict[str, Any]()
     try:

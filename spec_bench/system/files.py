@@ -37,7 +37,6 @@ GENERATIONS = "generations.jsonl"
 SCORES = "scores.json"
 NODES = "nodes.json"
 RESULT = "result.json"
-JUDGED = "judge.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded
 _MERGE_MARKS = ("<<<<<<<", "=======", ">>>>>>>")
@@ -101,11 +100,6 @@ def jobs_folder(results: Path, name: str) -> Path:
 def threads_file(results: Path) -> Path:
     """The number of threads that was measured faster, by machine and target."""
     return results / RUNS / "threads.json"
-
-
-def judgements_folder(results: Path) -> Path:
-    """The judgements of all experiments, by what was asked."""
-    return results / RUNS / "judgements"
 
 
 def training_of(heads: Path) -> str | None:

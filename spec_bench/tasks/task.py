@@ -80,7 +80,8 @@ class Task:
             None: the references.
         placeholder: what a turn begins with where its text has to be fetched first; such rows are
             refused.
-        judged: whether a judge model grades the answers.
+        judged: whether FastChat's judge grades the answers: ``spec-bench answers`` writes the
+            questions, too.
         run_code: consent to a score that runs what a model wrote.
         overlong: what becomes of a prompt that the models have no room for (see ``room``).
         sample: which rows a limit takes, the first or a random choice.

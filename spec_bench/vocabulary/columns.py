@@ -28,7 +28,7 @@ Kind = Literal[
     "time",
     "energy",
     "likelihood",  # how probable the texts are under the target
-    "score",  # how good the texts are, to references or to a judge
+    "score",  # how good the texts are
     "memory",
     "note",  # what another column's number was made with
 ]

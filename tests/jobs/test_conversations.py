@@ -1,4 +1,4 @@
-"""Questions of two turns: fixed, own or no continuation; the answers' file; the judge's column."""
+"""Questions of two turns: fixed, own or no continuation; FastChat's files of both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from spec_bench.exchange.write import main as answers
 from spec_bench.jobs.app import settings_of
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.work import prompts
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.test_job import count_generate
-from tests.jobs.tiny import RunJob, overrides, rows_of, tokens_of
-from tests.judge.endpoint import Judge, serving
+from tests.jobs.tiny import overrides, rows_of, tokens_of
 from tests.said import naming
 
 CELLS = "cells=[sd:2]"
@@ -61,8 +61,8 @@ def prompts_asked(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], tupl
 
 
 def test_a_fixed_continuation_gives_every_decoder_the_same_second_prompt(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, chat, tmp_path, monkeypatch
+):
     asked = prompts_asked(monkeypatch)
     run_job(*chat, f"task.answers={fixed_file(tmp_path, 81, 82, 83)}")
     for number in (81, 82, 83):
@@ -73,16 +73,14 @@ def test_a_fixed_continuation_gives_every_decoder_the_same_second_prompt(
 
 
 def test_a_second_turn_without_a_fixed_answer_is_left_out_and_the_row_says_so(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
-) -> None:
+    run_job, chat, tmp_path
+):
     (result, _) = run_job(*chat)
     assert set(tokens_of(tmp_path / "results", result.run_id)) == {"81/0", "82/0", "83/0", "83/1"}
     assert "later_turns: 2 not asked, no fixed answer to continue" in result.reason
 
 
-def test_other_fixed_answers_are_another_cell(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_other_fixed_answers_are_another_cell(run_job, chat, tmp_path):
     path = fixed_file(tmp_path, 81, 82, 83)
     first = run_job(*chat, f"task.answers={path}")
     path.write_text(path.read_text().replace("rained", "snowed"))
@@ -91,8 +89,8 @@ def test_other_fixed_answers_are_another_cell(
 
 
 def test_own_second_turns_continue_what_the_cell_itself_decoded(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_job, chat, tmp_path, monkeypatch
+):
     asked = prompts_asked(monkeypatch)
     calls = count_generate(monkeypatch)
     results = run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=6")
@@ -100,15 +98,10 @@ def test_own_second_turns_continue_what_the_cell_itself_decoded(
         [f"{number}/{turn}"] for turn in (0, 1) for number in (81, 82, 83)
     ]
     assert asked["ar", "81/1"] != asked["sd", "81/1"]  # what was drawn differs, so do the prompts
-    for result in results:
-        line = answers_of(tmp_path / "results", result.run_id)[0]
-        assert "continued" not in line["choices"][0]
-        assert result.metrics["prompts"] == 6
+    assert [result.metrics["prompts"] for result in results] == [6, 6]
 
 
-def test_an_own_second_turns_limit_is_what_the_models_have_room_for(
-    run_job: RunJob, chat: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_second_turns_limit_is_what_the_models_have_room_for(run_job, chat, monkeypatch):
     """MT-bench's 1024 tokens a turn fit into a model of 2048 places."""
     room, limit = 120, 40
     monkeypatch.setattr(prompts, "_context", lambda settings: room)
@@ -128,9 +121,7 @@ def test_an_own_second_turns_limit_is_what_the_models_have_room_for(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path, size: int
-) -> None:
+def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(run_job, chat, tmp_path, size):
     own = (*chat, "task.later_turns=own", f"engine.batch_size={size}")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     results = run_job(*own, results=whole)
@@ -148,7 +139,7 @@ def test_own_second_turns_cut_at_any_line_resume_to_the_same_tokens(
             assert CellStore(cut / str(lines), run_id).complete()
 
 
-def test_none_asks_first_turns_only(run_job: RunJob, chat: tuple[str, ...], tmp_path: Path) -> None:
+def test_none_asks_first_turns_only(run_job, chat, tmp_path):
     (result, _) = run_job(*chat, "task.later_turns=none")
     assert set(tokens_of(tmp_path / "results", result.run_id)) == {"81/0", "82/0", "83/0"}
     assert result.facts.later_turns == "none"
@@ -156,16 +147,14 @@ def test_none_asks_first_turns_only(run_job: RunJob, chat: tuple[str, ...], tmp_
 
 
 def test_an_own_second_turn_that_may_not_fit_is_said_before_anything_is_decoded(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
-) -> None:
+    run_job, chat, tmp_path
+):
     with pytest.raises(ValueError, match=r"prompt '81/1' needs \d+ positions"):
         run_job(*chat, "task.later_turns=own", "generation.max_new_tokens=200")
     assert not list((tmp_path / "results").rglob("generations.jsonl"))
 
 
-def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(
-    chat: tuple[str, ...], family: Path, tmp_path: Path
-) -> None:
+def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(chat, family, tmp_path):
     own = ("task.later_turns=own", "task.overlong=skip", "generation.max_new_tokens=120")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=overrides(family, tmp_path / "results", *chat, *own))
@@ -188,16 +177,12 @@ def test_a_second_turn_whose_limit_is_cut_to_the_room_left_is_not_overlong(
         ),
     ],
 )
-def test_a_setting_that_cannot_be_right_is_named(
-    run_job: RunJob, chat: tuple[str, ...], overrides: list[str], message: str
-) -> None:
+def test_a_setting_that_cannot_be_right_is_named(run_job, chat, overrides, message):
     with pytest.raises(ValueError, match=message):
         run_job(*chat, *overrides)
 
 
-def test_an_answer_that_is_missing_in_the_file_is_named(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_an_answer_that_is_missing_in_the_file_is_named(run_job, chat, tmp_path):
     path = fixed_file(tmp_path, 81, 83)
     with pytest.raises(ValueError, match=naming("question 82", "0 turns", "1")):
         run_job(*chat, f"task.answers={path}")
@@ -206,67 +191,36 @@ def test_an_answer_that_is_missing_in_the_file_is_named(
         run_job(*chat, f"task.answers={path}")
 
 
-def answers_of(results: Path, run_id: str) -> list[dict]:
-    text = (results / "runs" / run_id / "mt_bench_answers.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_answers_are_written_in_fastchats_format(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path
-) -> None:
-    (_, result) = run_job(*chat, f"task.answers={fixed_file(tmp_path, 81, 82, 83)}")
-    lines = answers_of(tmp_path / "results", result.run_id)
-    assert [line["question_id"] for line in lines] == [81, 82, 83]
-    for line in lines:
-        assert list(line) == ["question_id", "answer_id", "model_id", "choices", "tstamp"]
-        assert line["model_id"] == f"target_draft-sd-2-{result.run_id}"
-        (choice,) = line["choices"]
-        assert (choice["index"], len(choice["turns"])) == (0, 2)
-        assert choice["continued"] == [f"it rained {line['question_id']}"]
-    assert len({line["answer_id"] for line in lines}) == 3
-    questions = tmp_path / "results" / "runs" / result.run_id / "mt_bench_questions.jsonl"
-    first, *_, last = (json.loads(line) for line in questions.read_text().splitlines())
-    assert first == QUESTIONS[0]
+def test_answers_and_questions_are_written_as_fastchat_reads_them(run_job, chat, tmp_path, capsys):
+    """As ``load_model_answers`` and ``load_questions`` of its ``llm_judge/common.py`` do."""
+    (*_, result) = run_job(*chat)
+    (table,) = (tmp_path / "results").glob("*/results.csv")
+    assert answers([str(table)]) == 0
+    folder = table.parent / "answers"
+    first, _, last = lines_of(folder / "mt_bench" / "question.jsonl")
+    assert first == {**QUESTIONS[0], "turns": ["the boat"]}  # the second was not asked
     assert last == {**QUESTIONS[2], "category": ""}
+    said = {line["question_id"]: line for line in lines_of(folder / "run_1" / "sd-2.jsonl")}
+    assert {number: len(each["choices"][0]["turns"]) for number, each in said.items()} == {
+        **{81: 1, 82: 1},
+        83: 2,
+    }
+    for line in said.values():
+        assert {"question_id", "answer_id", "model_id", "choices", "tstamp"} <= line.keys()
+    tokens = tokens_of(tmp_path / "results", result.run_id)["83/1"]
+    assert said[83]["choices"][0]["new_tokens"][1] == len(tokens)
+    # Questions that are no longer there are not made up.
+    (tmp_path / "questions.jsonl").write_text(json.dumps(QUESTIONS[0]) + "\n")
+    assert answers([str(table)]) == 2
+    assert "mt_bench has other questions now" in capsys.readouterr().err
 
 
-def test_a_task_that_is_not_judged_leaves_no_answers_and_has_no_score(
-    run_job: RunJob, tmp_path: Path
-) -> None:
+def test_a_task_that_is_not_judged_has_no_file_of_questions(run_job, tmp_path):
     run_job(CELLS, "warmup=0", "prompts=1")
-    assert not list((tmp_path / "results").rglob("mt_bench_*"))
-    row = rows_of(tmp_path / "results")[0]
-    assert row["judge_score"] == ""
-    assert "judge_score" not in row["reason"]
-
-
-def test_a_judge_that_is_named_grades_at_the_end_and_costs_nothing_again(
-    run_job: RunJob, chat: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_job(*chat)
-    for row in rows_of(tmp_path / "results"):
-        assert (row["judge_score"], row["status"]) == ("", "complete")
-        assert "judge_score: not judged" in row["reason"]
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving(Judge()) as judge:
-        monkeypatch.setenv("SPEC_BENCH_JUDGE_URL", judge.url)
-        for _ in range(2):
-            run_job(*chat, "judge.model=tiny", "judge.wait_s=0")
-            assert len(judge.bodies) <= 2 * 4  # 4 turns asked of each of the two cells
-    for row in rows_of(tmp_path / "results"):
-        assert float(row["judge_score"]) == 7.0
-        assert "judge_score" not in row["reason"]
-    # A later job with the same cells and no judge keeps what was judged.
-    run_job(*chat)
-    assert float(rows_of(tmp_path / "results")[0]["judge_score"]) == 7.0
-
-
-def test_without_an_endpoint_the_job_ends_well_and_the_row_says_why(
-    run_job: RunJob, chat: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SPEC_BENCH_JUDGE_URL", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    (result, _) = run_job(*chat, "judge.model=tiny")
-    assert result.status == "complete"
-    assert result.metrics["judge_score"] is None
-    assert "judge_score: no endpoint: set SPEC_BENCH_JUDGE_URL" in result.reason
+    (table,) = (tmp_path / "results").glob("*/results.csv")
+    assert answers([str(table)]) == 0
+    assert not list(table.parent.rglob("question.jsonl"))

@@ -372,26 +372,6 @@ def test_scores_that_an_earlier_version_did_not_seal_are_made_again(
     assert (done, len(said), store.complete()) == (IDS, 1, False)
 
 
-def test_altered_judgements_are_not_taken(
-    store: CellStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    path, rated = store.folder / files.JUDGED, {"columns": {"judge_score": 7.0}, "reason": ""}
-    scores = {"judge_score": {"0": [7.0, 1]}}
-    files.write_json(path, seals.sealed({**rated, "scores": scores}))
-    store.pack()
-    judged = store.result()
-    assert judged is not None and judged.metrics["judge_score"] == 7.0
-    assert mended(store, caplog) == (IDS, [])
-    records = store.records()
-    assert records is not None and records.scores("0123") == {**SCORED, **scores}
-    damage(path, lambda data: data.replace(b"7.0", b"9.0"))
-    assert "judge_score" not in getattr(store.result(), "metrics", {})
-    mended(store, caplog)
-    records = store.records()
-    assert (store.folder / f"{files.JUDGED}.bad-1").exists()
-    assert records is not None and records.scores("0123") == SCORED
-
-
 @pytest.mark.parametrize("change", [*NAMED, pytest.param(lambda data: b"seed: 1\n", id="other")])
 def test_a_config_that_says_something_else_is_written_again(
     store: CellStore, caplog: pytest.LogCaptureFixture, change: Change

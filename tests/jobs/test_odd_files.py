@@ -109,7 +109,7 @@ def test_results_go_where_nothing_else_lies(
     check_own("results", Path())
 
 
-@pytest.mark.parametrize("asked", ["plan=true", "judge.model=x", "sink=wandb"])
+@pytest.mark.parametrize("asked", ["plan=true", "sink=wandb"])
 def test_recommend_refuses_what_it_would_not_heed(
     asked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

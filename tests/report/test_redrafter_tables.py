@@ -1,4 +1,4 @@
-"""ReDrafter's tables: two temperatures in one, ratios to greedy AR, sizes, what has no judge."""
+"""ReDrafter's tables: two temperatures in one, ratios to greedy AR, sizes, what is not judged."""
 
 from __future__ import annotations
 
@@ -59,11 +59,6 @@ def test_greedy_lines_are_temperature_0_and_typical_ones_a_warm_one(tmp_path: Pa
     assert "| **117.12** | 90.00 [85.00, 95.00] | -27.12 |" in typical
     assert "| **3.28** | 2.50 | -0.78 | 5.87 | not judged |" in typical
     assert "| 60.00 |" in line_of(grid, "", "ReDrafter, exact match", "exact, sampled")
-
-
-def test_a_judges_score_is_shown_where_there_is_one(tmp_path: Path) -> None:
-    write(tmp_path, "redrafter-decoding", cell("medusa", "mc_sim_7b_63", 0.0, judge_score=5.5))
-    assert line_of(table(tmp_path, 1), "", "Medusa", "greedy").endswith("| 5.88 | 5.50 | -0.38 |")
 
 
 @pytest.mark.parametrize("render", [markdown, latex, comma])

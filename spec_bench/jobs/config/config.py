@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BeforeValidator, PlainValidator
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.pair import PairSettings
 from spec_bench.jobs.config.simulation import check_simulate
-from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings, energy_settings
 from spec_bench.server.settings import ServerSettings
 from spec_bench.settings.validation import Flag, Ge, Le, Says, Text, Whole, check, settings
@@ -84,7 +83,6 @@ class RunSettings:
     engine: EngineSettings
     energy: Annotated[EnergySettings, PlainValidator(energy_settings)]
     sink: Annotated[SinkSettings, PlainValidator(sink_settings)]
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
     trees: dict[Text, Cells] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,6 @@ from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
 from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
-from spec_bench.judge.settings import JudgeSettings
 from spec_bench.measure.energy import EnergySettings
 from spec_bench.records.types import ENGINE, CellFacts, Stage
 from spec_bench.server.settings import ServerSettings
@@ -50,8 +49,7 @@ class JobSettings:
     Attributes:
         task_config: the task as its YAML has it.
         examples: what is asked, in order.
-        judge: who grades the answers of a judged task; not part of a cell's settings.
-        repeats: how often every prompt is decoded; likewise not part of a cell's settings.
+        repeats: how often every prompt is decoded; not part of a cell's settings.
         bound_iterations: iterations of a cell whose nodes are sampled; likewise.
         confirm: what happens to the best cells of a search.
         fresh: the examples that they are decoded on then.
@@ -78,7 +76,6 @@ class JobSettings:
     energy: EnergySettings
     sink: SinkSettings
     cells: tuple[Cell, ...]
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
     repeats: int = 1
     bound_iterations: int = 0
     confirm: ConfirmSettings | None = None
@@ -246,7 +243,6 @@ def build_settings(
         energy=asked.energy,
         sink=asked.sink,
         cells=cells,
-        judge=asked.judge,
         repeats=asked.repeats,
         bound_iterations=asked.bound_iterations,
         confirm=asked.confirm,

@@ -23,14 +23,10 @@ from spec_bench.jobs.work.metering import Metering, ordinals
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session, baseline_of
-from spec_bench.judge.cells import judge_folders
-from spec_bench.judge.conversation import ANSWERS
 from spec_bench.measure.machine import Machine
 from spec_bench.measure.memory import PeakMemory
 from spec_bench.measure.provenance import provenance
 from spec_bench.records.types import CellResult
-from spec_bench.system import files
-from spec_bench.tasks import Task
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +44,6 @@ def run_job(settings: JobSettings) -> list[CellResult]:
         pending = [run for run in runs if not run.store.complete(settings.repeats)]
         if pending:
             _work(settings, runs, pending, held)
-        if processes.rank() == 0:
-            _judge(settings, runs)
         processes.wait_for_all()
         results = [run.store.result() for run in runs]
     return [result for result in results if result is not None]
@@ -118,12 +112,3 @@ def _mend_tokens(session: Session, vocabulary: int) -> None:
         first = [] if baseline is None else [baseline]
         for run in [*first, *(each for each in session.pending if each is not baseline)]:
             run.done = run.store.mend_tokens(vocabulary)
-
-
-def _judge(settings: JobSettings, runs: list[CellRun]) -> None:
-    """Gets the answers of a judged task graded; what was asked before is not asked again."""
-    if settings.judge.model is None or not isinstance(settings.task, Task):
-        return
-    folders = [run.store.folder for run in runs if (run.store.folder / ANSWERS).exists()]
-    if settings.task.judged and folders:
-        judge_folders(folders, settings.judge, files.judgements_folder(settings.results))

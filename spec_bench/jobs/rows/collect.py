@@ -1,18 +1,10 @@
-"""From a job's records to its results: texts, scores and metrics against the baseline.
-
-Answers of a judged task are also written in FastChat's format, for its tools and for
-``spec_bench.judge``.
-"""
+"""From a job's records to its results: texts, scores and metrics against the baseline."""
 
 from __future__ import annotations
 
-import json
-import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
@@ -24,10 +16,8 @@ from spec_bench.jobs.rows.served_columns import has_no_baseline, served_columns,
 from spec_bench.jobs.work.cell_run import CellRun, job_of
 from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
 from spec_bench.jobs.work.pairing import paired
-from spec_bench.jobs.work.prompts import Prompts, prompt_ids
+from spec_bench.jobs.work.prompts import Prompts
 from spec_bench.jobs.work.session import Session
-from spec_bench.judge.conversation import ANSWERS, QUESTIONS
-from spec_bench.judge.scores import SCORE
 from spec_bench.metrics import CellRecords, summary_of
 from spec_bench.metrics.calls import levels_per_call
 from spec_bench.metrics.interval import FEWEST, TOO_FEW
@@ -35,8 +25,7 @@ from spec_bench.metrics.robust import stall_note
 from spec_bench.records.reasons import Reason
 from spec_bench.records.types import CellFacts, CellResult, Generation
 from spec_bench.system import files
-from spec_bench.tasks import Example, Task
-from spec_bench.tasks.conversation import fixed_answers
+from spec_bench.tasks import Task
 
 
 def collect(session: Session, ran: Mapping[str, Any]) -> None:
@@ -101,9 +90,6 @@ def _complete(
     )
     summary = summary_of(records, prompts.scores())
     run.store.keep_scores(summary.scores)
-    if _judged(settings):
-        model = model_name(settings.pair.name, run.cell.name, run.cell.spec, run.run_id)
-        write_answers(run.store.folder, model, settings, prompts, generations)
     untimed = reference is None and not has_no_baseline(settings)
     return CellResult(
         run.run_id,
@@ -129,11 +115,6 @@ def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> floa
     return levels_per_call(generations) if a_level else decoder.draft_calls
 
 
-def _judged(settings: JobSettings) -> bool:
-    """Whether a model should rate the answers."""
-    return isinstance(settings.task, Task) and settings.task.judged
-
-
 def _beside(
     settings: JobSettings, run: CellRun, decoder: AnyDecoder, prompts: Prompts
 ) -> dict[str, Any]:
@@ -146,8 +127,7 @@ def _beside(
         values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
-    values |= columns_of(run.nodes)
-    return values | ({SCORE: None} if _judged(settings) else {})
+    return values | columns_of(run.nodes)
 
 
 def _bound(
@@ -169,7 +149,6 @@ def _reasons(
     causes = [
         ("speedup", none if records.baseline is None else ""),
         ("later_turns", left_out if prompts.left_out else ""),
-        (SCORE, "not judged" if _judged(settings) else ""),
         ("speedup", stall_note(records)),
         ("repeats", _unlike_the_first(records)),
         ("intervals", TOO_FEW if len(records.generations) < FEWEST else ""),
@@ -202,57 +181,3 @@ def _unlike_the_first(records: CellRecords) -> str:
         if other
         else ""
     )
-
-
-def write_answers(
-    folder: Path,
-    model_id: str,
-    settings: JobSettings,
-    prompts: Prompts,
-    generations: Sequence[Generation],
-) -> None:
-    """Writes questions and answers of a judged task; nothing for other tasks."""
-    task = settings.task
-    if not isinstance(task, Task) or not task.judged:
-        return
-    texts, now = prompts.texts(generations), time.time()
-    questions, answers = [], []
-    for example in prompts.examples:
-        ids = prompt_ids(task, example)
-        choice: dict[str, Any] = {"index": 0, "turns": [texts[each] for each in ids]}
-        if len(ids) > 1 and task.later_turns == "fixed":
-            choice["continued"] = list(fixed_answers(example)[: len(ids) - 1])
-        questions.append(_question(example, len(ids)))
-        answers.append(
-            {
-                "question_id": _number(example.id),
-                "answer_id": files.digest([folder.name, example.id]),
-                "model_id": model_id,
-                "choices": [choice],
-                "tstamp": now,
-            }
-        )
-    for name, lines in ((QUESTIONS, questions), (ANSWERS, answers)):
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        files.write_text(folder / name, text)
-
-
-def model_name(*parts: str) -> str:
-    """A cell as a model's name, fit for a file's name."""
-    return "-".join(re.sub(r"[^\w.]+", "_", part).strip("_") for part in parts if part.strip("-"))
-
-
-def _question(example: Example, turns: int) -> dict[str, Any]:
-    """The question with the turns that were asked."""
-    golds = [each[0] for each in takewhile(bool, example.references[:turns])]
-    return {
-        "question_id": _number(example.id),
-        "category": example.category,
-        "turns": list(example.turns[:turns]),
-        **({"reference": golds} if golds else {}),
-    }
-
-
-def _number(question_id: str) -> int | str:
-    """Question ids are whole numbers where they can be."""
-    return int(question_id) if question_id.isdecimal() else question_id

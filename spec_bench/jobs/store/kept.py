@@ -21,7 +21,6 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from spec_bench.judge.cells import read_judged
 from spec_bench.records import cell_folder, jsonl, parquet, seals
 from spec_bench.records.jsonl import Lines
 from spec_bench.records.parquet import Packed
@@ -116,10 +115,6 @@ def mend(folder: Path, settings: Mapping[str, Any]) -> Lines:
     """
     lines = mend_lines(folder)
     _mend_result(folder)
-    try:
-        read_judged(folder)
-    except _FAULTS as error:
-        _aside(folder / files.JUDGED, _message(error))
     records = _usable_records(folder)
     _mend_scores(folder, records)
     _mend_starts(folder, records)
@@ -191,18 +186,16 @@ def _mend_scores(folder: Path, records: Packed | None) -> None:
     """
     path, kept = folder / files.SCORES, read_result(folder)
     try:
-        scores = cell_folder.own_scores(folder)
+        scores = cell_folder.read_scores(folder)
     except ValueError as error:
         why = _message(error.__cause__ or error)
         if os.path.lexists(path):
             _aside(path, why)
         else:
             log.warning("%s: %s", path, why)
-        judged = read_judged(folder)
         packed = {} if records is None else records.scores(folder.name)
-        unjudged = {k: v for k, v in packed.items() if judged is None or k not in judged.columns}
-        if kept is not None and kept.scores == cell_folder.scores_seal(unjudged):
-            files.write_json(path, unjudged)
+        if kept is not None and kept.scores == cell_folder.scores_seal(packed):
+            files.write_json(path, packed)
         elif kept is not None:
             _aside(folder / files.RESULT, f"its {files.SCORES} is gone")
         return

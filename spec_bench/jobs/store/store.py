@@ -21,7 +21,6 @@ import yaml
 
 from spec_bench.jobs.store import kept
 from spec_bench.jobs.store.kept import Kept
-from spec_bench.judge.cells import read_judged
 from spec_bench.records import cell_folder, jsonl, parquet, seals
 from spec_bench.records.jsonl import Lines
 from spec_bench.records.line import Scores
@@ -153,19 +152,9 @@ class CellStore:
             return cell_folder.pack_run(self.folder)
 
     def result(self) -> CellResult | None:
-        """The cell's result, complete or failed; None if it was not finished.
-
-        A judge's ratings of its answers are part of it.
-        """
+        """The cell's result, complete or failed; None if it was not finished."""
         kept_result = self._kept()
-        if kept_result is None or kept_result.result.status == "failed":
-            return None if kept_result is None else kept_result.result
-        try:
-            judged = read_judged(self.folder)
-        except (ValueError, TypeError, OSError) as error:
-            log.warning("%s: its judgement is not used: %s", self.folder, error)
-            judged = None
-        return kept_result.result if judged is None else judged.joined(kept_result.result)
+        return None if kept_result is None else kept_result.result
 
     def job(self) -> str | None:
         """The job that finished the cell; cells of one job were measured interleaved."""
