@@ -24,12 +24,7 @@ def main() -> None:
         elif sys.argv[1:2] == ["recommend"]:
             from spec_bench.recommend.command import main as recommend
 
-            status, found = recommend(sys.argv[2:])
-            if found is not None:
-                from spec_bench.recommend.page import write_page
-
-                print(f"page: {write_page(found)}")
-            sys.exit(status)
+            sys.exit(recommend(sys.argv[2:]))
         elif sys.argv[1:2] == ["watch"]:
             from spec_bench.jobs.sweep.watch import main as watch
 

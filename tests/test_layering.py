@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report/__main__": {"report/cli"},
     "recommend": {
         *MACHINE,
-        *("metrics", "jobs/config", "jobs/store", "jobs/work", "jobs/app", "report/page"),
+        *("jobs/config", "jobs/work", "jobs/app", "sinks", "tasks", "report/data", "report/page"),
     },
     "serve": {"server", "jobs/config", "jobs/sweep"},
     "api": {
@@ -95,7 +95,7 @@ ONLY_IN: dict[str, set[str]] = {
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
     "wandb_workspaces": {"sinks"},
-    "matplotlib": {"report", "recommend"},
+    "matplotlib": {"report"},
     "plotly": {"report"},
     "datasets": {"tasks", "metrics"},
     "evaluate": {"metrics"},

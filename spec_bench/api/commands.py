@@ -18,27 +18,16 @@ AUDITED = ("rules", "decoders", "approximations", "beams")
 
 @dataclass(frozen=True, eq=False)
 class Recommended:
-    """Which decoder to use.
+    """Which decoder to use."""
 
-    Attributes:
-        decoder: its name; ``ar``, plain decoding, if nothing is surely faster.
-        spec: of its tree.
-        speedup: over plain decoding, on fresh prompts; 1 for plain decoding itself.
-        speedup_low: lower end of its 95% interval; None where there is none.
-        speedup_high: upper end.
-        ties: titles of others that were measured and are not surely slower.
-        text: the answer in three lines, the last one the command that uses it.
-        candidates: a row for each: tokens a call and speed-up as forecast or counted, with their
-            ends, and as measured on fresh prompts, empty where it was not.
-    """
-
-    decoder: str
-    spec: str
-    speedup: float
-    speedup_low: float | None
+    decoder: str  # its name; ``ar``, plain decoding, if no other one is surely faster
+    spec: str  # of its tree
+    speedup: float  # over plain decoding, on fresh prompts; 1 for plain decoding itself
+    speedup_low: float | None  # lower end of its 95% interval; None where there is none
     speedup_high: float | None
-    ties: tuple[str, ...]
-    text: str
+    text: str  # the answer in three lines: what, why, and the command that uses it
+    # A row each, the best first: decoder, spec, prompts, whether they were fresh, tokens a call and
+    # speed-up with their ends, of the last stage that it came to; why it failed, if it did.
     candidates: pd.DataFrame = field(repr=False)
 
     @property
@@ -105,7 +94,7 @@ def recommend(
     import pandas as pd
 
     from spec_bench.jobs.app import settings_of
-    from spec_bench.recommend.answer import answer_of, stated
+    from spec_bench.recommend.command import command_of
     from spec_bench.recommend.recommend import recommend as look
 
     if texts is not None and "prompts" not in settings:
@@ -113,30 +102,17 @@ def recommend(
     words = words_of(overrides, settings, texts, pair)
     with one_line_errors():
         job = settings_of(composed(["experiment=recommend", *words]))
-        recommendation = look(job)
+        found = look(job)
     shown = [word for word in words if word != "sink=quiet"]
-    best = recommendation.best
-    rate: list[Any] = [best.metrics.get(f"speedup{end}") for end in ("", "_low", "_high")]
-    lines = []
-    for each in stated(job, recommendation, shown)["candidates"]:
-        line = {key: each[key] for key in ("decoder", "spec", "forecast", "why_counted", "timed")}
-        for name in ("block_efficiency", "speedup"):
-            ours, theirs = each[name], (each["measured"] or {}).get(name, [None] * 3)
-            line |= dict(zip(_ends(name), ours, strict=True))
-            line |= dict(zip(_ends(f"measured_{name}"), theirs, strict=True))
-        lines.append(line)
-    return Recommended(
-        decoder=best.facts.decoder,
-        spec=best.facts.spec,
-        speedup=1.0 if rate[0] is None else rate[0],
-        speedup_low=rate[1],
-        speedup_high=rate[2],
-        ties=tuple(
-            f"{row.facts.decoder} {row.facts.spec}".strip(" -") for row in recommendation.ties
-        ),
-        text="\n".join(answer_of(recommendation, shown)),
-        candidates=pd.DataFrame(lines),
-    )
+    decoder, spec = found.cell
+    rate: list[Any] = [1.0, None, None]
+    if decoder != "ar":
+        rows = found.candidates
+        best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
+        rate = [None if pd.isna(best[name]) else float(best[name]) for name in _ends("speedup")]
+    text = "\n".join([*found.answer(), command_of(found, shown)])
+    value, low, high = rate
+    return Recommended(decoder, spec, value, low, high, text, found.candidates)
 
 
 def compare(

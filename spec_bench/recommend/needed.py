@@ -12,12 +12,13 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 from scipy.optimize import brentq
 
-from spec_bench.engine.model import LanguageModel
-from spec_bench.engine.stopwatch import synchronise
+if TYPE_CHECKING:  # torch, which refusals do not wait for
+    from spec_bench.engine.model import LanguageModel
+    from spec_bench.jobs.config.pair import Pair
 
 PASSES = (1, 2, 3, 4, 6, 8, 16)
 SHARES = (0.0, 0.02, 0.05, 0.1)
@@ -26,44 +27,68 @@ _CONTEXT, _ROUNDS = 64, 7
 
 @dataclass(frozen=True)
 class Needed:
-    """One chain that a draft could draft.
+    """One chain that a draft could draft."""
 
-    Attributes:
-        length: k, its tokens.
-        cost: of a pass of k + 1 tokens, over a pass of one.
-        acceptance: by share r, the chance of acceptance above which it is faster than plain
-            decoding; None where none is enough.
-    """
-
-    length: int
-    cost: float
+    length: int  # k, its tokens
+    cost: float  # of a pass of k + 1 tokens, over a pass of one
+    # By share r, the chance of acceptance above which it is faster than plain decoding; None where
+    # none is enough.
     acceptance: Mapping[float, float | None]
 
 
-@torch.inference_mode()
+def needed_by(pair: Pair) -> tuple[Needed, ...]:
+    """What the pair's target, measured here, asks of a draft."""
+    from spec_bench.jobs.work.models import models_of, tokenizer_of
+
+    return tuple(needed(pass_costs(models_of(pair, tokenizer_of(pair)[1])[0])))
+
+
+def lines_of(table: tuple[Needed, ...]) -> list[str]:
+    """The table as text, by a draft's length and its cost; nothing where there is none."""
+    if not table:
+        return []
+    heads = "".join(f"{f'r = {share:g}':>10}" for share in SHARES)
+    lines = [
+        "A draft pays if its tokens are accepted more often than this, r its seconds over the "
+        "target's:",
+        f"{'draft tokens':<14}{'cost of a call':>16}{heads}",
+    ]
+    for each in table:
+        least = [each.acceptance[share] for share in SHARES]
+        shown = ["never" if chance is None else f"{chance:.2f}" for chance in least]
+        lines.append(
+            f"{each.length:<14}{each.cost:>16.2f}{''.join(f'{text:>10}' for text in shown)}"
+        )
+    return lines
+
+
 def pass_costs(target: LanguageModel) -> dict[int, float]:
     """Seconds of a pass of T tokens behind a short text over those of one; medians, in turn."""
+    import torch
+
+    from spec_bench.engine.stopwatch import synchronise
+
     cache = target.allocate(1, _CONTEXT + max(PASSES))
     seconds: dict[int, list[float]] = {count: [] for count in PASSES}
-    for turn in range(_ROUNDS + 1):
-        for count in PASSES:
-            tokens = torch.arange(1, count + 1, device=target.device).unsqueeze(0)
-            positions = _CONTEXT + torch.arange(count, device=target.device).unsqueeze(0)
-            seen = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool, device=target.device)
-            synchronise(target.device)
-            start = time.perf_counter()
-            target.forward(cache, slice(0, 1), [_CONTEXT], tokens, positions, seen.tril(_CONTEXT))
-            synchronise(target.device)
-            if turn:  # the first may warm up
-                seconds[count].append(time.perf_counter() - start)
+    with torch.inference_mode():
+        for turn in range(_ROUNDS + 1):
+            for count in PASSES:
+                tokens = torch.arange(1, count + 1, device=target.device).unsqueeze(0)
+                positions = _CONTEXT + torch.arange(count, device=target.device).unsqueeze(0)
+                seen = torch.ones(1, count, _CONTEXT + count, dtype=torch.bool)
+                seen = seen.to(target.device).tril(_CONTEXT)
+                synchronise(target.device)
+                start = time.perf_counter()
+                target.forward(cache, slice(0, 1), [_CONTEXT], tokens, positions, seen)
+                synchronise(target.device)
+                if turn:  # the first may warm up
+                    seconds[count].append(time.perf_counter() - start)
     one = statistics.median(seconds[1])
     return {count: statistics.median(measured) / one for count, measured in seconds.items()}
 
 
 def needed(costs: Mapping[int, float]) -> list[Needed]:
-    """What each chain asks of a draft, from the seconds of a pass of so many tokens over those of
-    one token.
-    """
+    """What each chain asks, from the seconds of a pass of so many tokens over those of one."""
     return [
         Needed(
             count - 1,

@@ -1,103 +1,166 @@
-"""``spec-bench recommend``: which decoder for this pair, task and machine.
+"""Which decoder for this pair, task and machine: all candidates on a few prompts, the best on more.
 
-Plain decoding is run once and target and draft are run over its text; from that the block
-efficiency of every decoder that can be forecast follows without running it. Decoders that cannot
-are counted by running them on the same few prompts, and named with the reason. Iterations of those
-that may win are timed on this machine, decoders in turn. The best few are then measured, in turn
-with plain decoding, on prompts that nothing has seen. A target alone is enough: decoders that look
-up drafts in the text need no other model, and for a draft that does not exist yet a table says what
-it would have to cost and accept.
+A search by successive halving: every candidate decodes three prompts, the fastest five ten of them,
+and the fastest three are measured on fresh prompts, each time in turn with plain decoding. A stage
+is a job like any other, so a search that was interrupted goes on where it was. What the first
+stages measured only chooses who comes next, since the best of many on a few prompts is partly luck;
+the answer follows from the fresh prompts alone, by the rule of tables and pages. A target alone is
+enough: lookups need no draft, and for a draft that does not exist yet a table says what it would
+have to cost and accept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
-from spec_bench.jobs.config.cells import BASELINE
+import pandas as pd
+
+from spec_bench.jobs.app import run_stage
+from spec_bench.jobs.config.cells import Cell
+from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.identity import run_id
 from spec_bench.jobs.config.settings import JobSettings
-from spec_bench.jobs.store.store import CellStore
-from spec_bench.metrics.intervals import rate_ratio_interval
-from spec_bench.metrics.many import at_once
-from spec_bench.recommend.answer import Recommendation, choice_of
-from spec_bench.recommend.needed import needed, pass_costs
-from spec_bench.recommend.screening import Screening
+from spec_bench.recommend.needed import Needed, needed_by
 from spec_bench.records.types import CellResult
+from spec_bench.report.data.rows import Group
+from spec_bench.report.page.headline import Headline, headline
+from spec_bench.sinks.rows import row_of
+from spec_bench.tasks import Example
+from spec_bench.vocabulary.columns import ENDS, column
+
+FIRST, KEPT = 3, 5  # prompts that all candidates decode; candidates that decode all of ``prompts``
+NUMBERS = ("block_efficiency", "speedup")
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer, and what it rests on."""
+
+    headline: Headline | None  # by the fresh prompts; None where no candidate has a number there
+    # A row for each candidate, the best first: decoder, spec, prompts, fresh, NUMBERS with the ends
+    # of their intervals and the reason of a failure, all of the last stage that it came to.
+    candidates: pd.DataFrame
+    needed: tuple[Needed, ...] = ()  # where the pair has no draft, or none pays
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """Decoder and spec to use; plain decoding where no other one is surely faster."""
+        found = self.headline
+        return (found.code, found.spec) if found and found.code else ("ar", "-")
+
+    def answer(self) -> list[str]:
+        """What to use, and why."""
+        tried = f"of {len(self.candidates)} candidates"
+        if self.headline is None:
+            return ["AR", f"nothing else has a speed, {tried}"]
+        found, (decoder, spec) = self.headline, self.cell
+        if decoder == "ar":
+            return [found.decoder, f"{found.why}, {tried}"]
+        named = f"{decoder} {spec}".removesuffix(" -")
+        return [named, f"speed-up {found.speed} over plain decoding, {found.why}, {tried}"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One job of a search."""
+
+    most: int  # candidates that it takes
+    examples: tuple[Example, ...]
+    fresh: bool = False  # whether no earlier stage saw the prompts
+
+
+def stages_of(settings: JobSettings, confirm: ConfirmSettings) -> list[Stage]:
+    """The jobs of a search; those that would choose all of so few candidates are left out."""
+    count, best = len(settings.cells) - 1, confirm.best
+    few = max(KEPT, best)
+    last = Stage(min(count, best), settings.fresh, fresh=True)
+    if count > few and len(settings.examples) > FIRST:
+        return [Stage(count, settings.examples[:FIRST]), Stage(few, settings.examples), last]
+    return [Stage(count, settings.examples), last] if count > best else [last]
+
+
+def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
+    """What a search decodes, in one line."""
+    parts = [
+        f"{f'the best {each.most}' if place else f'{each.most} candidates'} on "
+        f"{len(each.examples)}{' fresh' if each.fresh else ''} prompts"
+        for place, each in enumerate(stages)
+    ]
+    cells = sum(each.most + 1 for each in stages)
+    answers = sum((each.most + 1) * len(each.examples) for each in stages) * settings.repeats
+    return (
+        f"{', '.join(parts)}: {cells} cells with plain decoding's, {answers} answers of at most "
+        f"{settings.max_new_tokens} tokens"
+    )
 
 
 def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) -> Recommendation:
-    """Looks for the fastest of the cells of a job in two stages; ``show`` takes a line before each
-    long step.
+    """Looks for the fastest of the cells of a job; ``show`` takes a line before each long step.
 
     Raises:
-        ValueError: the job does not have two stages, no decoder fits the pair, or plain decoding
-            failed.
+        ValueError: there are no fresh prompts, no decoder fits the pair, or plain decoding failed.
     """
-    from spec_bench.jobs.app import run_stage
-
     confirm = settings.confirm
     if confirm is None:
         raise ValueError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
         why = f": {settings.left_out[0]}" if settings.left_out else ""
         raise ValueError(f"recommend has no decoder to choose among{why}")
-    settings, step = settings.pinned(), show or (lambda line: None)
-    baseline = settings.cells[0]
-    step(f"1 of 3: plain decoding of {len(settings.examples)} prompts")
-    (plain,) = run_stage(replace(settings, cells=(baseline,)), ())
-    if plain.status != "complete":
-        raise ValueError(f"plain decoding failed: {plain.reason}")
-    store = CellStore(settings.results, run_id(settings.cell_settings(baseline)))
-    step(f"2 of 3: a first look at {len(settings.cells) - 1} decoders")
-    screening = Screening(settings, dict(store.load()), show is not None)
-    candidates = screening.candidates()
-    tried = [each for each in candidates if each.timed][: confirm.best]
-    titles = ", ".join(each.cell.title for each in tried)
-    step(f"3 of 3: {titles} in turn with plain decoding, {len(settings.fresh)} fresh prompts")
-    second = replace(
-        settings,
-        cells=(baseline, *(each.cell for each in tried)),
-        examples=settings.fresh,
-        fresh=(),
-        confirm=None,
-        stage="confirm",
-    )
-    measured = run_stage(second, ())
-    best = best_of(measured)
-    unpaid = best.facts.decoder == BASELINE or not settings.pair.drafts
-    return Recommendation(
-        tuple(candidates),
-        tuple(measured),
-        best,
-        ties_of(best, measured, settings.results),
-        tuple(needed(pass_costs(screening.target))) if unpaid else (),
-    )
+    settings, say = settings.pinned(), show or (lambda line: None)
+    stages = stages_of(settings, confirm)
+    say(cost_of(settings, stages))
+    plain, *left = settings.cells
+    lines: dict[int, dict[str, Any]] = {}
+    measured: list[CellResult] = []
+    for number, stage in enumerate(stages, start=1):
+        left = left[: stage.most]
+        titles = ", ".join(cell.title for cell in left) if number > 1 else f"{len(left)} decoders"
+        say(f"{number} of {len(stages)}: {titles} on {len(stage.examples)} prompts")
+        job = replace(
+            settings,
+            cells=(plain, *left),
+            examples=stage.examples,
+            fresh=(),
+            confirm=None,
+            stage="confirm" if stage.fresh else "screen",
+        )
+        measured = run_stage(job, ())
+        rows = {row.run_id: row for row in measured}
+        first = rows[run_id(job.cell_settings(plain))]
+        if first.status != "complete":
+            raise ValueError(f"plain decoding failed: {first.reason}")
+        found = [(cell, rows[run_id(job.cell_settings(cell))]) for cell in left]
+        found.sort(key=lambda each: _rank(each[1], confirm.by))
+        known = {settings.cells.index(cell): _line(cell, row, stage) for cell, row in found}
+        lines = known | {place: line for place, line in lines.items() if place not in known}
+        left = [cell for cell, row in found if row.metrics.get(confirm.by) is not None]
+        if not left:
+            break
+    frame = pd.DataFrame([row_of(row) for row in measured])
+    best = headline(Group(settings.task.name, frame)) if left else None
+    unpaid = best is None or best.code in ("", "ar") or not settings.pair.drafts
+    asks = needed_by(settings.pair) if unpaid and settings.served is None else ()
+    return Recommendation(best, pd.DataFrame(list(lines.values())), asks)
 
 
-def best_of(measured: Sequence[CellResult]) -> CellResult:
-    """The fastest complete row; plain decoding if none is surely faster, for all at once."""
-    (plain,) = (row for row in measured if row.facts.decoder == BASELINE)
-    rows, choice = choice_of(measured)
-    faster = [rows[place] for place in choice.faster]
-    return max(faster, key=lambda row: float(row.metrics["speedup"] or 0), default=plain)
+def _rank(row: CellResult, by: str) -> float:
+    """The better the smaller; by the number itself, since on few prompts intervals say little."""
+    value = row.metrics.get(by)
+    if not isinstance(value, float | int):
+        return float("inf")
+    return value if column(by).better == "down" else -value
 
 
-def ties_of(
-    best: CellResult, measured: Sequence[CellResult], results: Path
-) -> tuple[CellResult, ...]:
-    """Rows that may be as fast as the best, by their token rates over the same prompts."""
-    others = [row for row in measured if row is not best and row.status == "complete"]
-    tied, mine = [], CellStore(results, best.run_id).load()
-    for row in others:
-        other = CellStore(results, row.run_id).load()
-        both = [(mine[prompt], other[prompt]) for prompt in mine if prompt in other]
-        rates = [[len(each.tokens), each.decode_s] for pair in both for each in pair]
-        ours, theirs = rates[::2], rates[1::2]
-        ratio = rate_ratio_interval(*zip(*ours, strict=True), *zip(*theirs, strict=True))
-        ends = (ratio.value, ratio.low or 0.0, ratio.high or 0.0) if ratio else (0.0, 0.0, 0.0)
-        surely = at_once(ends, len(both), len(others)) if both else None
-        if surely is None or surely[0] <= 1:
-            tied.append(row)
-    return tuple(tied)
+def _line(cell: Cell, row: CellResult, stage: Stage) -> dict[str, Any]:
+    """A candidate's numbers of one stage."""
+    numbers = [f"{name}{end}" for name in NUMBERS for end in ("", *ENDS)]
+    return {
+        "decoder": cell.name,
+        "spec": cell.spec,
+        "prompts": len(stage.examples),
+        "fresh": stage.fresh,
+        **{name: row.metrics.get(name) for name in numbers},
+        "failed": row.reasons[0].text if row.status == "failed" else "",
+    }

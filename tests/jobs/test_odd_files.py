@@ -113,7 +113,7 @@ def test_results_go_where_nothing_else_lies(
 def test_recommend_refuses_what_it_would_not_heed(
     asked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert recommend([asked]) == (2, None)
+    assert recommend([asked]) == 2
     assert ": recommend " in capsys.readouterr().err
 
 

@@ -1,124 +1,100 @@
-"""The fastest decoder is named only where it is surely faster, with the command that runs it."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+"""The answer follows from fresh prompts alone, with the command that uses it."""
 
 import pytest
 
-from spec_bench.jobs.config.cells import BASELINE
-from spec_bench.metrics.interval import Interval
-from spec_bench.recommend.answer import Recommendation, answer_of
-from spec_bench.recommend.command import main
-from spec_bench.recommend.page import write_page
-from spec_bench.recommend.recommend import best_of
-from spec_bench.recommend.timing import faster
-from spec_bench.records.types import CellResult
-from tests.cells import facts
+from spec_bench.api.jobs import composed
+from spec_bench.jobs.app import settings_of
+from spec_bench.jobs.config.compose import register
+from spec_bench.recommend import recommend as search
+from spec_bench.recommend.command import command_of, main
+from spec_bench.recommend.recommend import Recommendation, cost_of, stages_of
+from spec_bench.report.page.headline import Headline
+
+SMALL = ["task=xsum", "generation.max_new_tokens=8", "engine.threads=1", "hydra/job_logging=none"]
 
 
-def row(
-    decoder: str, low: float | None, speedup: float | None, status: Any = "complete"
-) -> CellResult:
-    known = {"speedup": speedup, "speedup_low": low, "speedup_high": speedup, "prompts": 30}
-    return CellResult(decoder, facts(decoder=decoder), status, metrics=known)
+def found(code="rsd_c", spec="2-1"):
+    return Recommendation(Headline("a", "xsum", "A", code, "", "", "", "", spec=spec), None)
 
 
-def test_plain_decoding_wins_where_nothing_is_surely_faster() -> None:
-    plain = row(BASELINE, None, 1.0)
-    assert best_of([plain, row("sd", 0.97, 1.4), row("rsd_s", 0.9, 1.1)]) is plain
-    sure = row("rsd_c", 1.05, 1.2)
-    assert best_of([plain, row("sd", 0.97, 1.4), sure]) is sure
-    assert (
-        best_of([plain, row("sd", None, None, "failed"), row("spectr", 1.1, 1.3)]).facts.decoder
-        == "spectr"
-    )
-
-
-def test_the_best_of_many_must_be_surer_to_be_faster_than_one_alone() -> None:
-    plain, lucky = row(BASELINE, None, 1.0), row("sd", 1.02, 1.2)
-    assert best_of([plain, lucky]) is lucky
-    assert best_of([plain, lucky, *[row("rsd_s", 0.9, 1.1)] * 20]) is plain
-
-
-def test_plain_decoding_is_the_answer_only_where_it_is_shown_to_be_no_slower() -> None:
-    plain = row(BASELINE, None, 1.0)
-    maybe = answer_of(Recommendation((), (plain, row("sd", 0.9, 1.3)), plain), [])
-    assert maybe[0] == "cannot decide yet"
-    assert maybe[1].startswith("sd 3 looks faster, 1.30× [0.90 to 1.30]; try confirm")
-    slower = answer_of(Recommendation((), (plain, row("sd", 0.6, 0.8)), plain), [])
-    assert slower[:1] == ["AR"] and "reaches 0.80× [0.60 to 0.80] of its speed" in slower[1]
-
-
-def test_the_command_names_one_decoder_whatever_was_asked_for() -> None:
-    best = row("rsd_c", 1.05, 1.2)
+def test_the_command_names_one_decoder_whatever_was_asked_for():
     asked = ["task=xsum", "decoder=sd", "spec=3", "decoder.tree.depth=2", "prompts=4"]
-    *_, command = answer_of(Recommendation((), (row(BASELINE, None, 1.0), best), best), asked)
-    assert command == f"spec-bench task=xsum decoder=rsd_c spec={best.facts.spec}"
+    assert command_of(found(), asked) == "spec-bench task=xsum decoder=rsd_c spec=2-1"
+    for undecided in (found("", ""), found("ar", ""), Recommendation(None, None)):
+        assert command_of(undecided, asked) == "spec-bench task=xsum decoder=ar"
 
 
-def test_a_pair_is_looked_through_and_the_answer_is_a_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ["prompts=2", "confirm.prompts=2", "generation.max_new_tokens=8", "engine.threads=1"]
-    cells = "cells=[sd:2,block:2,rsd_c:2-1,rsd_s:2x2]"
-    told = ["task=xsum", *small, cells, f"results={tmp_path}", "hydra/job_logging=none"]
-    status, found = main(told)
-    assert status == 0 and found is not None
-    said = capsys.readouterr().out
-    for decoder, how in (("sd 2", "forecast"), ("block 2", "forecast"), ("rsd_s 2x2", "counted")):
-        (line,) = (each for each in said.splitlines() if each.startswith(f"{decoder} "))
-        assert how in line
-    (told,) = (each for each in said.splitlines() if "counted, not forecast: " in each)
-    assert told.startswith("rsd_s 2x2: ") and "stochastic_beam" in told
-    best, faster, command = said.splitlines()[-3:]
-    assert (
-        best == "cannot decide yet"
-        and "; try confirm.prompts=20; 1 measured on 2 fresh prompts" in faster
-    )
-    assert command.startswith("spec-bench task=xsum") and command.endswith("decoder=ar")
-    page = write_page(found).read_text()
-    assert page.count("<img ") == 2 and best in page and "counted: a " in page
+@pytest.mark.parametrize(
+    ("cells", "prompts", "sizes"),
+    [
+        (9, 10, [(9, 3), (5, 10), (3, 30)]),
+        (9, 2, [(9, 2), (3, 30)]),  # too few prompts for a stage between
+        (5, 10, [(5, 10), (3, 30)]),  # too few candidates for a first one
+        (2, 10, [(2, 30)]),
+    ],
+)
+def test_each_stage_takes_fewer_candidates_and_more_prompts(cells, prompts, sizes):
+    register()
+    trees = ",".join(f"sd:{length}" for length in range(1, cells + 1))
+    words = ["experiment=recommend", f"cells=[{trees}]", f"prompts={prompts}"]
+    asked = settings_of(composed(words))
+    stages = stages_of(asked, asked.confirm)
+    assert [(each.most, len(each.examples)) for each in stages] == sizes
+    assert [each.fresh for each in stages] == [False] * (len(sizes) - 1) + [True]
+    earlier = {example.id for each in stages[:-1] for example in each.examples}
+    assert not earlier & {example.id for example in stages[-1].examples}
+    answers = sum((most + 1) * count for most, count in sizes)
+    assert f", {answers} answers of at most {asked.max_new_tokens} tokens" in cost_of(asked, stages)
 
 
-def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ["prompts=2", "confirm.prompts=2", "generation.max_new_tokens=8", "engine.threads=1"]
-    told = ["task=xsum", *small, "cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]"]
-    target = ["pair.target=embedded:target", f"results={tmp_path}", "hydra/job_logging=none"]
-    status, found = main([*told, *target])
+def test_an_interrupted_search_goes_on_and_answers_from_fresh_prompts(
+    tmp_path, capsys, monkeypatch
+):
+    words = [*SMALL, "cells=[sd:2,block:2,rsd_c:2-1]", "prompts=2", f"results={tmp_path}"]
+    words += ["confirm={best: 1, prompts: 2, by: speedup}"]
+    run, jobs = search.run_stage, []
+
+    def interrupted(job, sinks):
+        jobs.append(job)
+        if job.stage == "confirm" and len(jobs) == 2:
+            raise KeyboardInterrupt
+        return run(job, sinks)
+
+    monkeypatch.setattr(search, "run_stage", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(words)
+    screened = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("generations.jsonl")}
+    assert len(screened) == 4 and main(words) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in screened.items())
+    assert [(job.stage, len(job.cells)) for job in jobs[2:]] == [("screen", 4), ("confirm", 2)]
     said, steps = capsys.readouterr()
-    assert status == 0 and found is not None
-    tried = [line.split()[0] for line in said.splitlines() if " counted" in line and "[" in line]
-    assert "prompt_lookup" in tried and not {"sd", "medusa"} & {*tried}
-    assert "A draft pays if" in said and "3 of 3: " in steps
-    assert "pair.target=embedded:target" in said.splitlines()[-1]
+    assert "3 candidates on 2 prompts, the best 1 on 2 fresh prompts: 6 cells" in steps
+    best, why, command, page = said.splitlines()[-4:]
+    assert best == "cannot decide yet" and "on 2 prompts; try confirm.prompts=20" in why
+    assert "the only confirmed cell, 2 prompts" in why and "of 3 candidates" in why
+    assert command.startswith("spec-bench task=xsum") and command.endswith("decoder=ar")
+    measured = [line for line in said.splitlines() if "2 fresh" in line]
+    (cell,) = (each for each in jobs[-1].cells if each.name != "ar")
+    assert [line.split("  ")[0] for line in measured] == [cell.title]
+    text = (tmp_path / "recommend/recommend-embedded-xsum.html").read_text()
+    assert page.endswith(".html") and "cannot decide yet" in text and "A draft pays if" in text
 
 
-def test_a_best_row_names_those_it_is_tied_with() -> None:
-    plain, best, near = (row(BASELINE, None, 1.0), row("sd", 1.5, 1.6), row("rsd_s", 1.4, 1.5))
-    answer = Recommendation((), (plain, best, near), best, ties=(near,))
-    assert answer_of(answer, [])[1].endswith(f"tied with rsd_s {near.facts.spec}")
+def test_a_target_alone_is_told_what_to_use_and_what_a_draft_would_need(tmp_path, capsys):
+    told = [*SMALL, "prompts=2", "confirm.prompts=2", "pair.target=embedded:target"]
+    told += ["cells=[sd:2,prompt_lookup,hf_prompt_lookup,medusa]", f"results={tmp_path}"]
+    assert main(told) == 0
+    said, steps = capsys.readouterr()
+    tried = {line.split()[0] for line in said.splitlines() if " 2 fresh " in line}
+    assert tried == {"prompt_lookup", "hf_prompt_lookup"}
+    assert "A draft pays if" in said and "1 of 1: " in steps
+    assert "pair.target=embedded:target" in said.splitlines()[-2]
 
 
-def test_noise_of_tokens_and_of_seconds_widens_a_forecast_speedup() -> None:
-    steady = faster(Interval(3.0, 2.0, 4.5), [2.0, 2.0], [3.0, 3.0])
-    assert (steady.value, steady.low, steady.high) == pytest.approx((2.0, 2 / 1.5, 3.0))
-    noisy = faster(Interval(3.0, 2.0, 4.5), [2.0, 2.0], [2.0, 3.0, 4.0])
-    assert noisy.low is not None and steady.low is not None and noisy.low < steady.low
-
-
-def test_what_cannot_be_right_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_right_is_one_line(capsys):
     for wrong in ("confirm=null", "task=nowhere", "pair=none", "budget=1"):
-        assert main(["task=xsum", wrong]) == (2, None)
-    complaints = capsys.readouterr().err.splitlines()
-    assert (
-        complaints[0] == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
-    )
-    assert len(complaints) == 4
-    for told, line in zip(
-        ("'nowhere'", "'none'", "2 to 256 nodes, got 1"), complaints[1:], strict=True
-    ):
+        assert main(["task=xsum", wrong]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "spec_bench: recommend wants fresh prompts: set confirm={prompts: NUMBER}"
+    for told, line in zip(("'nowhere'", "'none'", "2 to 256 nodes, got 1"), others, strict=True):
         assert told in line

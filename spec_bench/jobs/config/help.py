@@ -58,15 +58,15 @@ _COMMANDS = {
     "recommend": """\
 usage: spec-bench recommend [KEY=VALUE ...]
 
-Forecasts decoders from plain decoding's text, times the best on this machine, and measures the
-best few in turn with plain decoding on prompts that nothing has seen. Settings are a job's:
+Runs every candidate on three prompts, the fastest five on ten, and measures the fastest three in
+turn with plain decoding on fresh prompts, from which the answer follows. Settings are a job's:
 
   pair=NAME, pair.target=FOLDER   the models; a target alone has decoders that need no draft
   task=NAME                       what is asked
   cells=[sd:3,rsd_s:4x3]          the candidates; otherwise those of conf/experiment/recommend.yaml
-  prompts=10                      prompts that forecasts are made from
+  prompts=10                      prompts of the search; all candidates decode the first three
   confirm.prompts=30              fresh prompts that the best are measured on
-  confirm.best=3                  how many of each decoder are measured
+  confirm.best=3                  how many are measured on them
   name=recommend                  folder below results
 
   spec-bench recommend task=xsum

@@ -43,6 +43,7 @@ class Headline:
         task: the group's, for people.
         decoder: name and tree, for people; the words for it where none is recommended.
         code: the decoder's name in the results; "" where none is recommended.
+        spec: of its tree in the results; likewise.
         value: the number with its unit.
         interval: its 95% interval; "" where it has none.
         sure: how it stands to the runners-up.
@@ -59,6 +60,7 @@ class Headline:
     sure: str
     basis: str
     tied: tuple[int, int] = (1, 1)
+    spec: str = ""
 
     @property
     def speed(self) -> str:
@@ -119,6 +121,7 @@ def headline(group: Group) -> Headline | None:
         sure=sure + apart + mark,
         basis=_basis(rows, by, choice),
         tied=(tied, len(rows)),
+        spec=str(group.rows.spec[named.name]) if code not in ("", "ar") else "",
     )
 
 
