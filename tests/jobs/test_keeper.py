@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +27,7 @@ time.sleep(float(sys.argv[2]))
 
 
 @contextmanager
-def kept(*command: str, log: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def kept(*command, log=""):
     with subprocess.Popen(
         [sys.executable, KEEPER, log, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as keeping:
@@ -39,7 +37,7 @@ def kept(*command: str, log: str = "") -> Iterator[subprocess.Popen[bytes]]:
             keeping.kill()
 
 
-def ids_in(file: Path) -> list[int]:
+def ids_in(file):
     end = time.monotonic() + 60
     while not file.exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -47,16 +45,14 @@ def ids_in(file: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_kept_ignores_no_signal(number: signal.Signals) -> None:
+def test_what_is_kept_ignores_no_signal(number):
     asks = f"import signal; print(signal.getsignal({int(number)}) == signal.SIG_IGN)"
     with kept(sys.executable, "-c", asks) as keeping:
         assert keeping.stdout is not None
         assert keeping.stdout.read().split() == [b"False"]
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_whoever_wanted_its_parent(
-    tmp_path: Path,
-) -> None:
+def test_a_child_in_a_session_of_its_own_ends_with_whoever_wanted_its_parent(tmp_path):
     with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "600") as keeping:
         ids = ids_in(tmp_path / "ids")
         assert all(map(alive, ids))
@@ -66,14 +62,14 @@ def test_a_child_in_a_session_of_its_own_ends_with_whoever_wanted_its_parent(
         assert gone(ids)
 
 
-def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path: Path) -> None:
+def test_a_child_in_a_session_of_its_own_ends_with_its_parent(tmp_path):
     with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "0") as keeping:
         ids = ids_in(tmp_path / "ids")
         assert keeping.wait(30) == 0
         assert gone(ids)
 
 
-def test_what_is_kept_ends_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
+def test_what_is_kept_ends_with_a_keeper_that_is_killed(tmp_path):
     with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "600") as keeping:
         parent, child = ids_in(tmp_path / "ids")
         keeping.kill()
@@ -83,7 +79,7 @@ def test_what_is_kept_ends_with_a_keeper_that_is_killed(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)  # nobody is left who knows of it
 
 
-def test_a_keeper_that_is_terminated_goes_on_keeping(tmp_path: Path) -> None:
+def test_a_keeper_that_is_terminated_goes_on_keeping(tmp_path):
     with kept(sys.executable, "-c", PARENT, str(tmp_path / "ids"), "1") as keeping:
         ids = ids_in(tmp_path / "ids")
         keeping.terminate()
@@ -91,15 +87,13 @@ def test_a_keeper_that_is_terminated_goes_on_keeping(tmp_path: Path) -> None:
         assert gone(ids)
 
 
-def test_what_died_of_a_signal_has_a_status_that_is_none_of_success() -> None:
+def test_what_died_of_a_signal_has_a_status_that_is_none_of_success():
     with kept("sh", "-c", "kill -9 $$") as keeping:
         assert keeping.wait(30) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(tmp_path, number):
     program = (
         "import os, sys, time; from pathlib import Path; from spec_bench.serve import keeper;"
         "from spec_bench.serve.command import kept; keeper.adopt()\n"
@@ -112,7 +106,7 @@ def test_a_block_leaves_nothing_running_where_its_keeper_is_killed(
     assert gone(ids_in(tmp_path / "ids"))
 
 
-def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_path: Path) -> None:
+def test_what_is_held_ends_after_what_asks_it_where_the_command_is_killed(tmp_path):
     """As a job and the server that it asks: none is asked once it has ended."""
     order = tmp_path / "order"
     says = (

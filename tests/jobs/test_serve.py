@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -38,7 +37,7 @@ speculation:
 """
 
 
-def left_running(folder: Path) -> list[int]:
+def left_running(folder):
     """Processes that are called with this folder: keepers, jobs, servers."""
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
@@ -49,12 +48,12 @@ def left_running(folder: Path) -> list[int]:
 
 
 @pytest.fixture
-def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[int]]]:
+def pids(tmp_path, monkeypatch):
     folder = tmp_path / "pids"
     folder.mkdir()
     monkeypatch.setenv("PIDS", str(folder))
 
-    def found() -> list[int]:
+    def found():
         return [int(pid) for file in folder.iterdir() for pid in file.read_text().split()]
 
     yield found
@@ -63,9 +62,7 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
             os.kill(pid, signal.SIGKILL)
 
 
-def started(
-    tmp_path: Path, family: Path, *more: str, port: str | None = None
-) -> subprocess.Popen[str]:
+def started(tmp_path, family, *more, port=None):
     """``serve toy`` with an engine of its own, on the tiny family."""
     taken = f"command._free_port = lambda: {port};" if port else ""
     program = (
@@ -87,11 +84,8 @@ def started(
 
 @pytest.mark.slow
 def test_a_plain_server_and_one_that_speculates_make_rows_and_end(
-    tmp_path: Path,
-    family: Path,
-    pids: Callable[[], list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, family, pids, monkeypatch
+):
     monkeypatch.setenv("SPEC_BENCH_SERVER_KEY", "sk-0123")
     run = started(tmp_path, family, "--with", "fast", "--arguments", "--api-key sk-0123")
     said, complained = run.communicate(timeout=300)
@@ -110,9 +104,7 @@ def test_a_plain_server_and_one_that_speculates_make_rows_and_end(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_servers_end_with_the_command_however_it_ends(
-    tmp_path: Path, family: Path, pids: Callable[[], list[int]], how: signal.Signals
-) -> None:
+def test_servers_end_with_the_command_however_it_ends(tmp_path, family, pids, how):
     run = started(tmp_path, family, "--with", "silent")
     end = time.monotonic() + 120
     while len(pids()) < 4 and time.monotonic() < end:
@@ -124,13 +116,13 @@ def test_servers_end_with_the_command_however_it_ends(
     assert gone(pids())
 
 
-def asked(tmp_path: Path, method: str) -> int:
+def asked(tmp_path, method):
     """Requests that a server has seen."""
     log = tmp_path / "logs" / f"{method}.log"
     return log.read_text().count("asked as target-") if log.exists() else 0
 
 
-def in_the_middle(run: subprocess.Popen[str], tmp_path: Path) -> None:
+def in_the_middle(run, tmp_path):
     """Waits until the slow server has been asked twice."""
     end = time.monotonic() + 300
     while asked(tmp_path, "slow") < 2 and run.poll() is None and time.monotonic() < end:
@@ -138,7 +130,7 @@ def in_the_middle(run: subprocess.Popen[str], tmp_path: Path) -> None:
     assert run.poll() is None
 
 
-def keeper_of(tmp_path: Path, log: str) -> int:
+def keeper_of(tmp_path, log):
     (found,) = (
         pid
         for pid in left_running(tmp_path)
@@ -150,8 +142,8 @@ def keeper_of(tmp_path: Path, log: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_job_ends_before_the_servers_that_it_asks_however_the_command_ends(
-    tmp_path: Path, family: Path, pids: Callable[[], list[int]], how: signal.Signals
-) -> None:
+    tmp_path, family, pids, how
+):
     run = started(tmp_path, family, "--with", "slow", "prompts=8")
     in_the_middle(run, tmp_path)
     run.send_signal(how)
@@ -165,9 +157,7 @@ def test_a_job_ends_before_the_servers_that_it_asks_however_the_command_ends(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whose", ["server", "job"])
-def test_a_keeper_that_is_killed_leaves_nothing_running(
-    tmp_path: Path, family: Path, pids: Callable[[], list[int]], whose: str
-) -> None:
+def test_a_keeper_that_is_killed_leaves_nothing_running(tmp_path, family, pids, whose):
     run = started(tmp_path, family, "--with", "slow", "prompts=8")
     in_the_middle(run, tmp_path)
     log = str(tmp_path / "logs" / "slow.log") if whose == "server" else ""
@@ -185,9 +175,7 @@ def test_a_keeper_that_is_killed_leaves_nothing_running(
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_in_the_middle_fails_its_row_in_its_own_words(
-    tmp_path: Path, family: Path, pids: Callable[[], list[int]]
-) -> None:
+def test_a_server_that_ends_in_the_middle_fails_its_row_in_its_own_words(tmp_path, family, pids):
     run = started(tmp_path, family, "--with", "mortal", "prompts=8", "server.wait_s=0.2")
     run.communicate(timeout=300)
     assert run.returncode == 1
@@ -226,13 +214,7 @@ def test_a_server_without_the_name_that_was_drawn_for_ours_is_not_up():
     ("more", "said"),
     [((), "plain ended with status 1: "), (("--arguments", "silent"), "plain is silent after 6 s")],
 )
-def test_a_stranger_on_the_port_is_not_measured(
-    tmp_path: Path,
-    family: Path,
-    pids: Callable[[], list[int]],
-    more: tuple[str, ...],
-    said: str,
-) -> None:
+def test_a_stranger_on_the_port_is_not_measured(tmp_path, family, pids, more, said):
     with listening(Stranger) as url:
         port = url.removesuffix("/v1").rpartition(":")[2]
         run = started(tmp_path, family, "--patience", "6", *more, port=port)
@@ -245,7 +227,7 @@ def test_a_stranger_on_the_port_is_not_measured(
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_come_up_is_one_line(tmp_path: Path, family: Path) -> None:
+def test_a_server_that_does_not_come_up_is_one_line(tmp_path, family):
     run = started(tmp_path, family, "--with", "broken")
     _, complained = run.communicate(timeout=120)
     assert run.returncode == 1
@@ -254,7 +236,7 @@ def test_a_server_that_does_not_come_up_is_one_line(tmp_path: Path, family: Path
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "server").iterdir()))
-def test_every_engine_that_ships_fills_in_every_place(name: str) -> None:
+def test_every_engine_that_ships_fills_in_every_place(name):
     engine = read_engine(name)
     assert isinstance(engine, ServingEngine)
     places = {"model": "M", "port": "1", "name": "N", "requests": "2", "slots": "3", "draft": "D"}
@@ -278,9 +260,7 @@ def test_every_engine_that_ships_fills_in_every_place(name: str) -> None:
         (["vllm", "--program", "no/such/vllm"], "program 'no/such/vllm' is not there: --program"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_served_is_one_line(arguments, said, capsys):
     from spec_bench.serve.command import main
 
     try:
@@ -294,8 +274,8 @@ def test_what_cannot_be_served_is_one_line(
 
 
 def test_the_gguf_file_beside_a_fetched_model_is_served_and_its_place_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     from spec_bench.serve.command import main
 
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -194,7 +193,7 @@ QUICK = (
 class World:
     """What a program could harm."""
 
-    def __init__(self, home: Path, process: subprocess.Popen[bytes], path: Path) -> None:
+    def __init__(self, home, process, path):
         self.home, self.process, self.path = home, process, path
         self.listening = [socket.socket(), *(socket.socket(socket.AF_UNIX) for _ in range(2))]
         self.listening[0].bind(("127.0.0.1", 0))
@@ -210,7 +209,7 @@ class World:
         self.shared.touch()
         self.before = self.state()
 
-    def state(self) -> object:
+    def state(self):
         """All that must not change."""
         shared = Path("/proc/sysvipc/shm")
         files = [(each, each.read_bytes(), each.stat().st_mode) for each in self.home.iterdir()]
@@ -222,7 +221,7 @@ class World:
             [each for each in ("/dev/shm", "/tmp", ".") if (Path(each) / MARK).exists()],
         )
 
-    def connections(self) -> int:
+    def connections(self):
         """How many came."""
         came = 0
         for each in self.listening:
@@ -232,7 +231,7 @@ class World:
                 continue
         return came
 
-    def staying(self, worker: Path) -> list[str]:
+    def staying(self, worker):
         """Processes of a worker, which have two seconds to be gone."""
         until = time.monotonic() + 2
         while found := [each for each in _commands() if str(worker) in each]:
@@ -242,7 +241,7 @@ class World:
         return found
 
 
-def _commands() -> Iterator[str]:
+def _commands():
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield each.read_text(errors="replace")
@@ -251,7 +250,7 @@ def _commands() -> Iterator[str]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path):
     if sys.platform != "linux" or (lost := PassAt1().held()):
         pytest.skip(lost if sys.platform == "linux" else "Linux only")
     home = tmp_path / "home"
@@ -262,7 +261,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         process.kill()
 
 
-def judged(name: str, hook: bool, world: World, patched: pytest.MonkeyPatch) -> bool:
+def judged(name, hook, world, patched):
     """Whether a hostile program passed, by a worker of its own, whose name is the test's alone."""
     worker = world.home.parent / "worker.py"
     shutil.copy(Path(code.__file__).with_name("code_worker.py"), worker)
@@ -289,7 +288,7 @@ def answer(name, world):
     return f"```python\n{program}```"
 
 
-def harmless(name: str, hook: bool, world: World, patched: pytest.MonkeyPatch) -> None:
+def harmless(name, hook, world, patched):
     assert not judged(name, hook, world, patched)
     assert world.state() == world.before
     assert world.connections() == 0
@@ -335,21 +334,17 @@ def test_without_namespaces_a_program_that_passes_the_hook_does_no_harm(world):
     assert world.state() == world.before
 
 
-def test_no_program_runs_as_a_root_who_cannot_become_anybody_else() -> None:
+def test_no_program_runs_as_a_root_who_cannot_become_anybody_else():
     (line,) = said_where("unshare", "-Ur").splitlines()
     assert line.startswith("pass_at_1") and "as root" in line
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_program_does_no_harm_though_no_hook_refuses_it(
-    name: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_does_no_harm_though_no_hook_refuses_it(name, world, monkeypatch):
     harmless(name, False, world, monkeypatch)
 
 
 @pytest.mark.parametrize("hook", [True, False], ids=["hook", "no hook"])
 @pytest.mark.parametrize("name", HARM)
-def test_no_program_does_harm(
-    name: str, hook: bool, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_program_does_harm(name, hook, world, monkeypatch):
     harmless(name, hook, world, monkeypatch)
