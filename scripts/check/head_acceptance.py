@@ -27,7 +27,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.train.accuracy import Accuracy, measure
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import Computed, everywhere
+from spec_bench.train.hidden import HiddenStates, everywhere
 from spec_bench.train.sequences import SequenceBatches
 from spec_bench.train.unrolled import EagleTrainee
 
@@ -77,7 +77,7 @@ def measured(name: str, target: HuggingFaceModel, dialogues: list[Dialogue]) -> 
     head = load_heads(str(EMBEDDED / "heads" / name), torch.device("cpu"), torch.float32)
     assert isinstance(head, EagleHead)
     trainee = EagleTrainee(head, STEPS, target.project)
-    states = Computed(target, dialogues, 16, trainee.layers(target.blocks), everywhere)
+    states = HiddenStates(target, dialogues, 16, trainee.layers(target.blocks), everywhere)
     batches = SequenceBatches(dialogues, states, target, STEPS)
     found = measure(trainee, batches, range(len(dialogues)), 1)
     assert found is not None

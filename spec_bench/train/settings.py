@@ -95,8 +95,6 @@ class DataSettings:
     limit: Annotated[Whole, Ge(2)] | None
     max_length: Annotated[Whole, Ge(3)]
     validation: Annotated[Number, Ge(0), Le(0.9)]
-    hidden: Literal["cached", "computed"]
-    cache_dtype: Literal["float16", "bfloat16", "float32"]
     hidden_batch: Count
 
     def __post_init__(self) -> None:

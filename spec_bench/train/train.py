@@ -13,12 +13,10 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
 from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.sinks.training import build_training_sink, log_training
-from spec_bench.system.files import digest
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, split
-from spec_bench.train.dialogues import digest as digest_of
 from spec_bench.train.finish import finish
-from spec_bench.train.hidden import Cached, Computed, HiddenStates
+from spec_bench.train.hidden import HiddenStates
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import Accelerated, OneProcess, Processes
 from spec_bench.train.settings import TrainSettings
@@ -63,7 +61,7 @@ def _processes(settings: TrainSettings) -> Processes:
 
 
 def _prepare(settings: TrainSettings, processes: Processes) -> Training:
-    """Loads the target, reads the data, computes hidden states where they are to be kept."""
+    """Loads the target, reads the data, makes fresh heads."""
     tokenizer, _ = tokenizer_of(settings.pair)
     spec = settings.pair.specs[0]
     model = load_model(spec)
@@ -102,19 +100,6 @@ def _batches(
     trainee: Trainee,
 ) -> Batches:
     """One side's dialogues with their hidden states."""
-    data = settings.data
-    hidden: HiddenStates
-    layers, picked = trainee.layers(model.blocks), trainee.picked
-    if data.hidden == "computed" or not dialogues:
-        hidden = Computed(model, dialogues, data.hidden_batch, layers, picked)
-    else:
-        identity: list[Any] = [settings.pair.settings(), digest_of(dialogues), data.cache_dtype]
-        if picked is not Trainee.picked:
-            identity += [list(layers), type(trainee).__name__]
-        folder = settings.results / "cache" / f"hidden-{digest(identity)}"
-        shown = settings.sink.progress
-        hidden = Cached(
-            *(model, dialogues, folder, data.cache_dtype, data.hidden_batch, shown),
-            *(layers, picked),
-        )
+    layers, size = trainee.layers(model.blocks), settings.data.hidden_batch
+    hidden = HiddenStates(model, dialogues, size, layers, trainee.picked)
     return trainee.batches(dialogues, hidden, model, settings.head.guesses)

@@ -16,7 +16,7 @@ from spec_bench.records.types import Request
 from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
-from spec_bench.train.hidden import Computed
+from spec_bench.train.hidden import HiddenStates
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import OneProcess
 from spec_bench.train.sampled_prompts import user_opening
@@ -35,7 +35,7 @@ SHAPE = {
 
 def batches(dialogues: list[Dialogue]) -> TextBatches:
     model = forgetful_target()
-    hidden = Computed(model, dialogues, picked=DraftTrainee.picked)
+    hidden = HiddenStates(model, dialogues, picked=DraftTrainee.picked)
     return TextBatches(dialogues, hidden, model, 1)
 
 

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from spec_bench.draft.heads import load_heads
 from spec_bench.train.checkpoint import TrainingLog
-from spec_bench.train.hidden import Cached
 from spec_bench.train.loop import columns, run_training
 from spec_bench.train.processes import OneProcess
 from tests.warm import Command, run
 
-from .tiny import CPU, forgetful_target, random_text, training, two_streams
+from .tiny import CPU, training, two_streams
 
 TEXT = two_streams(64, 20)
 TRAIN = "spec_bench.train"
@@ -106,29 +105,6 @@ def test_a_step_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
     run_training(split)
     for one, other in zip(whole.trainee.parameters(), split.trainee.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-
-
-def test_cached_hidden_states_train_as_computed_ones_do(tmp_path: Path) -> None:
-    computed = training(tmp_path / "computed", "redrafter", TEXT, 4)
-    cached = training(tmp_path / "cached", "redrafter", TEXT, 4)
-    for side in (cached.train, cached.validation):
-        folder = tmp_path / f"hidden{len(side.dialogues)}"
-        states = Cached(forgetful_target(), side.dialogues, folder, "float32")
-        object.__setattr__(side, "hidden", states)
-    run_training(computed)
-    run_training(cached)
-    for one, other in zip(computed.trainee.parameters(), cached.trainee.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_a_cache_is_read_again_without_the_target(tmp_path: Path) -> None:
-    text = random_text(9, 12)
-    first = Cached(forgetful_target(), text, tmp_path, "float16", batch=4)
-    hidden = first.of([0, 8, 3])
-    stamp = (tmp_path / "hidden.bin").stat().st_mtime_ns
-    again = Cached(forgetful_target(), text, tmp_path, "float16")
-    assert torch.equal(again.of([0, 8, 3]), hidden)
-    assert (tmp_path / "hidden.bin").stat().st_mtime_ns == stamp
 
 
 def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
 from spec_bench.train.accuracy import measure
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import Computed, everywhere
+from spec_bench.train.hidden import HiddenStates, everywhere
 from spec_bench.train.loop import Training, run_training
 from spec_bench.train.processes import OneProcess
 from spec_bench.train.sequence_trainee import SequenceTrainee
@@ -84,7 +84,7 @@ def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
     trainee = trainee_of(head, target, K)
     assert isinstance(trainee, SequenceTrainee)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = Computed(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
+    states = HiddenStates(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
     batch = SequenceBatches([dialogue], states, target, K).of([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
     with torch.no_grad():
@@ -119,7 +119,7 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -
     head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
     learner = trainee_of(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = Computed(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
+    states = HiddenStates(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
     batches = SequenceBatches([dialogue], states, target, K)
     measured = measure(learner, batches, [0], 1)
     assert measured is not None
@@ -219,7 +219,7 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
 
     def side(dialogues: list[Dialogue]) -> SequenceBatches:
-        states = Computed(target, dialogues, 8, layers, everywhere)
+        states = HiddenStates(target, dialogues, 8, layers, everywhere)
         return SequenceBatches(dialogues, states, target, K)
 
     return Training(

@@ -19,7 +19,7 @@ from spec_bench.sinks.settings import SinkSettings
 from spec_bench.train.answer_settings import AnswerSettings
 from spec_bench.train.data import Batches
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import Computed
+from spec_bench.train.hidden import HiddenStates
 from spec_bench.train.loop import Training
 from spec_bench.train.processes import OneProcess, Processes
 from spec_bench.train.settings import (
@@ -82,7 +82,7 @@ def random_text(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
 
 def batches(dialogues: list[Dialogue], guesses: int) -> Batches:
     model = forgetful_target()
-    return Batches(dialogues, Computed(model, dialogues), model, guesses)
+    return Batches(dialogues, HiddenStates(model, dialogues), model, guesses)
 
 
 def trainee(kind: str, guesses: int, seed: int = 0) -> Trainee:
