@@ -173,7 +173,7 @@ page: $(READY) # E=rsd-exp1
 
 # Its files are no part of the repository; `make readme` measures those that the README shows.
 quickstart: $(READY)
-	$(BIN)/python -m spec_bench experiment=quickstart prompts=12 bound_iterations=0
+	$(BIN)/python -m spec_bench experiment=quickstart prompts=12
 	$(REPORT) outputs/quickstart/results.csv
 	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3"
 

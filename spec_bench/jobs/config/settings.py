@@ -52,7 +52,6 @@ class JobSettings:
         examples: what is asked, in order.
         judge: who grades the answers of a judged task; not part of a cell's settings.
         repeats: how often every prompt is decoded; likewise not part of a cell's settings.
-        bound_iterations: iterations of a cell whose nodes are sampled; likewise.
         confirm: what happens to the best cells of a search.
         fresh: the examples that they are decoded on then.
         stage: which stage of a search this is.
@@ -80,7 +79,6 @@ class JobSettings:
     cells: tuple[Cell, ...]
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     repeats: int = 1
-    bound_iterations: int = 0
     confirm: ConfirmSettings | None = None
     fresh: tuple[Example, ...] = ()
     stage: Stage = ""
@@ -248,7 +246,6 @@ def build_settings(
         cells=cells,
         judge=asked.judge,
         repeats=asked.repeats,
-        bound_iterations=asked.bound_iterations,
         confirm=asked.confirm,
         fresh=fresh_examples(asked, None if unread else task),
         stage="screen" if asked.confirm else "",
