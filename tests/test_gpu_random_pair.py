@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.gpu.random_pair import constant_acceptance
 from tests.said import naming
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "gpu" / "random_pair.py"
@@ -117,3 +118,16 @@ def test_a_target_without_a_published_table_needs_one_named(
     named = script["parse"](["--tiny", "--draft", "llama_68m", "--table", "7"])
     options = script["pair_options"](named, "vicuna_7b")
     assert (options.target, options.draft, options.table) == ("vicuna_7b", "llama_68m", 7)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 30])
+def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(depth):
+    for acceptance in (0.0, 0.37, 0.9, 1.0):
+        tau = sum(acceptance**level for level in range(depth + 1))
+        assert constant_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
+def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau, depth):
+    with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
+        constant_acceptance(tau, depth)

@@ -41,7 +41,6 @@ from spec_bench.measure.bound import ModelCost, model_cost, moved_bytes
 from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
 from spec_bench.system import files
-from spec_bench.verify.simulated import constant_acceptance
 from spec_bench.vocabulary.published import read_published, side_by_side
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +90,33 @@ def depth_of(decoder: str, spec: str) -> int:
     if decoder == "rsd_c":
         return spec.count("-") + 1
     return int(spec.rpartition("x")[2])
+
+
+def constant_acceptance(block_efficiency: float, depth: int) -> float:
+    """The acceptance a that, equal at every depth, gives a block efficiency.
+
+    tau = 1 + a + a^2 + ... + a^L, since the walk reaches depth d with probability a^d.
+
+    Args:
+        block_efficiency: tau, in [1, depth + 1].
+        depth: L.
+
+    Raises:
+        ValueError: no acceptance gives it.
+    """
+    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
+        raise ValueError(
+            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
+            f"{block_efficiency}"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def simulated_settings(row: Published) -> dict[str, Any]:

@@ -59,8 +59,8 @@ WRONG: dict[str, list[str]] = {
         ),
     ],
     "simulate": [
-        *("often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{tabel: rsd/1}", "''"),
-        *("{table: rsd/99}", "{table: [1]}", "[0.5,2]"),
+        *("often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{table: rsd/1}", "''"),
+        "[0.5,2]",
     ],
     **{f"judge.{key}": NOT_WHOLE for key in ("attempts", "parallel", "max_tokens")},
     **{f"judge.{key}": NOT_NUMBER for key in ("timeout_s", "wait_s", "temperature")},
