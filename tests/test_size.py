@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Lines at most. A change that deletes lowers its bound; none raises one.
-MOST = {"spec_bench": 62_199, "tests": 43_300, "scripts": 9_392}
+MOST = {"spec_bench": 61_337, "tests": 42_444, "scripts": 8_026}
 SLACK = 250  # lines that may be missing before the bound has to follow
 LONGEST = 600  # lines of one file: one subject that reads as a story
 
