@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 # Empty, as if it were not set: else every process would compile all of torch again, for 8 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help env launches quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-sweep bench-scaling bench-rules bench-gpu plan-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
+.PHONY: help env quickstart readme spec-bench test test-slow check format rehearse kill-check bench bench-load bench-server bench-sweep bench-scaling bench-rules bench-gpu profile audit mutants tiny-models tiny-heads heads-grid smollm2 clean wheel \
 	rsd rsd-exp1 rsd-exp2 rsd-fig1 mcsd mcsd-search mcsd-acceptance mcsd-ablation \
 	dsbd dsbd-fronts dsbd-one-cache redrafter redrafter-decoding redrafter-temperatures \
 	redrafter-beams redrafter-batches redrafter-heads redrafter-all \
@@ -43,8 +43,6 @@ help:
 	@echo "make wandb-report  a report of a W&B project, with a paper's printed numbers"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost by size;  make bench-rules  verification by rule"
-	@echo "make plan-gpu     expected speed of the papers' decoders on three GPUs, beside the papers'"
-	@echo "make launches     what one iteration asks of a GPU, on a simulated one"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
 	@echo "make bench-load   time and memory of jobs and reports by prompts, cells and folders"
 	@echo "make smollm2      fetch a public model of 135M parameters;  make clean  remove it, caches, outputs"
@@ -175,7 +173,7 @@ page: $(READY) # E=rsd-exp1
 
 # Its files are no part of the repository; `make readme` measures those that the README shows.
 quickstart: $(READY)
-	$(BIN)/python -m spec_bench experiment=quickstart prompts=12 bound_iterations=0
+	$(BIN)/python -m spec_bench experiment=quickstart prompts=12
 	$(REPORT) outputs/quickstart/results.csv
 	@echo; echo "next: source $(BIN)/activate, then spec-bench prompts=3"
 
@@ -248,12 +246,6 @@ PARTS ?= all
 bench-gpu: $(STAMP)
 	$(BIN)/python scripts/gpu/bench.py $(PARTS)
 
-# What the papers' decoders should take on three GPUs, beside what was printed; launches are counted
-# on a simulated one, anew with WITH=--again.
-plan-gpu: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/count_launches.py $(WITH)
-	$(BIN)/python scripts/gpu/plan.py
-
 # Requests together on vLLM, which must be on the PATH; minutes.
 THROUGHPUT := results/benchmarks/throughput
 bench-server: $(STAMP)
@@ -267,10 +259,6 @@ bench-server: $(STAMP)
 # Jobs, reports and folders by size, with made-up generations; minutes.
 bench-load: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/prompts.py --out results/benchmarks/load.md
-
-# Launches, copies and waits of one iteration on a simulated GPU.
-launches: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench/launches.py
 
 bench-sweep: $(STAMP)
 	$(BIN)/python scripts/bench/sweep.py

@@ -268,7 +268,7 @@ def test_a_job_of_own_texts_decodes_what_the_pair_decodes(
 ) -> None:
     told = {"max_new_tokens": 6}
     rows = spec_bench.run(
-        *("cells=[sd:3]", "generation.max_new_tokens=6", "bound_iterations=0", "warmup=0"),
+        *("cells=[sd:3]", "generation.max_new_tokens=6", "warmup=0"),
         texts=[PROMPT, OTHER, OTHER],
         pair=pair,
         results=tmp_path,

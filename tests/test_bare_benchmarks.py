@@ -17,7 +17,6 @@ from tests.committed import committed_files
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 BARE = ROOT / "tests" / "bare.py"
-PAIRS = {"llama2_7b-static", "llama2_7b-none"}  # whose papers' tables have expectations
 
 
 def parts(out: Path) -> dict[str, tuple[list[str], list[str]]]:
@@ -33,8 +32,6 @@ def test_a_part_runs_without_any_package_but_torch_and_transformers(
     name: str, tmp_path: Path
 ) -> None:
     script, *given = parts(tmp_path)[name][1]
-    if name in PAIRS:
-        given += ["--expect", "H200"]
     command = [sys.executable, str(BARE), str(SCRIPTS / script), *given]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
@@ -45,12 +42,6 @@ def test_a_part_runs_without_any_package_but_torch_and_transformers(
         with path.open() as stream:
             rows = list(csv.DictReader(stream))
         assert rows
-        if name in PAIRS:  # what is expected stands beside what was measured
-            told = [row for row in rows if row["expected_ms"]]
-            assert len(told) == len(rows) == 33
-            for row in told:
-                assert float(row["expected_ms"]) >= float(row["expected_bound_ms"]) > 0
-                assert float(row["iteration_ms"]) > 0
 
 
 def test_what_torch_requires_is_kept_and_what_only_the_environment_has_is_not() -> None:
@@ -68,26 +59,27 @@ def verdicts(folder: Path) -> list[str]:
     return list(runpy.run_path(str(SCRIPTS / "gpu/bench.py"))["verdicts"](folder))
 
 
-def test_verdicts_name_wrong_answers_refusals_and_speeds_that_cannot_be(tmp_path: Path) -> None:
-    head = "device,decoder,spec,token_rate,expected_token_rate,refused\n"
+def test_verdicts_name_wrong_answers_refusals_and_recordings_that_are_no_gain(
+    tmp_path: Path,
+) -> None:
+    head = "device,decoder,spec,token_rate,refused\n"
     (tmp_path / "random-x-static.csv").write_text(
-        head + "H200,ar,-,100,140,0\nH200,sd,3,90,300,0\nH200,mcsd,2-1,50,60,2\n"
+        head + "H200,ar,-,100,0\nH200,sd,3,90,0\nH200,mcsd,2-1,50,2\n"
     )
-    (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,100,0\nH200,sd,3,95,100,0\n")
+    (tmp_path / "random-x-none.csv").write_text(head + "H200,ar,-,80,0\nH200,sd,3,95,0\n")
     (tmp_path / "gpu-correct.csv").write_text(
         "device,dtype,compile,batch,decoder,wrong,p_value\nH200,bfloat16,static,4,rsd_s,2,\n"
     )
     assert verdicts(tmp_path) == [
         "WRONG: rsd_s (bfloat16, static, batch 4): 2",
         "REFUSED: static passes in 1 rows of random-x-static.csv",
-        "NOT AS EXPECTED: random-x-static.csv: 1 of 3 rows run at 0.30 to 0.30 of expected",
         "SLOWER: 1 of 3 rows of random-x-static.csv than without recording",
     ]
 
 
 def test_without_anything_wrong_there_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "random-x-static.csv").write_text(
-        "device,decoder,spec,token_rate,expected_token_rate,refused\nH200,ar,-,100,120,0\n"
+        "device,decoder,spec,token_rate,refused\nH200,ar,-,100,0\n"
     )
     assert verdicts(tmp_path) == []
 

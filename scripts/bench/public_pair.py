@@ -73,7 +73,7 @@ def common(questions: Path) -> list[str]:
     return [
         "pair=smollm2", "task=spec_bench", "task.name=mt_bench_questions",
         f"task.source.path={questions.resolve()}", "task.sample=random", "task.later_turns=none",
-        "engine.threads=1", "engine.batch_size=8", "bound_iterations=0", f"results={RESULTS}",
+        "engine.threads=1", "engine.batch_size=8", f"results={RESULTS}",
         "seed=0", "generation.max_new_tokens=48",
     ]  # fmt: skip
 

@@ -2,9 +2,8 @@
 
 The embedded pair, greedy, both sides on the same prompts in turn, prompt by prompt and with the
 order turned each time, prefill included on both. A round is all prompts once; its ratio is their
-seconds over ours (above 1: ours is faster). Printed are medians and quartiles over the rounds, what
-share of decoding passes outside forward passes, and what no capture of a pass can go below. The
-tables go to ``--out`` in Markdown.
+seconds over ours (above 1: ours is faster). Printed are medians and quartiles over the rounds, and
+what share of decoding passes outside forward passes. The tables go to ``--out`` in Markdown.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.bench.engine import GREEDY, ours, plain_embedded_pair, theirs
-from scripts.bench.floor import HEAD as FLOOR_HEAD
-from scripts.bench.floor import floor
-from scripts.bench.floor import line as floor_line
 from scripts.family.embedded_pair import ROOT, SPECS, decoder, embedded_pair, embedded_requests
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.engine.capture import COMPILE
@@ -123,14 +119,7 @@ def asked() -> str:
     return " ".join(["python scripts/bench/rounds.py", *given]) if given else "make bench"
 
 
-def page(
-    speed: list[list[str]],
-    hosts: list[list[str]],
-    floors: list[list[str]],
-    prompts: int,
-    new: int,
-    count: int,
-) -> str:
+def page(speed: list[list[str]], hosts: list[list[str]], prompts: int, new: int, count: int) -> str:
     """What stands in the file."""
     about = (
         f"torch {torch.__version__}, transformers {transformers.__version__}, "
@@ -143,11 +132,7 @@ def page(
         "Ratio: their seconds over ours, prefill included; above 1 ours is faster.\n\n"
         f"{markdown(HEAD, speed)}\n"
         "Share of decoding outside forward passes, `engine.compile=none`, temperature 0.3:\n\n"
-        f"{markdown(('threads', 'decoder', 'host overhead', 'quartiles'), hosts)}\n"
-        "What a pass cannot go below: the target's matrix-vector products alone, every weight "
-        "once, against our pass, our step and `generate()`'s, milliseconds a token. Highest ratio: "
-        "over `generate()`, if all but the products took no time.\n\n"
-        f"{markdown(FLOOR_HEAD, floors)}"
+        f"{markdown(('threads', 'decoder', 'host overhead', 'quartiles'), hosts)}"
     )
 
 
@@ -165,15 +150,13 @@ def main() -> None:
     if options.rounds < 2:
         parser.error(f"--rounds must be at least 2 for quartiles, got {options.rounds}")
     requests = embedded_requests(options.prompts, options.new_tokens)
-    speed, hosts, floors = [], [], []
+    speed, hosts = [], []
     for threads in options.threads:
         torch.set_num_threads(threads)
         for how in options.compile:
             speed += against(threads, how, requests, options.rounds)
         hosts += overheads(threads, requests, options.rounds)
-        floors.append(floor_line(threads, floor(requests, options.rounds)))
-        print(" | ".join(floors[-1]), flush=True)
-    text = page(speed, hosts, floors, options.prompts, options.new_tokens, options.rounds)
+    text = page(speed, hosts, options.prompts, options.new_tokens, options.rounds)
     options.out.write_text(text, encoding="utf-8")
     print(f"\n{text}")
 

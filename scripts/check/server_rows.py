@@ -57,8 +57,8 @@ def our_rows(plan: Plan) -> dict[tuple[str, str], Mapping[str, Any]]:
     found = {}
     for task in plan.tasks:
         cells = f"cells=[{','.join(OURS.values())}]"
-        more = ["engine.threads=1", "bound_iterations=0"]
-        rows = spec_bench.run(*plan.overrides(task, "ours"), cells, *more, columns="all")
+        overrides = plan.overrides(task, "ours")
+        rows = spec_bench.run(*overrides, cells, "engine.threads=1", columns="all")
         for name, row in zip(OURS, rows.to_dict("records"), strict=True):
             found[task, name] = row
     return found

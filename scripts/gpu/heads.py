@@ -29,7 +29,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.launches_table import described, expectation
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
@@ -37,7 +36,6 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.stopwatch import synchronise
-from spec_bench.measure.pass_cost import model_cost
 from spec_bench.records.types import Request
 from spec_bench.system import files
 from spec_bench.train.trainee import Trainee, weights_of
@@ -147,25 +145,6 @@ def batches(
     """Figure 6: every decoder at every batch size, all decoders of a size in turn."""
     sampling, pool, rows = SamplingSettings(temperature=0.0), CachePool(), []
     head = head.to(target.embed(torch.zeros(1, dtype=torch.long)).dtype).eval()
-    known = [
-        described(name, model_cost(model.module, model.bytes_per_slot))
-        for name, model in ((options.target, target), (options.draft, draft))
-    ]
-
-    def expected(label: str, tau: float, size: int) -> dict[str, float | str]:
-        name, spec = label.split()[:2]
-        heads = name == "redrafter"  # its head is read once a level
-        return expectation(
-            device_name(options) if size == 1 and "apart" not in label else "",
-            (name, spec, ("0", "1")),
-            known[0],
-            None if heads else known[1],
-            tau,
-            options.prompt_tokens + options.new_tokens / 2,
-            "none",
-            head_bytes=GUESSES * sum(p.nbytes for p in head.parameters()) if heads else 0.0,
-        )
-
     for size in options.batch_sizes:
         requests = random_requests(options, size, target.vocab_size)
         built: dict[str, AnyDecoder] = {
@@ -196,7 +175,6 @@ def batches(
                     "nodes_per_call": sum(s.nodes for s in steps) / len(steps),
                     "throughput": tokens / decode_s,
                     "token_rate_per_request": tokens / latency_s,
-                    **expected(label, sum(s.accepted + 1 for s in steps) / len(steps), size),
                 }
             )
             print({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in rows[-1].items()})

@@ -5,10 +5,9 @@ made of seeded noise on the device, one pair after the other. Each row of a pair
 experiment 1: 33 rows) accepts with the probability that gives its published block efficiency, and
 does all the work that it would otherwise do, its own rule included. Prompts are random token ids,
 interleaved across the rows. The CSV has the paper's A100 token rates beside ours, and how near each
-row comes to the memory bandwidth and matmul throughput measured in the same run, and what
-``scripts/gpu/plan.py`` expects of it; every speculative row says ``simulated``, and a pair that
-does not fit is a row that says so. After ``--minutes`` no further prompt is begun, and the rows say
-``partial``. ``--tiny`` is a rehearsal on a CPU that takes seconds.
+row comes to the memory bandwidth measured in the same run; every speculative row says
+``simulated``, and a pair that does not fit is a row that says so. After ``--minutes`` no further
+prompt is begun, and the rows say ``partial``. ``--tiny`` rehearses on a CPU in seconds.
 """
 
 from __future__ import annotations
@@ -18,41 +17,177 @@ import gc
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.ceilings import Ceilings, attainment, measure_ceilings
-from scripts.bench.launches_table import described, expectation
-from scripts.gpu.random_pair_table import (
-    PAIRS,
-    measured,
-    published_rows,
-    show,
-    simulated_settings,
-    write_csv,
-)
 from spec_bench.core.warp import SamplingSettings
+from spec_bench.decode.blocks import resolve_spec
 from spec_bench.decode.config import build_decoder
+from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import DTYPES, ModelSpec, load_model
 from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
 from spec_bench.engine.random_weights import random_module
-from spec_bench.engine.stopwatch import synchronise
-from spec_bench.measure.bandwidth import free_bytes
-from spec_bench.measure.pass_cost import model_cost
+from spec_bench.measure.bandwidth import free_bytes, measured_bandwidth
+from spec_bench.measure.bound import ModelCost, model_cost, moved_bytes
+from spec_bench.metrics import CellRecords, metric
 from spec_bench.records.types import Generation, Request
+from spec_bench.system import files
+from spec_bench.vocabulary.published import read_published, side_by_side
 
 ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "experiments" / "rsd" / "reference.csv"
+# By target: a draft of the architecture that the paper's has, and the paper's table on XSum.
+PAIRS = {
+    "llama2_7b": ("llama_115m", 1),
+    "llama2_13b": ("llama_115m", 3),
+    "llama2_70b": ("llama_115m", 5),
+    "opt_13b": ("opt_125m", 16),
+    "opt_30b": ("opt_125m", 18),
+    "opt_66b": ("opt_125m", 20),
+    "llama_tiny": ("llama_tiny", 1),
+    "opt_tiny": ("opt_tiny", 16),
+}
+# What is printed of a row: title, column, format.
+SHOWN = [
+    ("decoder", "decoder", ""),
+    ("spec", "spec", ""),
+    ("tau", "block_efficiency", ".2f"),
+    ("paper", "paper_block_efficiency", ""),
+    ("tok/s", "token_rate", ".1f"),
+    ("A100", "paper_token_rate_a100", ""),
+    ("speedup", "speedup", ".2f"),
+    ("of MBSU", "attained_mbsu", ".0%"),
+    ("ms", "iteration_ms", ".2f"),
+    ("bound", "memory_bound_ms", ".2f"),
+    ("attained", "attained", ".0%"),
+]
 
 TEMPERATURE = 0.3  # of the paper's XSum and WMT tables
 HEADROOM = 1.1  # of the weights' bytes: caches, activations
+
+Published = Mapping[str, str]
+
+
+def published_rows(table: int) -> list[Published]:
+    """The rows of one of the paper's tables that have a block efficiency, in printed order."""
+    rows = side_by_side(row for row in read_published(REFERENCE) if row["table"] == str(table))
+    if not rows:
+        raise ValueError(f"{REFERENCE.name} has no table {table}")
+    return [row for row in rows if row["block_efficiency"]]
+
+
+def depth_of(decoder: str, spec: str) -> int:
+    """Levels of a row's tree, from its shorthand."""
+    if decoder == "rsd_c":
+        return spec.count("-") + 1
+    return int(spec.rpartition("x")[2])
+
+
+def constant_acceptance(block_efficiency: float, depth: int) -> float:
+    """The acceptance a that, equal at every depth, gives a block efficiency.
+
+    tau = 1 + a + a^2 + ... + a^L, since the walk reaches depth d with probability a^d.
+
+    Args:
+        block_efficiency: tau, in [1, depth + 1].
+        depth: L.
+
+    Raises:
+        ValueError: no acceptance gives it.
+    """
+    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
+        raise ValueError(
+            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
+            f"{block_efficiency}"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def simulated_settings(row: Published) -> dict[str, Any]:
+    """A row's decoder with the acceptance that its published block efficiency implies."""
+    name, spec = row["decoder"], row["spec"]
+    path = ROOT / "conf" / "decoder" / f"{name}.yaml"
+    settings = resolve_spec(yaml.safe_load(path.read_text(encoding="utf-8")), spec)
+    if name != "ar":
+        tau = float(row["block_efficiency"])
+        settings["verifier"] = {
+            "rule": "simulated",
+            "acceptance": constant_acceptance(tau, depth_of(name, spec)),
+            "computed": settings["verifier"],
+        }
+    return settings
+
+
+def measured(
+    row: Published,
+    first: Published,
+    decoder: Decoder,
+    generations: Sequence[Generation],
+    baseline: Sequence[Generation],
+) -> dict[str, Any]:
+    """Ours beside the paper's; ``first`` and ``baseline`` are the autoregressive row's."""
+    cell = CellRecords(
+        generations,
+        baseline,
+        draft_calls=decoder.draft_calls,
+        parameter_ratio=decoder.speed_ratio,
+    )
+    names = ("block_efficiency", "token_rate", "speedup", "mbsu", "host_overhead")
+    found = {name: metric[name].value(cell) for name in names}
+    paper = float(row["token_rate"]) if row["token_rate"] else None
+    return {
+        "simulated_acceptance": simulated_settings(row)["verifier"].get("acceptance", ""),
+        "block_efficiency": found["block_efficiency"],
+        "paper_block_efficiency": row["block_efficiency"],
+        "token_rate": found["token_rate"],
+        "paper_token_rate_a100": row["token_rate"],
+        "speedup": found["speedup"],
+        "paper_speedup_a100": paper / float(first["token_rate"]) if paper else "",
+        "mbsu": found["mbsu"],
+        "attained_mbsu": found["speedup"] / found["mbsu"],
+        "host_overhead": found["host_overhead"],
+        "draft_share": sum(g.draft_s for g in generations) / sum(g.decode_s for g in generations),
+        "prompts": len(generations),
+    }
+
+
+def attained(
+    costs: Sequence[ModelCost],
+    generations: Sequence[Generation],
+    prompt_tokens: int,
+    bytes_per_s: float,
+) -> dict[str, float]:
+    """Milliseconds of an iteration, and those that its bytes alone take; all passes included."""
+    calls = sum(len(each.steps) for each in generations)
+    target, *drafts = costs
+    moved = sum(moved_bytes(each, prompt_tokens, target, drafts) for each in generations) / calls
+    bound_ms, iteration_ms = (
+        1e3 * moved / bytes_per_s,
+        1e3 * sum(each.decode_s for each in generations) / calls,
+    )
+    return {
+        "bytes_per_iteration": round(moved),
+        "memory_bound_ms": bound_ms,
+        "iteration_ms": iteration_ms,
+        "attained": bound_ms / iteration_ms,
+        "bandwidth_gb_s": bytes_per_s / 1e9,
+    }
 
 
 def random_requests(options: argparse.Namespace, vocab: int) -> list[Request]:
@@ -95,22 +230,7 @@ def misfit(options: argparse.Namespace) -> str:
     return f"{weights / 2**30:.1f} GiB of weights do not fit into {free / 2**30:.1f} GiB"
 
 
-def ceilings_of(options: argparse.Namespace) -> Ceilings:
-    """Measured in sizes for the device; a quarter of its free memory is streamed, at most 8 GiB."""
-    device = torch.device(options.device)
-    most, size = (2**33, 8192) if device.type == "cuda" else (2**30, 2048)
-    if options.tiny:
-        most, size = 2**24, 256
-
-    def now_s() -> float:
-        synchronise(device)
-        return time.perf_counter()
-
-    streamed = min(most, free_bytes(device) // 4)
-    return measure_ceilings(device, DTYPES[options.dtype], streamed, size, 20, now_s)
-
-
-def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[list[dict[str, Any]]]:
+def decode_pair(options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """Decodes every prompt with every row of a pair in turn; the table after each prompt."""
     target, draft = load_pair(options)
     sampling, pool = SamplingSettings(temperature=TEMPERATURE), CachePool()
@@ -119,10 +239,7 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         build_decoder(simulated_settings(row), target, [draft], sampling, 1, pool) for row in rows
     ]
     costs = [model_cost(model.module, model.bytes_per_slot) for model in (target, draft)]
-    known = [
-        described(name, cost)
-        for name, cost in zip((options.target, options.draft), costs, strict=True)
-    ]
+    bytes_per_s = measured_bandwidth(target.module) or float("nan")
     cuda = options.device.startswith("cuda")
     settings = {
         "table": options.table,
@@ -131,7 +248,6 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         "compile": options.compile,
         "prompt_tokens": options.prompt_tokens,
         "new_tokens": options.new_tokens,
-        **ceilings.columns(),
     }
     for decoder in built:
         decoder.reserve(decoder.slots_needed(options.prompt_tokens, options.new_tokens))
@@ -139,7 +255,6 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
         decoder.generate(asked[:1], options.seed)
     pool.prepare(1, options.prompt_tokens)
     before = passes_of((target, draft))
-    law = f"{TEMPERATURE:g}", "1"
     done: list[list[Generation]] = [[] for _ in built]
     for number, request in enumerate(asked):
         if number and time.monotonic() > options.ends_s:
@@ -158,20 +273,11 @@ def decode_pair(options: argparse.Namespace, ceilings: Ceilings) -> Iterator[lis
                 "spec": row["spec"],
                 "lossless": decoder.lossless,
                 **measured(row, rows[0], decoder, done[index], done[0]),
-                **attainment(
-                    ceilings,
-                    *costs,
-                    decoder.policy.shape.levels,
+                **attained(
+                    costs[: 1 + len(decoder.drafts)],
                     done[index],
                     options.prompt_tokens,
-                ),
-                **expectation(
-                    options.expect or settings["device"],
-                    (row["decoder"], row["spec"], law),
-                    *known,
-                    float(row["block_efficiency"]),
-                    options.prompt_tokens + options.new_tokens / 2,
-                    options.compile,
+                    bytes_per_s,
                 ),
                 **ran,
                 **settings,
@@ -199,14 +305,8 @@ def pair_options(options: argparse.Namespace, target: str) -> argparse.Namespace
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measures the ceilings, then pair after pair; the CSV is rewritten after each prompt."""
+    """Pair after pair; the CSV is rewritten after each prompt."""
     pairs = [pair_options(options, target) for target in options.targets]
-    ceilings = ceilings_of(options)
-    print(
-        f"memory {ceilings.bytes_per_s / 1e9:.4g} GB/s ({ceilings.bandwidth_from}), "
-        f"matmul {ceilings.flop_per_s / 1e12:.4g} TFLOP/s ({ceilings.matmul_from})",
-        flush=True,
-    )
     table: list[dict[str, Any]] = []
     for pair in pairs:
         gc.collect()  # what the pair before left
@@ -216,7 +316,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
             torch.cuda.empty_cache()
         rows, reason = [], misfit(pair)
         try:
-            for rows in () if reason else decode_pair(pair, ceilings):
+            for rows in () if reason else decode_pair(pair):
                 write_csv(options.output, [*table, *rows])
         except torch.OutOfMemoryError as error:
             reason = str(error).splitlines()[0]
@@ -226,6 +326,23 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         table += rows
         write_csv(options.output, table)
     return table
+
+
+def write_csv(path: Path, table: Sequence[Mapping[str, Any]]) -> None:
+    """The whole file or none of it; floats with six digits."""
+    columns = list(max(table, key=len))  # a row of a pair that failed has but a few of them
+    rows = [{k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in table]
+    files.write_csv(path, rows, columns)
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints a pair's rows below one another, or why there are none."""
+    print(f"{rows[0]['target']} with {rows[0]['draft']}: {rows[0]['reason'] or 'simulated'}")
+    if rows[0]["status"] != "failed":
+        print(*(f"{title:>9}" for title, _, _ in SHOWN))
+        for row in rows:
+            cells = (f"{row[key]:{form}}" if row[key] != "" else "" for _, key, form in SHOWN)
+            print(*(f"{cell:>9}" for cell in cells), flush=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -249,9 +366,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=16 if tiny else 512)
     parser.add_argument("--new-tokens", type=int, default=12 if tiny else 128)
     parser.add_argument("--minutes", type=float, default=6, help="then no prompt is begun")
-    parser.add_argument(
-        "--expect", help="GPU to expect the times of; the device's own if not given"
-    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("results") / "random_pair.csv")
     options = parser.parse_args(arguments)

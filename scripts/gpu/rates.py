@@ -10,13 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.bench.launches_table import described, expectation
 from scripts.family.embedded_pair import (
-    EMBEDDED,
     SPECS,
     Models,
     decoder,
@@ -27,7 +23,6 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.pass_counts import passes_of
 from spec_bench.engine.pool import CachePool
-from spec_bench.measure.pass_cost import model_cost
 from spec_bench.records.types import Generation, Request
 from spec_bench.system.files import write_csv
 
@@ -47,9 +42,7 @@ def ready(models: Models, sampling: SamplingSettings, asked: list[Request]) -> d
 
 
 def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[str, object]]:
-    """Block efficiency, token rate and speedup per decoder at temperature 0.3, and what
-    ``scripts/gpu/plan.py`` expects of the rate.
-    """
+    """Block efficiency, token rate and speedup per decoder at temperature 0.3."""
     models, sampling = embedded_pair(how, device, dtype), SamplingSettings(temperature=0.3)
     built = ready(models, sampling, asked)
     before = passes_of(models)
@@ -58,12 +51,6 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
         for name, each in built.items():
             done[name] += each.generate([request], 0)
     ran = passes_of(models) - before
-    known = [
-        described(str(EMBEDDED / "models" / name), model_cost(model.module, model.bytes_per_slot))
-        for name, model in zip(("target", "draft_distilled"), models, strict=True)
-    ]
-    named = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    context = sum(len(r.prompt_ids) + r.max_new_tokens / 2 for r in asked) / len(asked)
     rows: list[dict[str, object]] = []
     for name, generations in done.items():
         steps = [step for g in generations for step in g.steps]
@@ -71,8 +58,6 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
         forward = sum(g.draft_s + g.target_s for g in generations)
         rate = sum(len(g.tokens) for g in generations) / seconds
         tau = sum(s.accepted + 1 for s in steps) / len(steps)
-        cell = name, SPECS[name], ("0.3", "1")
-        expected = expectation(named, cell, *known, tau, context, how)
         rows.append(
             {
                 "device": device,
@@ -82,7 +67,6 @@ def rates(device: str, dtype: str, how: str, asked: list[Request]) -> list[dict[
                 "spec": SPECS[name],
                 "block_efficiency": round(tau, 3),
                 "token_rate": round(rate, 1),
-                "expected_token_rate": expected["expected_token_rate"],
                 "speedup": round(rate / float(str(rows[0]["token_rate"])), 3) if rows else 1.0,
                 "host_overhead": round(1 - forward / seconds, 3),
                 "passes_of_all": ran.share,

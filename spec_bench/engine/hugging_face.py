@@ -21,7 +21,7 @@ from spec_bench.engine.attention import splits
 from spec_bench.engine.cache import LayerLayout, SlotCache, WritePlan
 from spec_bench.engine.capture import OVER_BUFFERS, capture
 from spec_bench.engine.context_length import longest_sequence
-from spec_bench.engine.inner_masks import attention_masks
+from spec_bench.engine.masks import LayerMasks
 from spec_bench.engine.model import ForwardOutput, Layers
 from spec_bench.engine.pass_buffers import Buffers, Kind
 from spec_bench.engine.slots import index_of, slots_of
@@ -59,7 +59,7 @@ class HuggingFaceModel:
         self.mask_token: int | None = getattr(config, "pard_token", None)
         self.timer = ForwardTimer(self.device)
         self.dtype = self.module.dtype
-        self.masks = attention_masks(self.module)
+        self.masks = LayerMasks(config, self.dtype)
         over_buffers = self.compile in OVER_BUFFERS
         self._run = capture(self.module, "none" if over_buffers else self.compile)
         self._layouts = self._layers()
@@ -67,13 +67,13 @@ class HuggingFaceModel:
             has_kernels(layout.device, layout.key_dim, layout.value_dim) for layout in self._layouts
         )
         self.bytes_per_slot = sum(layout.bytes_per_slot for layout in self._layouts)
-        self.follows = self.device.type == "cuda" and not self.masks.rows_apart
+        self.follows = self.device.type == "cuda"
         self.hidden_size: int = config.hidden_size
         self.blocks: int = config.num_hidden_layers
         self.static: StaticPasses | None = None
         here = all(layout.device == self.device for layout in self._layouts)
         alone = processes.count() < 2  # communication between processes is not recorded
-        if over_buffers and here and alone and not self.masks.rows_apart:
+        if over_buffers and here and alone:
             if self.device.type == "cuda" and (why := why_not_recorded(config)):
                 log.warning("engine.compile=%s: passes stay eager: %s", self.compile, why)
             else:
@@ -188,33 +188,23 @@ class HuggingFaceModel:
         shared: int,
     ) -> tuple[Tensor, ...]:
         """A pass as the module makes it: logits and, if asked for, hidden states."""
-        # Most modules take all rows at once; a row on its own reads no further than it writes.
-        apart = self.masks.rows_apart
-        size = 1 if apart else len(starts)
-        outputs = []
-        for row in range(0, len(starts), size):
-            part = slice(row, row + size)
-            at = slice(rows.start + row, rows.start + row + size)
-            reach = starts[row] + tokens.shape[1] if apart else visible.shape[2]
-            plan = WritePlan(at, starts[part], tokens.shape[1], reach, index_of(starts, tokens))
-            cache.begin(plan, views=self._run is self.module)
-            with self.masks.over(visible[part, :, :reach], shared) as mask:
-                outputs.append(
-                    self._run(
-                        input_ids=tokens[part],
-                        attention_mask=mask,
-                        position_ids=positions[part],
-                        past_key_values=cache,
-                        use_cache=True,
-                        logits_to_keep=logits_to_keep,
-                        output_hidden_states=bool(needs_hidden),
-                    )
-                )
+        index = index_of(starts, tokens)
+        at = slice(rows.start, rows.start + len(starts))
+        plan = WritePlan(at, starts, tokens.shape[1], visible.shape[2], index)
+        cache.begin(plan, views=self._run is self.module)
+        output = self._run(
+            input_ids=tokens,
+            attention_mask=self.masks.by_kind(visible, shared),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=logits_to_keep,
+            output_hidden_states=bool(needs_hidden),
+        )
         cache.end()
-        logits = _rows([output.logits for output in outputs])
         if not needs_hidden:
-            return (logits,)
-        return logits, _rows([_chosen(output.hidden_states, needs_hidden) for output in outputs])
+            return (output.logits,)
+        return output.logits, _chosen(output.hidden_states, needs_hidden)
 
     @torch.inference_mode()
     def _over_buffers(
@@ -224,15 +214,14 @@ class HuggingFaceModel:
         index = buffers.rows, buffers.slots
         cache.plan = WritePlan(slice(0, kind.rows), [0] * kind.rows, kind.tokens, kind.slots, index)
         cache.views = None
-        with self.masks.over(buffers.visible) as mask:
-            output = run(
-                input_ids=buffers.tokens,
-                attention_mask=mask,
-                position_ids=buffers.positions,
-                past_key_values=cache,
-                use_cache=True,
-                output_hidden_states=bool(kind.needs_hidden),
-            )
+        output = run(
+            input_ids=buffers.tokens,
+            attention_mask=self.masks.by_kind(buffers.visible),
+            position_ids=buffers.positions,
+            past_key_values=cache,
+            use_cache=True,
+            output_hidden_states=bool(kind.needs_hidden),
+        )
         if not kind.needs_hidden:
             return (output.logits,)
         return output.logits, _chosen(output.hidden_states, kind.needs_hidden)
@@ -270,8 +259,3 @@ def _chosen(states: Sequence[Tensor], layers: Layers) -> Tensor:
     if len(layers) == 1:
         return states[layers[0]]
     return torch.cat([states[place].to(states[layers[0]].device) for place in layers], dim=-1)
-
-
-def _rows(parts: list[Tensor]) -> Tensor:
-    """All rows in one tensor; nothing is copied if they came at once."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -33,6 +33,10 @@ REACH = {
 }
 
 
+# Families that make masks of their own by slot, which for a tree's nodes is not the position.
+_BY_SLOT = {"gpt_neo": "windows", "mpt": "alibi", "bloom": "alibi", "falcon": "alibi"}
+
+
 def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     """The kinds of layer that a model has, by the rule of transformers' own mask making.
 
@@ -40,8 +44,15 @@ def kinds_of_layers(config: PretrainedConfig) -> tuple[str, ...]:
     layers.
 
     Raises:
-        ValueError: a kind that keeps anything but keys and values of single tokens.
+        ValueError: a kind that keeps anything but keys and values of single tokens, or a family
+            that makes masks of its own.
     """
+    family = config.model_type
+    if family in _BY_SLOT and getattr(config, "alibi", True):  # of Falcons only some have it
+        raise ValueError(
+            f"models of the kind {family!r} make masks of their own ({_BY_SLOT[family]}), which "
+            "cannot be run over trees of tokens"
+        )
     named = getattr(config, "layer_types", None)
     if named is not None:
         for kind in named:
@@ -67,17 +78,9 @@ class LayerMasks:
         dtype: of the masks, which are added to attention scores.
     """
 
-    # Whether the module can only be given one row of a batch at a time.
-    rows_apart = False
-
     def __init__(self, config: PretrainedConfig, dtype: torch.dtype) -> None:
         self._config, self._dtype = config, dtype
         self.kinds = kinds_of_layers(config)
-
-    @property
-    def fixed_reach(self) -> int | None:
-        """How far the module's windows reach if its construction fixed them; else None."""
-        return None
 
     @property
     def longest_reach(self) -> int | None:
@@ -86,18 +89,13 @@ class LayerMasks:
         reaches = [getattr(self._config, setting) for setting in settings]
         return max((reach for reach in reaches if reach is not None), default=None)
 
-    @contextmanager
-    def over(self, visible: Tensor, shared: int = 0) -> Iterator[Mask]:
-        """What to give the module as its attention mask while the pass lasts.
+    def by_kind(self, visible: Tensor, shared: int = 0) -> Mask:
+        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ; split ones have a ``span``.
 
         Args:
             visible: [R, T, S] bool, each token's whole path.
             shared: leading slots that lie on every path, if attention is to be split there.
         """
-        yield self.by_kind(visible, shared)
-
-    def by_kind(self, visible: Tensor, shared: int = 0) -> Mask:
-        """Masks [R, 1, T, S] to add: one, or a dict if kinds differ; split ones have a ``span``."""
         seen = {kind: self.seen_by(kind, visible) for kind in self.kinds}
         made: dict[int, Tensor] = {}  # kinds that see the same slots share a mask
         masks = {}
@@ -166,19 +164,6 @@ def cut(visible: Tensor, reach: int, *, chunked: bool = False) -> Tensor:
         )
         return visible & same
     return visible & (count > total - reach)
-
-
-def positions_of_slots(visible: Tensor) -> Tensor:
-    """The position of the token at each slot.
-
-    Args:
-        visible: [R, T, S] bool, each token's whole path.
-
-    Returns:
-        [R, S]; 0 at slots that no token sees.
-    """
-    count = visible.cumsum(dim=-1, dtype=torch.int32) * visible
-    return count.amax(dim=1).clamp(min=1).long() - 1
 
 
 @contextmanager

@@ -55,9 +55,8 @@ def check_model(model: HuggingFaceModel) -> None:
         ValueError: what differs, or which logits are not numbers; without the model's name.
     """
     config = model.module.config.get_text_config()
-    fixed = model.masks.fixed_reach
     with torch.inference_mode(), _plainly(model), shortened(config, SHORT):
-        worst = _worst(model, fixed or SHORT)
+        worst = _worst(model, SHORT)
     longest = model.masks.longest_reach
     if worst and longest and SHORT < longest <= LONGEST:
         # Perhaps this module does not read its window at every pass.

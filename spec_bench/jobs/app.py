@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.core import processes
 from spec_bench.engine.model_spec import AUTO
-from spec_bench.jobs.config.budgets import LISTS, budget_lines
+from spec_bench.jobs.config.budgets import LISTS
 from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
 from spec_bench.jobs.config.compose import (
     CHATTY,
@@ -78,12 +78,9 @@ def main() -> None:
     _statuses.clear()
     _planned.clear()
     try:
-        asked = sys.argv
-        sys.argv = shown_resolved(recipe_arguments(plan_arguments(asked)))
+        sys.argv = shown_resolved(recipe_arguments(plan_arguments(sys.argv)))
     except ValueError as error:
         sys.exit(_complain(error))
-    for line in budget_lines(asked):
-        print(line, file=sys.stderr)
     register()
     register_resolvers()
     offer_devices()

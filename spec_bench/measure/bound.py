@@ -13,44 +13,85 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from spec_bench.measure.pass_cost import ModelCost, Pass, bytes_moved
+from torch import Tensor, nn
+
 from spec_bench.records.types import Generation
+
+# Bytes per second of the memory in the vendor's data sheets, by part of the driver's name: A100
+# 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two papers measured on.
+NOMINAL = {"A100": 2.0e12, "H100": 3.35e12, "H200": 4.8e12, "A6000": 0.768e12, "L40": 0.864e12}
+
+
+def nominal_bandwidth(device_name: str) -> float | None:
+    """Bytes per second of ``NVIDIA H200`` or ``NVIDIA A100-SXM4-80GB``; None: an unknown GPU."""
+    words = device_name.replace("-", " ").split()
+    return next((rate for name, rate in NOMINAL.items() if name in words), None)
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU as in its data sheet.
+class ModelCost:
+    """Bytes that one forward pass of a model moves, by what they depend on."""
 
-    Attributes:
-        name: part of the driver's name for it.
-        bytes_per_s: of its memory.
-        memory_bytes: how much there is.
+    weight_bytes: int  # parameters that every pass reads in full: all but looked-up tables
+    # A token's rows of embedding tables (tokens, learned positions). A table that is the lm head
+    # too is read in full anyway and counts in ``weight_bytes`` alone.
+    lookup_bytes: int
+    slot_bytes: int  # a token's keys and values over all layers
+    logit_bytes: int  # one position's logits
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass; numbers are sums over the batch's rows, or means over many passes."""
+
+    tokens: float  # run; their keys and values are written
+    context: float  # slots written by earlier passes that attention reads
+    logits: float  # positions whose logits are written
+
+
+def model_cost(module: Any, slot_bytes: int) -> ModelCost:
+    """Counts a transformers causal LM; one on the ``meta`` device will do.
+
+    Args:
+        module: the model; its weights are of one dtype, which its keys, values and logits share.
+        slot_bytes: bytes that one token's keys and values take (``bytes_per_slot``).
     """
-
-    name: str
-    bytes_per_s: float
-    memory_bytes: float
-
-
-# Data sheets of the vendor: A100 80GB, H100 SXM and H200 SXM; RTX A6000 and L40 are those that two
-# papers measured on.
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("A100", 2.0e12, 80e9),
-        Gpu("H100", 3.35e12, 80e9),
-        Gpu("H200", 4.8e12, 141e9),
-        Gpu("A6000", 0.768e12, 48e9),
-        Gpu("L40", 0.864e12, 48e9),
+    head = module.get_output_embeddings().weight
+    tables = [
+        part.weight
+        for part in module.modules()
+        if isinstance(part, nn.Embedding) and part.weight is not head
+    ]
+    looked_up = {id(table) for table in tables}
+    return ModelCost(
+        weight_bytes=sum(_bytes(each) for each in module.parameters() if id(each) not in looked_up),
+        lookup_bytes=sum(_bytes(table) // table.shape[0] for table in tables),
+        slot_bytes=slot_bytes,
+        logit_bytes=head.shape[0] * module.dtype.itemsize,
     )
-}
 
 
-def known_gpu(device_name: str) -> Gpu | None:
-    """The GPU of that name, such as ``NVIDIA H200`` or ``NVIDIA A100-SXM4-80GB``; None: unknown."""
-    words = device_name.replace("-", " ").split()
-    return next((gpu for name, gpu in GPUS.items() if name in words), None)
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.element_size()
+
+
+def bytes_moved(cost: ModelCost, one: Pass) -> float:
+    """Bytes between memory and the chip that a pass cannot do without.
+
+    Counted: every weight read once, but only the rows looked up of an embedding table that is not
+    the lm head; keys and values of the context read once; those of the tokens run, written; logits
+    written. Not counted: activations between layers and masks, which caches can hold, and whatever
+    sampling does with the logits. Weights that a cache holds from one pass to the next are still
+    counted, so a model that small can be faster than its bound.
+    """
+    return (
+        cost.weight_bytes
+        + one.tokens * (cost.lookup_bytes + cost.slot_bytes)
+        + one.context * cost.slot_bytes
+        + one.logits * cost.logit_bytes
+    )
 
 
 def moved_bytes(
@@ -75,9 +116,9 @@ def moved_bytes(
     total, context = 0.0, float(prompt_tokens - 1)
     for step in generation.steps:
         nodes = step.nodes + 1
-        one = Pass(nodes, context, 0.0, nodes)
+        one = Pass(nodes, context, nodes)
         total += bytes_moved(target, one) - target.weight_bytes * (1 - 1 / batch)
-        a_level = Pass(1, context, 0.0, 1)
+        a_level = Pass(1, context, 1)
         for draft in drafts:
             moved = bytes_moved(draft, a_level) - draft.weight_bytes * (1 - 1 / batch)
             total += step.depth * moved
@@ -89,12 +130,6 @@ def moved_bytes(
 def bound_over_measured(
     moved: float, generations: Sequence[Generation], bytes_per_s: float
 ) -> float | None:
-    """Seconds that the bytes take, over seconds of decoding; None if nothing was decoded.
-
-    Args:
-        moved: bytes, of all generations.
-        generations: all of them.
-        bytes_per_s: of the memory.
-    """
+    """Seconds that all generations' bytes take, over seconds of decoding; None: none decoded."""
     seconds = sum(generation.decode_s for generation in generations)
     return moved / bytes_per_s / seconds if seconds else None

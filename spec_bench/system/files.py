@@ -35,7 +35,6 @@ CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"
 SCORES = "scores.json"
-NODES = "nodes.json"
 RESULT = "result.json"
 TRACE = "trace.txt"
 ON_GPU = "engine=cuda"  # what printed commands say of pairs that are not embedded

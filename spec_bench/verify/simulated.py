@@ -1,7 +1,6 @@
 """Acceptance that is given, not decided: for models whose agreement means nothing.
 
-Knows probabilities of nodes, and how a published block efficiency turns into one; nothing about
-where it was published.
+Knows probabilities of nodes; nothing about where one comes from.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from spec_bench.core.tree import Siblings, TreeShape
 from spec_bench.settings.fields import Share
 from spec_bench.verify.base import NodeVerifier, TreeVerifier, read_verifier, rule
 from spec_bench.verify.verdict import NodeRule, Verdict
-
-_HALVINGS = 60
 
 
 def simulated(
@@ -103,30 +100,3 @@ class Simulated(TreeVerifier):
                 f"verifier.computed.rule must judge one node at a time, got {verifier.name!r}"
             )
         return verifier
-
-
-def constant_acceptance(block_efficiency: float, depth: int) -> float:
-    """The acceptance a that, equal at every depth, gives a block efficiency.
-
-    tau = 1 + a + a^2 + ... + a^L, since the walk reaches depth d with probability a^d.
-
-    Args:
-        block_efficiency: tau, in [1, depth + 1].
-        depth: L.
-
-    Raises:
-        ValueError: no acceptance gives it.
-    """
-    if depth < 1 or not 1 <= block_efficiency <= depth + 1:
-        raise ValueError(
-            f"a tree of depth {depth} has a block efficiency between 1 and {depth + 1}, got "
-            f"{block_efficiency}"
-        )
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if sum(middle**level for level in range(depth + 1)) < block_efficiency:
-            low = middle
-        else:
-            high = middle
-    return high

@@ -231,7 +231,6 @@ Written by `python -m spec_bench.vocabulary.columns`; the lines come from
 | `{files.RUNS}/<run_id>/{files.PROVENANCE}` | revision, versions, device, command |
 | `{files.RUNS}/<run_id>/{files.GENERATIONS}` | a line per prompt: tokens, seconds, every step |
 | `{files.RUNS}/<run_id>/{files.SCORES}` | what each answer scored |
-| `{files.RUNS}/<run_id>/{files.NODES}` | a sample of its nodes: depth, accepted, bound |
 | `{files.RUNS}/<run_id>/{files.RESULT}` | its line of the table |
 | `{files.RUNS}/<run_id>/{files.RECORDS}` | its lines of the experiment's records |
 | `{files.RUNS}/<run_id>/{files.TRACE}` | the traceback, if it failed |

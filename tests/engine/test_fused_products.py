@@ -68,7 +68,7 @@ def test_a_block_of_a_gpus_pass_makes_four_products_and_not_seven(monkeypatch) -
                 fuse_products(module)
             sim.reset()
             module(torch.zeros((1, 1), dtype=torch.long, device=DEVICE))
-            return sum(n for (_, name), n in sim.ops.items() if name in ("mm", "addmm", "linear"))
+            return sum(sim.ops[name] for name in ("mm", "addmm", "linear"))
 
     assert products(False) - products(True) == 3 * 3  # of three layers
 

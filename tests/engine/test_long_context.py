@@ -73,7 +73,7 @@ def decoded(sim: SimCuda, name: str, length: int) -> dict[str, Any]:
     sizes = [block.numel() * block.element_size() for block in target.allocate(1, 8)._storage]
     return {
         "chunks": chunks,
-        "attention": {kind.partition(": ")[2] for kind in sim.attention},
+        "attention": set(sim.attention),
         "live": live[2:],  # by then every constant is on the device
         "peaks": peaks[2:],
         "cache": sum(sizes) // 8 * length,

@@ -10,7 +10,6 @@ from spec_bench.engine.masks import (
     LayerMasks,
     cut,
     kinds_of_layers,
-    positions_of_slots,
     shortened,
 )
 
@@ -45,12 +44,6 @@ def test_a_chunk_begins_anew_at_its_own_positions() -> None:
         [0, 0, 0, 1, 0, 1, 1],
     ]
     assert cut(PATHS, 3, chunked=True)[0].int().tolist() == expected
-
-
-def test_a_slots_position_follows_from_the_paths_through_it() -> None:
-    assert positions_of_slots(PATHS).tolist() == [[0, 1, 2, 3, 4, 4, 5]]
-    leftovers = torch.nn.functional.pad(PATHS, (0, 2))
-    assert positions_of_slots(leftovers).tolist() == [[0, 1, 2, 3, 4, 4, 5, 0, 0]]
 
 
 def windowed(**settings: object) -> Qwen2Config:

@@ -61,7 +61,7 @@ def test_a_mask_is_not_copied_in_every_layer_and_a_commit_brings_nothing_to_the_
         masked = {kind for kind in sim.attention if "mask" in kind}
         assert masked
         assert all("aligned" in kind for kind in masked), sim.attention
-        uploads = {line for _, line in sim.h2d if line != "?"}
+        uploads = {line for line in sim.h2d if line != "?"}
         source = SlotCache.commit.__code__
         inside = range(source.co_firstlineno, source.co_firstlineno + 25)
         assert not [line for line in uploads if int(line.rsplit(":", 1)[1]) in inside]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from scripts.gpu.random_pair_table import published_rows, simulated_settings
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
@@ -26,6 +25,16 @@ from tests.simcuda import SimCuda
 
 WARM = SamplingSettings(temperature=1.0, probability_dtype="float64")
 FAST = {("rsd_s", 3), ("dsbd", 3), ("redrafter", 1)}
+RSD_TREES = {
+    "ar": ["-"],
+    "sd": ["2", "3", "4", "5"],
+    "spectr": ["2x2", "3x2", "3x3", "4x3", "5x4", "7x4", "6x5", "12x5"],
+    "rsd_c": [
+        "2-1", "2-2", "3-1", "2-2-2", "3-1-1", "4-1-1", "2-2-2-2", "5-1-1-1", "7-1-1-1",
+        "2-2-2-2-2", "6-1-1-1-1", "12-1-1-1-1",
+    ],
+    "rsd_s": ["2x2", "3x2", "3x3", "4x3", "5x4", "7x4", "6x5", "12x5"],
+}  # fmt: skip
 CASES = [
     pytest.param(name, rows, marks=[] if (name, rows) in FAST else pytest.mark.slow)
     for name in OURS
@@ -256,12 +265,13 @@ def test_a_smaller_batch_runs_in_the_rows_of_a_larger_one_and_large_passes_by_th
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4, 16])
 def test_the_published_trees_of_a_job_need_few_kinds_of_pass(rows: int) -> None:
-    """RSD's Table 7 has 33 rows; its decoders share one pool of caches."""
+    """The 33 trees of RSD's tables; their decoders share one pool of caches."""
     pair = pair_of("static", dtype=torch.float32)
     sampling, pool = SamplingSettings(temperature=0.3), CachePool()
     built = [
-        build_decoder(simulated_settings(row), pair[0], pair[1:], sampling, rows, pool)
-        for row in published_rows(7)
+        build_decoder(decoder_settings(name, spec), pair[0], pair[1:], sampling, rows, pool)
+        for name, specs in RSD_TREES.items()
+        for spec in specs
     ]
     requests = [
         replace(request, prompt_ids=tuple(i % VOCAB for i in range(20 + 3 * number)))

@@ -44,7 +44,6 @@ COMMANDS = (
     "generation.top_p=0.9 generation.top_k=20 generation.max_new_tokens=33",
     "-m engine.batching=static,continuous engine.batch_size=4 engine.compile=none,dynamo",
     "-m simulate=0.75,[0.8,0.7,0.6] decoder=rsd_s,sd",
-    f"simulate={{table: rsd/1}} pair=llama2_7b cells=[sd:3,rsd_s:4x3] {_SAMPLE}",
     "-m energy=none,paper",
     "warmup=0 experiment=quickstart",
     "warmup=3 pair.draft=embedded:draft",

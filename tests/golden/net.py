@@ -44,7 +44,7 @@ Values = dict[str, Any]
 _CLOSE = 1e-7  # relative: a sum in another order is no difference
 # A logit of some 20 in float32 is known to about 1e-5, so a mean log-probability is, and perplexity
 # relatively; 5e-7 was seen between processors. Tables print its second digit.
-_OF_PASSES = {"perplexity": 1e-4, "acceptance_bound": 1e-4, "acceptance_gap": 1e-4}
+_OF_PASSES = {"perplexity": 1e-4}
 
 
 def digest_of(text: str) -> str:

@@ -14,7 +14,6 @@ CELL: dict[str, Any] = {
         "perplexity": 1.14637787,
         "block_efficiency": 3.43478261,
         "target_calls": 23.0,
-        "acceptance_bound": "[0.95, 0.875]",
         "acceptance_rate_by_depth": "[0.8695652173913043, 1.0]",
     },
 }
@@ -27,7 +26,7 @@ def differing(part: str, key: str, value: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("perplexity", 1.14637787 * (1 + 5e-7)), ("acceptance_bound", "[0.9500004, 0.8749996]")],
+    [("perplexity", 1.14637787 * (1 + 5e-7))],
 )
 def test_what_a_float32_pass_rounds_otherwise_is_no_difference(key: str, value: object) -> None:
     assert differing("row", key, value) == []
@@ -37,8 +36,6 @@ def test_what_a_float32_pass_rounds_otherwise_is_no_difference(key: str, value: 
     ("part", "key", "value"),
     [
         ("row", "perplexity", 1.147),
-        ("row", "acceptance_bound", "[0.951, 0.875]"),
-        ("row", "acceptance_bound", "[0.95]"),
         ("row", "block_efficiency", 3.43478261 * (1 + 5e-7)),
         ("row", "target_calls", 24.0),
         ("row", "acceptance_rate_by_depth", "[0.8695652173913044, 1.0]"),

@@ -66,3 +66,12 @@ def test_they_are_planned(
     said = capsys.readouterr().out
     assert all(name in said for kind in KINDS for name in SMALL[kind])
     assert not (tmp_path / "results" / "default" / "results.csv").exists()
+
+
+@pytest.mark.slow
+def test_trees_that_vary_have_no_acceptance_rate_and_say_why(run_job):
+    for row in run_job("cells=[sd:2,sd_dynamic:2,opt_tree:2x2@3]", "prompts=1", "warmup=0")[1:]:
+        known = row.facts.decoder == "sd"
+        told = [row.metrics[f"acceptance_rate{end}"] for end in ("", "_low", "_by_depth")]
+        assert (told[0] is not None and told[2] is not None) if known else told == [None] * 3
+        assert ("acceptance_rate: trees have another form" in row.reason) != known

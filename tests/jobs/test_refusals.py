@@ -59,8 +59,8 @@ WRONG: dict[str, list[str]] = {
         ),
     ],
     "simulate": [
-        *("often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{tabel: rsd/1}", "''"),
-        *("{table: rsd/99}", "{table: [1]}", "[0.5,2]"),
+        *("often", "1.2", "-0.1", "nan", "[]", "[a]", "true", "{table: rsd/1}", "''"),
+        "[0.5,2]",
     ],
     **{f"sink.{key}": NOT_FLAG for key in ("progress", "table", "wandb.enabled")},
     "sink.wandb.mode": NOT_CHOICE,

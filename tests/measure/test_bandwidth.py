@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,13 @@ import torch
 from torch import nn
 
 from spec_bench.measure import bandwidth
-from spec_bench.measure.bandwidth import LEAST_BYTES, MOST_BYTES, measured_bandwidth
+from spec_bench.measure.bandwidth import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    fastest_stream,
+    free_bytes,
+    measured_bandwidth,
+)
 
 
 @pytest.fixture
@@ -20,9 +27,9 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.dtype]]:
 
     def stream(
         device: torch.device, dtype: torch.dtype, size: int, repeats: int, now_s: Callable[[], Any]
-    ) -> tuple[str, int, float]:
+    ) -> tuple[int, float]:
         found.append((size, dtype))
-        return "sum", size, 0.5
+        return size, 0.5
 
     monkeypatch.setattr(bandwidth, "fastest_stream", stream)
     monkeypatch.setattr(bandwidth, "free_bytes", lambda device: 2**40)
@@ -62,3 +69,14 @@ def test_a_real_buffer_is_gone_through_at_a_plausible_rate() -> None:
     rate = measured_bandwidth(nn.Linear(512, 1024))
     assert rate is not None
     assert 1e7 < rate < 1e13
+
+
+def test_the_shortest_of_all_ways_through_a_buffer_counts():
+    lengths_s = [9.0, 4.0, 9.0, 5.0, 9.0, 8.0]  # two of sum, product, copy
+    clock = itertools.accumulate(part for length_s in lengths_s for part in (0.0, length_s))
+    cpu = torch.device("cpu")
+    assert fastest_stream(cpu, torch.bfloat16, 2**16, 2, lambda: next(clock)) == (2**16, 4.0)
+
+
+def test_some_memory_is_free_on_the_cpu():
+    assert free_bytes(torch.device("cpu")) > 2**20

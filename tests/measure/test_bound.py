@@ -10,20 +10,64 @@ import pytest
 
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder
+from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.jobs.rows.bounds import bound_columns
-from spec_bench.measure.bound import bound_over_measured, moved_bytes
-from spec_bench.measure.pass_cost import ModelCost
+from spec_bench.measure.bound import (
+    NOMINAL,
+    ModelCost,
+    Pass,
+    bound_over_measured,
+    bytes_moved,
+    model_cost,
+    moved_bytes,
+    nominal_bandwidth,
+)
 from spec_bench.records.types import Generation, StepRecord
 from tests.families import decoder_settings, random_requests, tiny_pair
 
-TARGET = ModelCost(
-    weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100, matmul_parameters=0,
-    head_parameters=0, pair_flop=0,
-)  # fmt: skip
+TARGET = ModelCost(weight_bytes=1000, lookup_bytes=1, slot_bytes=10, logit_bytes=100)
 DRAFT = dataclasses.replace(TARGET, weight_bytes=50, slot_bytes=2)
 ONE = Generation(
     "p", (1, 2, 3), "length", (StepRecord(3, 3, 1, 2), StepRecord(0, 0, 0, 1)), 0.0, 2.0, 0.5, 1.5
 )
+
+
+# Two layers of width 64, 512 tokens, float32. Llama: 128 wide gated feed-forward, four heads.
+LLAMA_READ = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 + 512 * 64
+# OPT: biases everywhere, feed-forward of 256, two norms a layer and one at the end.
+OPT_LAYER = 4 * 64 * 64 + 2 * 64 * 256
+OPT_READ = 2 * (OPT_LAYER + 4 * 64 + 256 + 64 + 2 * 2 * 64) + 2 * 64 + 512 * 64
+SLOT_BYTES = 2 * 2 * 64 * 4
+
+
+def cost_of(name):
+    model = load_model(ModelSpec(f"random:{name}"))
+    return model_cost(model.module, model.bytes_per_slot)
+
+
+def test_a_pass_of_llama_reads_weights_once_and_only_the_rows_looked_up():
+    cost = cost_of("llama_tiny")
+    assert cost.weight_bytes == 4 * LLAMA_READ == 460_032
+    tokens, context = 3, 10
+    moved = 460_032 + tokens * (64 * 4 + SLOT_BYTES) + context * SLOT_BYTES + tokens * 512 * 4
+    assert bytes_moved(cost, Pass(tokens, context, logits=tokens)) == moved == 480_256
+
+
+def test_opts_table_is_its_lm_head_and_only_its_positions_are_looked_up():
+    cost = cost_of("opt_tiny")
+    assert cost.weight_bytes == 4 * OPT_READ == 531_456
+    assert cost.lookup_bytes == 64 * 4
+    moved = 531_456 + 3 * (64 * 4 + SLOT_BYTES) + 10 * SLOT_BYTES + 1 * 512 * 4
+    assert bytes_moved(cost, Pass(3, 10, logits=1)) == moved == 547_584
+
+
+def test_a_gpu_is_known_by_what_the_driver_calls_it():
+    assert nominal_bandwidth("NVIDIA H200") == NOMINAL["H200"]
+    assert nominal_bandwidth("NVIDIA A100-SXM4-80GB") == NOMINAL["A100"]
+    assert nominal_bandwidth("NVIDIA H100 80GB HBM3") == NOMINAL["H100"]
+    assert nominal_bandwidth("NVIDIA RTX A6000") == NOMINAL["A6000"]
+    assert nominal_bandwidth("NVIDIA L40S") is None  # another card
+    assert nominal_bandwidth("cpu") is None
 
 
 def test_a_prompts_bytes_are_weights_context_nodes_and_logits_of_every_call() -> None:

@@ -1,4 +1,4 @@
-"""What an operation costs on a device: launches of CUDA's eager kernels, and whether it waits."""
+"""What an operation is on a device: whether it runs there at all, and whether the host waits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ import torch
 NONE = {
     "empty", "empty_like", "empty_strided", "new_empty", "detach", "lift_fresh", "alias", "lift",
     "_unsafe_view", "_reshape_alias", "set_", "resize_", "_local_scalar_dense", "new_empty_strided",
-}  # fmt: skip
-MANY = {
-    "sort": 8, "topk": 3, "cumsum": 2, "cumprod": 2, "nonzero": 4, "constant_pad_nd": 2,
-    "masked_fill": 2, "scatter": 2, "scatter_add": 2, "index_put": 2, "eye": 2, "_unique2": 8,
-    "index_fill": 2, "logsumexp": 5, "index_add": 2, "native_layer_norm": 1, "linspace": 1,
 }  # fmt: skip
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim",
          "unique_consecutive", "is_nonzero", "equal"}  # fmt: skip
@@ -29,16 +24,12 @@ KERNELS = {  # asked for by name
 }
 
 
-def cost(func: Any, name: str, args: Any) -> tuple[int, bool]:
-    """(launches, whether the host waits) of one dispatched operation."""
-    launches = 0 if func.is_view or name in NONE else MANY.get(name, 1)
+def cost(func, name, args):
+    """(whether the device does something, whether the host waits) of a dispatched operation."""
     waits = name in WAITS or (name == "repeat_interleave" and func._overloadname == "Tensor")
     if name in INDEXING:
-        masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
-        waits, launches = bool(masks), launches + 4 * len(masks)
-    if name == ATTENTION:
-        launches += 2 * ("padded" in attention(args))
-    return launches, waits
+        waits = any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return not (func.is_view or name in NONE), waits
 
 
 def flash(*given: Any, **named: Any) -> Any:

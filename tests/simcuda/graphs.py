@@ -81,8 +81,7 @@ class SimGraph:
         self._sim: Any = None
 
     def replay(self) -> None:
-        """Plays the tape: one launch."""
-        self._sim.launches[self._sim.phase] += 1
+        """Plays the tape."""
         self._sim.issued += 1
         self._sim.replays += 1
         with torch._C._DisableTorchDispatch(), torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The dispatch mode: what runs where, what it costs, and whose line asked for it."""
+"""The dispatch mode: what runs where, what waits, and whose line asked for it."""
 
 from __future__ import annotations
 
@@ -64,31 +64,26 @@ class SimCuda(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.watch, self.capability, self.strict = watch, capability, strict
-        self.phase = "other"
         self.allocated = self.peak = 0
         self.cached = 0  # bytes that were given back and are kept for what comes next
         self._storages: dict[int, list[int]] = {}
         self.errors: Counter[str] = Counter()
         self.tape: list[Any] | None = None  # of the graph that is recorded now
         self.pools, self.pool = SimPools(), SimPool()  # all, and that of this graph
-        self.issued = 0  # launches ever
+        self.issued = 0  # operations ever, a replay among them
         self.sent = 0  # copies home ever that the host did not wait for
         self.arriving: list[tuple[torch.Tensor, torch.Tensor]] = []  # of these, those on their way
         self.reset()
 
     def reset(self) -> None:
         """Forgets all counts."""
-        self.ops: Counter[tuple[str, str]] = Counter()  # (phase, op)
-        self.launches: Counter[str] = Counter()  # by phase
-        self.lines: Counter[tuple[str, str, str]] = Counter()  # launches: (phase, op, line)
-        self.syncs: Counter[tuple[str, str, str]] = Counter()  # (phase, what, line)
-        self.h2d: Counter[tuple[str, str]] = Counter()  # (phase, line)
+        self.ops: Counter[str] = Counter()  # that were called, replays left out
+        self.syncs: Counter[tuple[str, str]] = Counter()  # (what, line)
+        self.h2d: Counter[str] = Counter()  # by line
         self.unwaited = 0  # of them, out of pinned memory; for all others the host waits
-        self.h2d_bytes = self.d2h_bytes = 0
         self.behind = 0  # waits for what the device had done before its latest work
         self.late_downloads = 0  # copies home that the host did not wait for
-        self.replays = 0  # of graphs; each counts as one launch
-        self.wide: Counter[tuple[str, str, str]] = Counter()  # float64 bytes (phase, op, line)
+        self.replays = 0  # of graphs
         self.attention: Counter[str] = Counter()  # what attention was asked for
 
     # -- entering and leaving ------------------------------------------------------------------
@@ -139,10 +134,10 @@ class SimCuda(TorchDispatchMode):
     def waited(self, what: str) -> None:
         """Notes that the host waited for the device."""
         refuse(self, what)
-        self.syncs[self.phase, what, self._line()] += 1
+        self.syncs[what, self._line()] += 1
 
     def waited_for(self, issued: int, sent: int) -> None:
-        """Notes that the host waited for an event behind so many launches and copies home."""
+        """Notes that the host waited for an event behind so many operations and copies home."""
         if issued < self.issued:  # the device has more to do
             refuse(self, "event")
             self.behind += 1
@@ -153,10 +148,9 @@ class SimCuda(TorchDispatchMode):
             home.copy_(values)
         del self.arriving[:arrived]
 
-    def _uploaded(self, nbytes: int, waits: bool = True) -> None:
+    def _uploaded(self, waits: bool = True) -> None:
         refuse(self, "copy from the host")
-        self.h2d[self.phase, self._line()] += 1
-        self.h2d_bytes += nbytes
+        self.h2d[self._line()] += 1
         self.unwaited += not waits
 
     @property
@@ -189,13 +183,6 @@ class SimCuda(TorchDispatchMode):
             del self._storages[key]
             for pool in self.pools.memory.values():
                 pool.freed(key)
-
-    def report(self) -> str:
-        """All counts, most frequent first."""
-        out = [f"launches {dict(self.launches)}"]
-        for title, counter in (("sync", self.syncs), ("h2d", self.h2d), ("sdpa", self.attention)):
-            out += [f"{title} {count:4d} {key}" for key, count in counter.most_common()]
-        return "\n".join(out)
 
     # -- dispatch ------------------------------------------------------------------------------
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -238,7 +225,7 @@ class SimCuda(TorchDispatchMode):
             blocking = not (kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,)))
             asynchronous = not blocking and getattr(args[0], "pinned", False)
             return self._copied(func, name, args, result, back, home, bool(sims), not asynchronous)
-        self._count(func, name, args, result)
+        self._count(func, name, args)
         if (home and not name.startswith("new_")) or name == "_local_scalar_dense":
             return result
         return tree_map(
@@ -257,7 +244,7 @@ class SimCuda(TorchDispatchMode):
                 continue
             if name in costs.INDEXING and (x.dim() == 0 or isinstance(flat[0], SimTensor)):
                 if x.dim():
-                    self._uploaded(x.numel() * x.element_size())
+                    self._uploaded()
                 continue
             if pointwise and x.dim() == 0:
                 continue
@@ -274,7 +261,6 @@ class SimCuda(TorchDispatchMode):
         waits: bool,
     ) -> Any:  # fmt: skip
         """A copy: within the device, up to it, or home to the host, which waits."""
-        nbytes = result.numel() * result.element_size()
         into = name == "copy_"
         if into:
             up = isinstance(args[0], SimTensor) and not isinstance(args[1], SimTensor)
@@ -290,32 +276,19 @@ class SimCuda(TorchDispatchMode):
             result.fill_(float("nan"))  # until the host has waited for it
         elif home:
             self.waited("copy to host")
-            self.d2h_bytes += nbytes
         elif up:
-            self._uploaded(nbytes, waits)
+            self._uploaded(waits)
         else:
-            self._count(func, name, args, result)
+            self._count(func, name, args)
         if into:
             return back.get(id(result), result)
         return result if home else self.wrap(result)
 
-    def _count(self, func: Any, name: str, args: Any, result: Any) -> None:
-        phase = self.phase
-        launches, waits = costs.cost(func, name, args)
+    def _count(self, func: Any, name: str, args: Any) -> None:
+        runs, waits = costs.cost(func, name, args)
         if name in costs.KERNELS:
-            self.attention[f"{phase}: {costs.KERNELS[name]}{costs.attention(args)}"] += 1
-        if not launches and not waits:
-            return
-        line = self._line()
+            self.attention[f"{costs.KERNELS[name]}{costs.attention(args)}"] += 1
         if waits:
-            refuse(self, name)
-            self.syncs[phase, name, line] += 1
-        if not launches:
-            return
-        self.ops[phase, name] += 1
-        self.launches[phase] += launches
-        self.issued += launches
-        self.lines[phase, name, line] += launches
-        for x in tree_flatten((args, result))[0]:
-            if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
-                self.wide[phase, name, line] += x.numel() * x.element_size()
+            self.waited(name)
+        self.ops[name] += runs
+        self.issued += runs

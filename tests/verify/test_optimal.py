@@ -101,6 +101,24 @@ def test_the_bound_is_the_linear_programmes_and_the_least_over_all_sets(
         assert found == pytest.approx(programme(p, q, children, law), abs=1e-7)
 
 
+@pytest.mark.parametrize("sampled", [1, 2, 3])
+def test_the_bound_beside_the_drafts_best_is_the_linear_programmes(sampled):
+    for seed in range(8):
+        for children in (1, 2, 3, 4):
+            p, q = pair(4, seed)
+            drawn = min(sampled, children)
+            best_first = q.sort(descending=True, stable=True).indices
+            listed = best_first[:, : children - drawn]
+            own = q.scatter(-1, listed, 0.0)
+            if own.sum() == 0:
+                continue  # the best are all of the draft's support
+            there = q.gather(-1, listed) > 0
+            sure = torch.where(there, p.gather(-1, listed), 0.0).sum(dim=-1)
+            found = bound_iid(p, own / own.sum(), drawn, sure).item()
+            expected = programme(p, q, children, "top_and_sampled", sampled)
+            assert found == pytest.approx(expected, abs=1e-7)
+
+
 def test_the_optimal_rule_accepts_what_the_bound_says_and_no_less_than_k_seq() -> None:
     for seed in range(60):
         children = 1 + seed % 8

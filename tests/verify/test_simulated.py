@@ -12,7 +12,7 @@ from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.verify.rules import Verdict, recursive_rejection
-from spec_bench.verify.simulated import constant_acceptance, simulated
+from spec_bench.verify.simulated import simulated
 from spec_bench.verify.walk import walk_down as walk
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)
@@ -62,18 +62,3 @@ def test_a_walk_uses_the_acceptance_of_each_depth() -> None:
     for probability, result in outcomes(lambda draws: walk(tree, logits, settings, rules, draws)):
         law[result.accepted.item()] += probability
     assert law == pytest.approx([0.2, 0.8 * 0.5, 0.8 * 0.5])
-
-
-@pytest.mark.parametrize("depth", [1, 2, 5, 30])
-@pytest.mark.parametrize("acceptance", [0.0, 0.37, 0.9, 1.0])
-def test_the_acceptance_of_a_block_efficiency_inverts_the_geometric_sum(
-    depth: int, acceptance: float
-) -> None:
-    tau = sum(acceptance**level for level in range(depth + 1))
-    assert constant_acceptance(tau, depth) == pytest.approx(acceptance, abs=1e-12)
-
-
-@pytest.mark.parametrize(("tau", "depth"), [(0.9, 3), (4.1, 3), (1.0, 0)])
-def test_a_block_efficiency_that_no_acceptance_gives_is_refused(tau: float, depth: int) -> None:
-    with pytest.raises(ValueError, match=f"depth {depth} has a block efficiency between 1 and"):
-        constant_acceptance(tau, depth)

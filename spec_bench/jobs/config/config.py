@@ -87,7 +87,6 @@ class RunSettings:
     simulate: Annotated[Any, PlainValidator(check_simulate)] = None
     trees: dict[Text, Cells] = field(default_factory=dict)
     repeats: Annotated[Whole, Ge(1)] = 1
-    bound_iterations: Annotated[Whole, Ge(0)] = 24
     confirm: ConfirmSettings | None = None
 
 

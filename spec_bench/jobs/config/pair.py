@@ -6,7 +6,7 @@ Knows the files of ``conf/pair`` and names of models; loads nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from spec_bench.records.seals import bytes_of
 from spec_bench.settings.configs import read_config
 from spec_bench.settings.validation import Flag, Ge, Number, Text, Whole, check, settings
 from spec_bench.system.files import digest
-from spec_bench.vocabulary.published import listed, spellings
+from spec_bench.vocabulary.published import listed
 
 _MODELS = ("target", "draft")
 
@@ -67,12 +67,6 @@ class PairSettings:
     def drafts(self) -> tuple[str, ...]:
         """The draft models, in order."""
         return tuple(listed(self.draft))
-
-    @property
-    def printed(self) -> list[tuple[str, str]]:
-        """(target, draft) in each of the papers' spellings; "" if there is no draft."""
-        papers = (self.paper,) if isinstance(self.paper, Printed) else self.paper or ()
-        return spellings([asdict(each) for each in papers])
 
 
 @dataclass(frozen=True)

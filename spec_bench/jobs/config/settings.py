@@ -50,7 +50,6 @@ class JobSettings:
         task_config: the task as its YAML has it.
         examples: what is asked, in order.
         repeats: how often every prompt is decoded; not part of a cell's settings.
-        bound_iterations: iterations of a cell whose nodes are sampled; likewise.
         confirm: what happens to the best cells of a search.
         fresh: the examples that they are decoded on then.
         stage: which stage of a search this is.
@@ -77,7 +76,6 @@ class JobSettings:
     sink: SinkSettings
     cells: tuple[Cell, ...]
     repeats: int = 1
-    bound_iterations: int = 0
     confirm: ConfirmSettings | None = None
     fresh: tuple[Example, ...] = ()
     stage: Stage = ""
@@ -244,7 +242,6 @@ def build_settings(
         sink=asked.sink,
         cells=cells,
         repeats=asked.repeats,
-        bound_iterations=asked.bound_iterations,
         confirm=asked.confirm,
         fresh=fresh_examples(asked, None if unread else task),
         stage="screen" if asked.confirm else "",

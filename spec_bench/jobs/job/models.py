@@ -14,7 +14,6 @@ from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.job.backend import Backend
 from spec_bench.jobs.job.turns import batches
-from spec_bench.jobs.rows.gaps import look_at_nodes
 from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.jobs.work.models import heads_of, models_of, ran_with, warn_of_misreading
 from spec_bench.jobs.work.session import Session
@@ -70,7 +69,7 @@ class ModelBackend(Backend):
         self._preparing = self._prepared - start
 
     def finish(self, session: Session) -> None:
-        """Says what capturing cost, and samples nodes for the bound of acceptance."""
+        """Says what capturing cost."""
         decoding = perf_counter() - self._prepared
         how = session.settings.pair.specs[0].compile
         if how != "none" and self._preparing > decoding:
@@ -79,7 +78,6 @@ class ModelBackend(Backend):
                 "a job of this size is done sooner with engine.compile=none",
                 *(how, self._preparing, decoding),
             )
-        look_at_nodes(session)
 
     def ran_with(self, session: Session) -> dict[str, Any]:
         """What the loaded models tell."""

@@ -8,8 +8,13 @@ from spec_bench.core import processes
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.measure.bandwidth import measured_bandwidth
-from spec_bench.measure.bound import bound_over_measured, known_gpu, moved_bytes
-from spec_bench.measure.pass_cost import ModelCost, model_cost
+from spec_bench.measure.bound import (
+    ModelCost,
+    bound_over_measured,
+    model_cost,
+    moved_bytes,
+    nominal_bandwidth,
+)
 from spec_bench.records.types import Generation
 
 
@@ -41,9 +46,9 @@ def bound_columns(
     columns: dict[str, Any] = {"moved_bytes": round(moved / calls)}
     if (measured := measured_bandwidth(known[0].module)) is not None:
         columns["bandwidth_bytes_per_s"] = round(measured * at_once)
-    if (gpu := known_gpu(device_name)) is not None:
-        nominal = gpu.bytes_per_s * at_once
-        columns["bound_over_measured"] = bound_over_measured(moved, generations, nominal)
+    if (nominal := nominal_bandwidth(device_name)) is not None:
+        share = bound_over_measured(moved, generations, nominal * at_once)
+        columns["bound_over_measured"] = share
     return columns
 
 

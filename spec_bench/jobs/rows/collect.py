@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count, takewhile
+from itertools import count, starmap, takewhile
 from typing import Any
 
 from spec_bench.decode.config import AnyDecoder
 from spec_bench.decode.decoder import Decoder
+from spec_bench.decode.generate import GenerateDecoder
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.rows.bounds import bound_columns
-from spec_bench.jobs.rows.gaps import columns_of, rates_left_out, reasons_of
 from spec_bench.jobs.rows.served_columns import has_no_baseline, served_columns, served_reasons
 from spec_bench.jobs.work.cell_run import CellRun, job_of
 from spec_bench.jobs.work.metering import Metering, energy_columns, energy_reasons
@@ -26,6 +26,14 @@ from spec_bench.records.reasons import Reason
 from spec_bench.records.types import CellFacts, CellResult, Generation
 from spec_bench.system import files
 from spec_bench.tasks import Task
+from spec_bench.vocabulary.columns import ENDS
+
+RATE = "acceptance_rate"
+_VARY = "trees have another form in every call, where a path ends is no rejection"
+_CUT = ("block_efficiency", "mbsu", RATE)
+_DROPPED = (
+    "transformers drops what it accepts behind an answer's end; see tokens delivered per call"
+)
 
 
 def collect(session: Session, ran: Mapping[str, Any]) -> None:
@@ -91,20 +99,44 @@ def _complete(
     summary = summary_of(records, prompts.scores())
     run.store.keep_scores(summary.scores)
     untimed = reference is None and not has_no_baseline(settings)
+    without = _without(decoder)
     return CellResult(
         run.run_id,
         facts,
         "partial" if untimed else "complete",
         decoder.lossless,
-        (*_reasons(settings, records, prompts, metering), *reasons_of(run, decoder)),
+        (
+            *_reasons(settings, records, prompts, metering),
+            *starmap(Reason, without.items()),
+        ),
         summary.row
-        | rates_left_out(decoder)
+        | _left_out(without)
         | _beside(settings, run, decoder, prompts)
         | _bound(facts, decoder, records, prompts)
         | served_columns(records.windows)
         | energy_columns(metering),
         None if reference is None else "same job",
     )
+
+
+def _without(decoder: AnyDecoder) -> dict[str, str]:
+    """Metrics that a decoder's records do not tell, and why.
+
+    A record says how deep a call's tree was and how much of it was accepted. In a tree that the
+    draft reshapes every time a path may end above the deepest level: reaching its end is no
+    rejection, and whether that happened is not recorded. transformers drops what it accepts behind
+    an answer's end, which our block efficiency counts.
+    """
+    if isinstance(decoder, Decoder) and decoder.policy.varies:
+        return {RATE: _VARY}
+    cuts = isinstance(decoder, GenerateDecoder) and decoder.aid.tokens > 0
+    return dict.fromkeys(_CUT, _DROPPED) if cuts else {}
+
+
+def _left_out(without: Mapping[str, str]) -> dict[str, None]:
+    """These metrics' columns as empty cells."""
+    ends = [f"{name}{end}" for name in without for end in ("", *ENDS)]
+    return dict.fromkeys([*ends, *[f"{RATE}_by_depth"] * bool(without)])
 
 
 def _draft_calls(decoder: AnyDecoder, generations: Sequence[Generation]) -> float | None:
@@ -127,7 +159,7 @@ def _beside(
         values |= run.passes.columns()
     if isinstance(settings.task, Task) and settings.task.overlong != "fail":
         values |= {"prompts_truncated": prompts.truncated, "prompts_skipped": prompts.skipped}
-    return values | columns_of(run.nodes)
+    return values
 
 
 def _bound(

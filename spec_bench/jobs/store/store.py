@@ -2,7 +2,7 @@
 
 ``runs/<run_id>/`` holds ``config.yaml``, ``provenance.json``, ``generations.jsonl`` (one line per
 prompt and repeat, on disk before the next prompt starts), ``scores.json`` (what each answer
-scored), ``nodes.json`` (a sample of its trees' nodes), ``result.json`` (whole or not there), with
+scored), ``result.json`` (whole or not there), with
 it ``records.parquet`` (the generations as an experiment keeps them) and, after a failure,
 ``trace.txt``; the baseline's also ``retimed-<sitting>.jsonl``, where later sittings timed it again.
 Knows nothing about what numbers mean.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -112,10 +112,6 @@ class CellStore:
         files.write_json(self.folder / files.SCORES, scores)
         self._scores = scores
 
-    def keep_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Writes what a sample of the cell's nodes accepted and could have accepted."""
-        files.write_json(self.folder / files.NODES, list(nodes))
-
     def finish(
         self, result: CellResult, job: str, compared: Mapping[str, Any] | None = None
     ) -> None:
@@ -195,7 +191,7 @@ class FollowerStore(CellStore):
         """Process 0 writes, and holds the lock."""
 
     lock = unlock = describe = _append = _nothing
-    keep_scores = keep_nodes = pack = finish = _nothing
+    keep_scores = pack = finish = _nothing
 
 
 def _by_repeat(lines: Lines) -> Repeats:

@@ -91,7 +91,6 @@ def plan_job(
     pair: PairSettings,
     engine: EngineSettings,
     measured: Sequence[RateRow],
-    published: Sequence[RateRow],
 ) -> list[PlannedCell]:
     """The plan of one job's cells, the baseline first; the pair has the entries for planning that
     the settings do not carry.
@@ -107,7 +106,7 @@ def plan_job(
     for cell in settings.cells:
         store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
         state, left = _state(settings, store, prompts)
-        rate = find_rate(_wanted(settings, cell, pair), measured, published)
+        rate = find_rate(_wanted(settings, cell), measured)
         hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
         planned.append(
             PlannedCell(
@@ -194,13 +193,12 @@ def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
     return sum(known) * bytes_each if len(known) == len(counts) else None
 
 
-def _wanted(settings: JobSettings, cell: Cell, pair: PairSettings) -> Wanted:
+def _wanted(settings: JobSettings, cell: Cell) -> Wanted:
     """What identifies a cell's rate."""
     facts = settings.facts(cell)
     return Wanted(
         facts.target,
         ",".join(facts.draft),
-        pair.printed,
         facts.task,
         facts.decoder,
         facts.spec,

@@ -15,7 +15,6 @@ from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming, planned_confirmation
 from spec_bench.jobs.sweep.plan import PlannedCell, plan_job
 from spec_bench.jobs.sweep.rates import known_rates
-from spec_bench.settings.configs import experiments_dir
 from spec_bench.tasks.source import UnreadDataError
 
 _OPEN = ("missing", "partial", "unknown")
@@ -33,8 +32,7 @@ def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> li
     here = replace(asked, engine=replace(engine, device="cpu"))
     settings = _settings(here, load, folders).pinned(fetch=False)
     settings = replace(settings, device=device_of(engine))
-    measured, published = known_rates(settings.results, experiments_dir())
-    known = (with_own_name(asked.pair, folders), engine, measured, published)
+    known = (with_own_name(asked.pair, folders), engine, known_rates(settings.results))
     planned = plan_job(settings, *known)
     if any(cell.state in _OPEN for cell in planned):
         return [*planned, *planned_confirmation(settings, planned)]

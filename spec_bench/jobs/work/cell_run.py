@@ -30,21 +30,6 @@ log = logging.getLogger(__name__)
 _MESSAGE_LENGTH = 300
 
 
-@dataclass(frozen=True)
-class VisitedNode:
-    """One node that a sampled iteration visited.
-
-    Attributes:
-        depth: of its children; 1 is the root's.
-        accepted: P(one of the children drawn is accepted), over the rule's uniforms.
-        bound: the most this could be for any exact rule, in the mean over children drawn that way.
-    """
-
-    depth: int
-    accepted: float
-    bound: float
-
-
 @dataclass
 class CellRun:
     """One cell while its job runs.
@@ -58,8 +43,6 @@ class CellRun:
         unpaired: repeat and prompt id of records that no baseline was timed beside.
         decoder: None until it is built, and for a cell that was complete before.
         failure: why the cell was given up; None while it goes on.
-        nodes: of sampled iterations, for the bound of acceptance.
-        no_nodes: why there are none, if that is not obvious.
     """
 
     cell: Cell
@@ -70,8 +53,6 @@ class CellRun:
     unpaired: set[tuple[int, str]] = field(default_factory=set)
     decoder: AnyDecoder | None = None
     failure: Reason | None = None
-    nodes: tuple[VisitedNode, ...] = ()
-    no_nodes: str | None = None
 
     @property
     def run_id(self) -> str:
