@@ -106,9 +106,7 @@ def settings(folder: Path, kind: str, guesses: int, **changes: Any) -> TrainSett
         "precision": "float32",
     }
     optimiser |= {name: changes.pop(name) for name in list(changes) if name in optimiser}
-    data = DataSettings(
-        "task", None, "target", AnswerSettings(), None, 256, 0.1, "computed", "float32", 8
-    )
+    data = DataSettings("task", None, "target", AnswerSettings(), None, 256, 0.1, 8)
     return TrainSettings(
         name="tiny",
         results=folder,
