@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pandas
 import pytest
 
 from tests.printed import BLOCK
@@ -60,6 +61,21 @@ def test_scripts_and_make_targets_that_are_named_exist(path: Path) -> None:
         assert (ROOT / script).is_file(), script
     for target in re.findall(r"^make ([a-z][\w-]*)|`make ([a-z][\w-]*)", text, re.MULTILINE):
         assert "".join(target) in targets, target
+
+
+@pytest.mark.parametrize("page", ["docs/results.md", "results/README.md"])
+def test_the_lines_of_pandas_run_on_an_experiment_in_git(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL
+    )
+    names = {"pandas": pandas}
+    exec("".join(blocks).replace("NAME", "embedded/mcsd-ablation"), names)
+    if "lines" in names:
+        assert len(names["lines"]) == len(names["records"]) > 0
+        assert {"decoder", "prompt_id", "step_accepted"} <= set(names["lines"])
+    else:
+        assert (names["rates"] > 0).all()
 
 
 @pytest.mark.parametrize("path", MANUAL, ids=name_of)

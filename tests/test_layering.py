@@ -17,7 +17,7 @@ GROUND = ("system", "settings", "records", "vocabulary")
 MACHINE = {"core", "engine", "draft", "tree", "verify", "decode"}
 _JOBS = ("config", "store", "work", "rows", "job", "sweep")
 _REPORT = ("papers", "data", "claims", "tables", "figures", "verdicts", "page", "plain")
-_PAGES = ("sweep", "comparison", "export", "stale", "wandb_report")
+_PAGES = ("sweep", "comparison", "stale", "wandb_report")
 
 
 def _before(room: str, rooms: tuple[str, ...], folder: str = "") -> set[str]:

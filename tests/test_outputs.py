@@ -28,7 +28,6 @@ def collected(given: list[str]) -> int:
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], list[str], str]] = {
     "compare": (compare, ["before", "after", "--output"], "FOLDER"),
     "answers": (answers, ["none.csv", "--output"], "FOLDER"),
-    "export": (report, ["export", "none", "--output"], "FOLDER"),
     "figure": (report, ["figure", "rsd/7", "--output"], "FOLDER"),
     "results": (report, ["none.csv", "--output"], "FOLDER"),
     "page": (report, ["page", "none", "--output"], "FILE"),

@@ -42,10 +42,6 @@ Reader = Callable[[Path, Path, Path], tuple[str, list[str]]]
 READERS: dict[str, Reader] = {
     "report": lambda new, old, out: ("spec_bench.report", [str(new), "--output", str(out)]),
     "records": lambda new, old, out: ("spec_bench.report", ["records", str(new)]),
-    "export": lambda new, old, out: (
-        "spec_bench.report",
-        ["export", str(new), "--output", str(out)],
-    ),
     "sweep": lambda new, old, out: (
         "spec_bench.report",
         ["sweep", str(new), "--output", str(out / "sweep.html")],

@@ -25,46 +25,26 @@ _ERROR = "ERROR"  # what these harnesses write for a turn that raised
 
 @dataclass(frozen=True)
 class Answer:
-    """One question's answer, all turns.
+    """One question's answer, all turns."""
 
-    Attributes:
-        question: its id.
-        category: its kind; "" where nothing says.
-        texts: one per turn.
-        tokens: new tokens, as the harness counted them.
-        wall_s: seconds, prefill included.
-        prefill_s: of these, the prefill; 0 where nothing says.
-        decode_s: seconds of decoding; ``wall_s`` where nothing tells them apart.
-        calls: tokens that each target call brought; spread evenly where only their number is known.
-        each_known: whether ``calls`` is what each call brought.
-    """
-
-    question: str
-    category: str
-    texts: tuple[str, ...]
-    tokens: int
-    wall_s: float
-    prefill_s: float
-    decode_s: float
-    calls: tuple[int, ...]
-    each_known: bool
+    question: str  # its id
+    category: str  # "" where nothing says
+    tokens: int  # new ones, as the harness counted them
+    wall_s: float  # prefill included
+    prefill_s: float  # 0 where nothing says
+    decode_s: float  # ``wall_s`` where nothing tells them apart
+    calls: tuple[int, ...]  # tokens of each target call; even where their number alone is known
+    each_known: bool  # whether ``calls`` is what each call brought
 
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """A file.
+    """A file's answers, in its order, of a question the last."""
 
-    Attributes:
-        model: as the file names it.
-        answers: in the file's order, of a question the last.
-        failed: ids of questions with a turn that raised, left out.
-        split: whether prefill and decoding are kept apart.
-    """
-
-    model: str
+    model: str  # as the file names it
     answers: tuple[Answer, ...]
-    failed: tuple[str, ...]
-    split: bool
+    failed: tuple[str, ...]  # ids of questions with a turn that raised, left out
+    split: bool  # whether prefill and decoding are kept apart
 
     @property
     def each_known(self) -> bool:
@@ -153,8 +133,7 @@ def _answer(question: str, category: str, choice: Mapping[str, Any]) -> Answer:
     decode = sum(map(float, choice["decode_time"])) if "decode_time" in choice else sum(wall)
     calls, known = _calls(choice, sum(tokens))
     return Answer(
-        *(question, category, tuple(map(str, choice["turns"])), sum(tokens), sum(wall)),
-        *(prefill, decode, calls, known),
+        *(question, category, sum(tokens), sum(wall), prefill, decode, calls, known),
     )
 
 

@@ -1,4 +1,4 @@
-"""Answer files as rows and records of their own results folder, marked as another harness's.
+"""``python -m spec_bench.report answers``: answer files as rows and records of a results folder.
 
 Tables, pages, intervals, categories and ``compare`` work on them as on ours. Their column
 ``harness`` keeps them apart from rows that this program measured.
@@ -6,12 +6,13 @@ Tables, pages, intervals, categories and ``compare`` work on them as on ours. Th
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spec_bench.exchange.read import AnswerFile
+from spec_bench.exchange.read import AnswerFile, read_answers, read_categories
 from spec_bench.metrics import CellRecords
 from spec_bench.metrics.summary import summarise
 from spec_bench.records import parquet
@@ -31,32 +32,43 @@ _DEPTH = "; acceptance_rate: of trees as deep as the most tokens that a call acc
 
 @dataclass(frozen=True)
 class System:
-    """A decoder's file.
+    """A decoder's file."""
 
-    Attributes:
-        decoder: what its row is called; ``ar`` is the baseline.
-        file: what was read.
-    """
-
-    decoder: str
+    decoder: str  # what its row is called; ``ar`` is the baseline
     file: AnswerFile
 
 
 @dataclass(frozen=True)
 class About:
-    """What the files do not say.
+    """What the files do not say."""
 
-    Attributes:
-        harness: whose they are.
-        task: the questions' name.
-        pair: the models' name; "": as the first file names its model.
-        temperature: of the target's distribution.
+    harness: str  # whose they are
+    task: str  # the questions' name
+    pair: str = ""  # the models' name; "": as the first file names its model
+    temperature: float = 0.0  # of the target's distribution
+
+
+def read_in(options: Namespace) -> None:
+    """Reads the command line's files and writes the experiment.
+
+    Raises:
+        ValueError: a file cannot be used, or two would be the same row.
     """
-
-    harness: str
-    task: str
-    pair: str = ""
-    temperature: float = 0.0
+    categories = read_categories(options.questions) if options.questions else None
+    given = [System(path.stem, read_answers(path, categories)) for path in options.files]
+    names = [system.decoder for system in given]
+    if len(set(names)) < len(names) or "ar" in names:
+        raise ValueError(f"files need names of their own, and none is 'ar', got {names}")
+    if options.baseline:
+        given.insert(0, System("ar", read_answers(options.baseline, categories)))
+    table = files.results_file(options.results, options.name)
+    write_rows(
+        table, given, About(options.harness, options.task, options.pair, options.temperature)
+    )
+    print(f"rows: {table}")
+    for system in given:
+        if system.file.failed:
+            print(f"{system.decoder}: left out as failed: {', '.join(system.file.failed)}")
 
 
 def write_rows(table: Path, systems: Sequence[System], about: About) -> None:

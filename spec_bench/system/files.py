@@ -30,7 +30,6 @@ RESULTS = "results.csv"
 ARCHIVE = "archive.csv"
 SCREENING = "screening.csv"
 RECORDS = "records.parquet"
-TEXT_COLUMNS = ("run_id", "repeat", "prompt_id", "text")  # of answers, for the long format
 CONFIG = "config.yaml"
 PROVENANCE = "provenance.json"
 GENERATIONS = "generations.jsonl"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spec_bench.exchange.rates import rates
 from spec_bench.exchange.read import read_answers
 from spec_bench.exchange.write import main as write_ours
 from spec_bench.jobs.store.store import CellStore
@@ -71,23 +69,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_texts_are_a_column_of_the_export(
-    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert write_ours([str(ours), "--texts"]) == 0
-    texts = ours.parent / "answers" / "texts.csv"
-    assert main(["export", str(ours), "--texts", str(texts)]) == 0
-    exported = files.read_csv(ours.parent / "export" / "long.csv")
-    of_sd = {each["prompt_id"]: each["text"] for each in exported if each["run_id"] == "sd"}
-    answers = {line["question_id"]: line["choices"][0] for line in lines(written(ours)[1])}
-    assert of_sd["0/1"] == answers[0]["turns"][1]
-    assert of_sd["2"] == answers[2]["turns"][0] != ""
-    assert list(exported[0])[-1] == "text"
-    for wrong in (tmp_path / "none.csv", ours):
-        assert main(["export", str(ours), "--texts", str(wrong)]) == 2
-        assert str(wrong) in capsys.readouterr().err.splitlines()[-1]
-
-
 def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
     base, other = written(ours)
     results = ours.parents[1]
@@ -114,28 +95,6 @@ def test_what_we_write_and_read_back_has_the_same_numbers(ours: Path) -> None:
     for kind in (MT_BENCH, "translation", "rag"):
         assert second.speedup[kind].value == pytest.approx(first.speedup[kind].value, rel=1e-12)
         assert second.tokens[kind].value == first.tokens[kind].value
-
-
-def test_its_means_computed_from_our_files_are_those_that_stand_beside_ours(ours: Path) -> None:
-    """Its definition, written out again here: means over questions, tokens of the text again."""
-    base, other = written(ours)
-    found = rates(read_answers(other), read_answers(base), recount=lambda text: len(text.split()))
-    assert [each.name for each in found] == [MT_BENCH, "translation", "rag", "overall"]
-    of_mt_bench = {MT_BENCH: ("writing", "coding"), "overall": KINDS}
-    for each in found:
-        kinds = of_mt_bench.get(each.name, (each.name,))
-        own, plain = (
-            [line["choices"][0] for line in lines(path) if line["category"] in kinds]
-            for path in (other, base)
-        )
-        speed = mean(sum(c["new_tokens"]) / sum(c["wall_time"]) for c in own)
-        speed0 = mean(
-            sum(len(text.split()) for text in c["turns"]) / sum(c["wall_time"]) for c in plain
-        )
-        assert each.theirs == pytest.approx(speed / speed0, rel=1e-12)
-        assert each.tokens == mean(length for c in own for length in c["accept_lengths"])
-        assert each.ours != pytest.approx(each.theirs, rel=1e-3)
-        assert each.questions == len(own)
 
 
 def test_spec_benchs_own_table_has_its_columns(ours: Path) -> None:
@@ -192,11 +151,6 @@ def test_files_with_idxs_know_the_number_of_calls_alone(
     command = ["answers", str(other), "--baseline", str(base), "--harness", "eagle"]
     more = ["--questions", str(questions), "--results", str(tmp_path), "--name", "read"]
     assert main([*command, *more]) == 0
-    said = capsys.readouterr().out
-    assert (
-        "multi-turn conversation | 16 |" in said
-        and "ratio of sums (ours, prefill included)" in said
-    )
     rows = read_results(tmp_path / "read" / files.RESULTS)
     tokens = sum(30 + n + 20 for n in range(30))
     calls = sum((30 + n) // 2 + 10 for n in range(30))

@@ -202,7 +202,6 @@ DAMAGES = {
 READERS: dict[str, Callable[[Path], int]] = {
     "report": lambda table: main([str(table)]),
     "records": lambda table: main(["records", "--results", str(table.parents[1])]),
-    "export": lambda table: main(["export", str(table)]),
     "sweep": lambda table: main(["sweep", str(table)]),
     "compare": lambda table: compare([str(table), str(table)]),
 }
@@ -232,11 +231,11 @@ def test_records_of_an_earlier_version_are_sealed_by_the_command_that_is_named(
     parquet.write(files.records_file(table), parquet.pack("cell", DONE, ORIGIN))
     lines = parquet.read(files.records_file(table)).lines
     DAMAGES["no digest"](files.records_file(table))
-    assert main(["export", str(table)]) == 2
+    assert main(["sweep", str(table)]) == 2
     named = re.search(r"spec_bench\.report (.*)", capsys.readouterr().err)
     assert named and main(named[1].split()) == 0
     assert parquet.read(files.records_file(table)).lines.equals(lines)
-    assert main(["export", str(table)]) == 0
+    assert main(["sweep", str(table)]) == 0
 
 
 @pytest.mark.parametrize("scores", ['{"rouge2": {"a": 0.9, "b": 0.0}}', "{}", "-5", None])
@@ -249,10 +248,10 @@ def test_scores_that_a_cells_result_was_not_made_with_are_one_line_and_status_2(
     store.append(DONE)
     store.keep_scores(SCORES)
     store.finish(result("cell"), "job")
-    assert main(["export", "mine", "--results", str(tmp_path)]) == 0
+    assert main(["sweep", "mine", "--results", str(tmp_path)]) == 0
     path = store.folder / files.SCORES
     path.unlink() if scores is None else path.write_text(scores)
-    assert main(["export", "mine", "--results", str(tmp_path)]) == 2
+    assert main(["sweep", "mine", "--results", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert re.match(naming(path, "again"), said) and len(said.splitlines()) == 1
 

@@ -13,7 +13,6 @@ Each after ``python -m spec_bench.report``:
   positions NAME        tokens per call by where in the text a call stands, by powers of two
   throughput NAME       tokens/s of one and of all by requests together, where drafting stops paying
   sweep NAME            a page to explore any experiment
-  export NAME           one line per cell, prompt and repeat, for other tools
   answers FILE ...      answer files of other harnesses as rows of an experiment
   wandb --sweep NAME    a W&B report of a project, a page and a paper's lines in it
   NAME/results.csv      a results file of any experiment: its table, figure and checks
@@ -44,7 +43,6 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
     "lengths": (subcommands.run_lengths, "acceptance as vLLM, SGLang and SPEED-Bench count it"),
     "positions": (subcommands.run_positions, "tokens per call by where in the text it stands"),
     "sweep": (subcommands.run_sweep, "a page to explore: what to use, interactive figures"),
-    "export": (subcommands.run_export, "a line per prompt and repeat: parquet, CSV, a dictionary"),
     "answers": (subcommands.run_answers, "answer files of Spec-Bench, EAGLE or Medusa as rows"),
     "wandb": (
         subcommands.run_wandb,
@@ -75,7 +73,6 @@ _OUTPUTS = {
     "page": ("FILE", "beside it"),
     "results": ("FOLDER", "beside it"),
     "sweep": ("FILE", "beside it"),
-    "export": ("FOLDER", "export beside the table"),
 }
 
 
@@ -116,18 +113,12 @@ def _parser() -> argparse.ArgumentParser:
         "--seal", action="store_true", help="give files of earlier versions a digest, as they are"
     )
     made["results"].add_argument("file", type=Path, metavar="FILE", help="a results.csv")
-    for name in ("sweep", "export", "lengths", "positions", "throughput"):
+    for name in ("sweep", "lengths", "positions", "throughput"):
         made[name].add_argument("name", help="an experiment, or a results.csv")
     for name, (kind, usual) in _OUTPUTS.items():
         output_kind = output_file if kind == "FILE" else output_folder
         usual = f"default: {usual}"
         made[name].add_argument("--output", type=output_kind, metavar=kind, help=usual)
-    made["export"].add_argument(
-        "--texts",
-        type=Path,
-        metavar="FILE",
-        help="the texts.csv of spec_bench answers, as a column",
-    )
     _add_answers(made["answers"])
     _add_wandb(made["wandb"])
 
@@ -161,12 +152,6 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0")
     parser.add_argument(
         "--questions", type=Path, metavar="FILE", help="question.jsonl with their categories"
-    )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="FILE",
-        help="tokenizer.json: counts the baseline's tokens again, as Spec-Bench does",
     )
 
 

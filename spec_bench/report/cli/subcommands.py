@@ -230,24 +230,9 @@ def run_sweep(options: Namespace) -> None:
     print(f"page: {path}")
 
 
-def run_export(options: Namespace) -> None:
-    """A results file in long format, with a dictionary of its columns."""
-    from spec_bench.report.export import export, with_texts, write
-    from spec_bench.report.page.gather import results_file
-
-    file = results_file(options.name, options.results)
-    exported = export(file)
-    if options.texts is not None:
-        exported = with_texts(exported, options.texts)
-    for path in write(exported, options.output or file.parent / "export"):
-        print(path)
-    if exported.without:
-        print(f"no records of {', '.join(exported.without)}")
-
-
 def run_answers(options: Namespace) -> None:
-    """Answer files of another harness as rows, and its numbers beside ours."""
-    from spec_bench.exchange.command import read_in
+    """Answer files of another harness as rows."""
+    from spec_bench.exchange.rows import read_in
 
     read_in(options)
 
