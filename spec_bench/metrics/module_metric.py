@@ -3,17 +3,14 @@
 A name is one of the modules that ship here (``sacrebleu``, ``rouge``), the path of a module on this
 machine (a ``.py`` file, or a folder holding one of the same name), or an id on the hub. Every
 number that a module returns is a value, and so is the mean of every list with one number per
-prompt; other lists (n-gram counts) are parts of a score and are left out.
-
-A module is a black box, so its interval comes from resampled corpora: it is called on prompts drawn
-with replacement. How often depends on how long one call takes; the signature says it.
+prompt; other lists (n-gram counts) are parts of a score and are left out. A module is a black box,
+so its values have no intervals.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -23,25 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from spec_bench.metrics.bootstrap import SEED
-from spec_bench.metrics.bounded import share_ends
-from spec_bench.metrics.interval import FEWEST, LEVEL, Interval
+from spec_bench.metrics.interval import Interval
 from spec_bench.settings.fields import one_line
 
 SHIPPED = Path(__file__).parent / "modules"
-# Resamples by the most seconds that a module's call takes; a slower one has no interval. Few and
-# coarse steps, so that a busy machine seldom changes an interval.
-RESAMPLES = ((0.1, 200), (1.0, 50))
-
 References = Sequence[Sequence[str]]
 
 
 class ModuleMetric:
-    """One loaded module.
-
-    Attributes:
-        name: its name in columns.
-    """
+    """One loaded module; ``name`` begins the names of its columns."""
 
     def __init__(self, name: str, module: Any, origin: str) -> None:
         self.name = name
@@ -51,27 +38,33 @@ class ModuleMetric:
     def score(
         self, predictions: Sequence[str], references: References
     ) -> tuple[dict[str, Interval], str]:
-        """Column name -> value with its interval, and the signature.
+        """Column name -> value, and the signature.
 
         Raises:
             ValueError: a prompt without a reference, or a module that refuses or returns nothing.
         """
         golds, taken = self._golds(references)
-        began = time.perf_counter()
         values, signature = self._compute(predictions, golds)
-        took_s = time.perf_counter() - began
-        per_prompt = self._per_prompt(values, predictions, golds)
-        point = _numbers(values, per_prompt)
-        if not point:
-            raise ValueError(f"score {self.name}: the module returned no number: {sorted(values)}")
-        prompts = len(predictions)
-        resamples = _affordable(took_s) if prompts >= FEWEST else 0
-        drawn = self._resampled(predictions, golds, per_prompt, resamples)
-        columns = {
-            f"{self.name}_{key}": _interval(value, drawn, key, prompts)
-            for key, value in point.items()
+        numbers = {key: value for key, value in values.items() if _is_number(value)}
+        lists = {
+            key: value
+            for key, value in values.items()
+            if isinstance(value, list | tuple | np.ndarray) and all(map(_is_number, value))
         }
-        says = [self._origin, *([signature] if signature else []), *taken, f"resamples:{resamples}"]
+        if any(len(value) == len(predictions) for value in lists.values()):
+            # With twice the prompts, a list with one number per prompt has twice the length.
+            twice, _ = self._compute([*predictions, *predictions], [*golds, *golds])
+            for key, value in lists.items():
+                if len(value) == len(predictions) and len(twice[key]) == 2 * len(value):
+                    numbers[key] = np.mean(value)
+        columns = {
+            f"{self.name}_{key}": Interval(float(value))
+            for key, value in numbers.items()
+            if math.isfinite(value)
+        }
+        if not columns:
+            raise ValueError(f"score {self.name}: the module returned no number: {sorted(values)}")
+        says = [self._origin, *([signature] if signature else []), *taken]
         return columns, f"{self.name} " + "|".join(says)
 
     def _compute(
@@ -87,43 +80,7 @@ class ModuleMetric:
         if not isinstance(result, Mapping):
             raise ValueError(f"score {self.name}: the module returned {type(result).__name__}")
         values = dict(result)
-        signature = values.pop("signature", "")
-        return values, str(signature)
-
-    def _per_prompt(
-        self, values: Mapping[str, Any], predictions: Sequence[str], golds: Sequence[Any]
-    ) -> frozenset[str]:
-        """The keys whose lists have one number per prompt: with twice the prompts they double."""
-        lists = {key: len(value) for key, value in values.items() if _is_numbers(value)}
-        if len(predictions) not in lists.values():
-            return frozenset()
-        twice, _ = self._compute([*predictions, *predictions], [*golds, *golds])
-        return frozenset(
-            key
-            for key, length in lists.items()
-            if length == len(predictions) and len(twice[key]) == 2 * length
-        )
-
-    def _resampled(
-        self,
-        predictions: Sequence[str],
-        golds: Sequence[Any],
-        per_prompt: frozenset[str],
-        resamples: int,
-    ) -> list[dict[str, float]]:
-        """The numbers of that many corpora drawn with replacement."""
-        generator, count = np.random.default_rng(SEED), len(predictions)
-        drawn = []
-        for _ in range(resamples):
-            chosen = generator.integers(count, size=count)
-            try:
-                values, _ = self._compute(
-                    [predictions[i] for i in chosen], [golds[i] for i in chosen]
-                )
-            except ValueError:
-                return []  # no value on some resample: no interval
-            drawn.append(_numbers(values, per_prompt))
-        return drawn
+        return values, str(values.pop("signature", ""))
 
     def _golds(self, references: References) -> tuple[list[Any], list[str]]:
         """References in the shape that the module takes, and a note if it takes one of several.
@@ -144,11 +101,8 @@ class ModuleMetric:
 
 @cache
 def load_module(score: str, ours: tuple[str, ...] = ()) -> ModuleMetric:
-    """The module of that name, path or hub id; loaded once per process.
-
-    Args:
-        score: which.
-        ours: scores that are not modules, for the message.
+    """The module of that name, path or hub id; loaded once per process. ``ours`` are the scores
+    that are no modules, for the message.
 
     Raises:
         ValueError: there is no such file, or the hub does not have it or cannot be reached.
@@ -191,44 +145,8 @@ def _column_name(score: str) -> str:
     return re.sub(r"\W+", "_", last).strip("_").lower()
 
 
-def _numbers(values: Mapping[str, Any], per_prompt: frozenset[str]) -> dict[str, float]:
-    """The finite numbers, and the means of the lists with one number per prompt."""
-    numbers = {key: float(value) for key, value in values.items() if _is_number(value)}
-    numbers.update({key: float(np.mean(values[key])) for key in sorted(per_prompt)})
-    return {key: value for key, value in numbers.items() if math.isfinite(value)}
-
-
-def _interval(
-    value: float, drawn: Sequence[Mapping[str, float]], key: str, prompts: int
-) -> Interval:
-    """With the bootstrap's standard error; no ends if some resample has no value.
-
-    A module does not say what its numbers can be: one that stays in 0..1 in all resamples is taken
-    for a share, of any other the interval is Student's t.
-    """
-    from scipy.special import stdtrit
-
-    if not drawn or any(key not in numbers for numbers in drawn):
-        return Interval(value)
-    values = np.array([numbers[key] for numbers in drawn])
-    error = float(values.std()) * math.sqrt(prompts / (prompts - 1))
-    if min(value, values.min()) >= 0 and max(value, values.max()) <= 1:
-        return Interval(value, *share_ends(value, error, prompts))
-    reach = float(stdtrit(prompts - 1, (1 + LEVEL) / 2)) * error
-    return Interval(value, value - reach, value + reach)
-
-
-def _affordable(took_s: float) -> int:
-    """How many resamples a module's speed allows."""
-    return next((count for most_s, count in RESAMPLES if took_s <= most_s), 0)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real | np.number) and not isinstance(value, bool)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple | np.ndarray) and all(_is_number(v) for v in value)
 
 
 def _takes_several(feature: Any) -> bool:

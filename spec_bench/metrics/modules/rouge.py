@@ -30,22 +30,9 @@ class Rouge(evaluate.Metric):
             ],
         )
 
-    def _compute(
-        self,
-        predictions: list[str],
-        references: list[Any],
-        use_stemmer: bool = False,
-        use_aggregator: bool = True,
-    ) -> dict[str, Any]:
-        scorer = RougeScorer(list(TYPES), use_stemmer=use_stemmer)
-        scores: dict[str, Any] = {name: [] for name in TYPES}
-        for prediction, gold in zip(predictions, references, strict=True):
-            golds = [gold] if isinstance(gold, str) else list(gold)
-            best = scorer.score_multi(golds, prediction)
-            for name in TYPES:
-                scores[name].append(best[name].fmeasure)
-        if use_aggregator:
-            scores = {name: sum(values) / len(values) for name, values in scores.items()}
-        stemmer = "yes" if use_stemmer else "no"
-        scores["signature"] = f"rouge-score F1|stemmer:{stemmer}|version:{version('rouge-score')}"
-        return scores
+    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, Any]:
+        scorer = RougeScorer(list(TYPES))
+        golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+        best = [scorer.score_multi(*each) for each in zip(golds, predictions, strict=True)]
+        scores = {name: sum(b[name].fmeasure for b in best) / len(best) for name in TYPES}
+        return {**scores, "signature": f"rouge-score F1|version:{version('rouge-score')}"}

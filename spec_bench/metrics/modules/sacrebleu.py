@@ -28,20 +28,11 @@ class Sacrebleu(evaluate.Metric):
             ],
         )
 
-    def _compute(
-        self, predictions: list[str], references: list[Any], **settings: Any
-    ) -> dict[str, Any]:
+    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, Any]:
         golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
-        scorer = BLEU(**settings)
+        scorer = BLEU()
         # One stream per reference; None if a prompt has fewer.
         corpus = scorer.corpus_score(predictions, [list(s) for s in zip_longest(*golds)])
-        return {
-            "score": corpus.score,
-            "counts": corpus.counts,
-            "totals": corpus.totals,
-            "precisions": corpus.precisions,
-            "bp": corpus.bp,
-            "sys_len": corpus.sys_len,
-            "ref_len": corpus.ref_len,
-            "signature": str(scorer.get_signature()),
-        }
+        names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
+        values = {name: getattr(corpus, name) for name in names}
+        return {**values, "signature": str(scorer.get_signature())}
