@@ -40,7 +40,7 @@ help:
 	@echo "make mutants      break rules, formulas and loops on purpose and check that tests notice"
 	@echo "make rehearse     run every printed command, with tiny models behind the published ids"
 	@echo "make kill-check   kill jobs, sweeps, launchers, trainings at random moments; rerun; compare"
-	@echo "make wandb-report  a report of a W&B project, with a paper's printed numbers"
+	@echo "make wandb-report  a report of a W&B project's runs"
 	@echo "make audit        prove losslessness: rules by enumeration, decoders end to end"
 	@echo "make profile      where an iteration's time goes;  make bench-scaling  cost by size;  make bench-rules  verification by rule"
 	@echo "make bench        engine speed against transformers' generate;  make bench-sweep  a table's cost"
@@ -227,7 +227,7 @@ rehearse: $(STAMP)
 kill-check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/check/kills.py --out results/benchmarks/kills.md $(WITH)
 
-# e.g. WITH='--project mine', WITH='--project mine --paper dsbd --task spider'
+# e.g. WITH='--project mine --task spider'
 wandb-report: $(STAMP)
 	$(REPORT) wandb $(WITH)
 

@@ -19,7 +19,6 @@ LISTS = {  # what one file is about, with how many lists it has
     "report/page/headline.py": 1,  # by what the fastest is told, the best first
     "report/page/results_table.py": 1,  # where the best cell is shaded
     "sinks/csv.py": 2,  # what of a screened cell is written
-    "sinks/curves.py": 2,  # the metrics of the papers' figures
 }
 _PLAIN = (ast.Constant, ast.Tuple, ast.List)
 RESULTS = Path(__file__).resolve().parents[1] / "results"

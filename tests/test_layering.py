@@ -94,7 +94,7 @@ ONLY_IN: dict[str, set[str]] = {
     "accelerate": {"train"},
     "transformers": {"engine", "train"},
     "wandb": {"sinks"},
-    "wandb_workspaces": {"sinks"},
+    "wandb_workspaces": {"report"},
     "matplotlib": {"report"},
     "plotly": {"report"},
     "datasets": {"tasks", "metrics"},

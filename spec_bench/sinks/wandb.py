@@ -1,16 +1,23 @@
-"""Weights & Biases: one run a cell, one run with the results table. Off unless the config asks.
+"""Weights & Biases: a run a cell, a run with the results table. Off unless the config asks.
 
 Offline runs need no account and no network: they lie below ``results/<name>/wandb`` and
 ``wandb sync`` uploads them. A cell that failed and was run again continues its W&B run: online
 under the same id, offline in a second folder with the same id, whose steps go on where the first
 folder's ended; ``wandb sync`` sends the folders of one id in the order of their start.
 
+What W&B has been given is noted beside the records (``wandb.json``), so that nothing is logged
+twice. A note belongs to one run in one project and mode: what was logged offline is logged again
+when the same results are sent online, and a cell that two experiments of one project share is
+logged once, in the group of the first.
+
 Knows records and W&B; imports W&B only once it is wanted.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,50 +25,60 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from spec_bench.records.types import Generation
 from spec_bench.settings.fields import one_line
 from spec_bench.settings.validation import check
-from spec_bench.sinks.curves import AXES, METRICS, better_of, curves
-from spec_bench.sinks.logged import Note, locked, recall, remember
 from spec_bench.sinks.rows import labels_of, row_of
 from spec_bench.sinks.settings import WandbSettings
 from spec_bench.sinks.sink import LoggedCell, sink
-from spec_bench.sinks.wandb_values import prompt_lines, table_of, with_histogram
-from spec_bench.system.files import digest
+from spec_bench.system import files, locks
 from spec_bench.vocabulary import columns
 
 log = logging.getLogger(__name__)
+NOTES = "wandb.json"
+TABLE, TRAINING = "table", "train"  # job types of what is no cell; a cell's is its task
+HISTORY = {
+    "prompt/block_efficiency_so_far": "Block efficiency of all prompts so far",
+    "prompt/accepted_mean": "Accepted tokens per target call",
+    "prompt/token_rate": "Token rate (tokens/s)",
+    "prompt/energy_j": "Energy (J; where a meter was)",
+    "prompt/delivered_tokens": "Delivered tokens",
+    "prompt/target_calls": "Target calls",
+    "prompt/prefill_s": "Prefill (s)",
+    "prompt/decode_s": "Decoding (s)",
+}
+"""What a cell's history has, a line a prompt."""
 _TAG_LENGTH = 64  # W&B's limit
 
 
 @dataclass(frozen=True)
 class Wandb:
-    """Where runs go, as ``conf/sink`` says.
-
-    Attributes:
-        project: the project.
-        group: the experiment's name.
-        mode: ``online``, ``offline`` or ``disabled``.
-        folder: where W&B keeps its own files.
-        entity: the account; None is the user's own.
-        tags: tags of every run besides those of its cell.
-        system_metrics: let W&B sample the machine.
-    """
+    """Where runs go, as ``conf/sink`` says."""
 
     project: str
-    group: str
-    mode: str
-    folder: Path
-    entity: str | None = None
-    tags: tuple[str, ...] = ()
-    system_metrics: bool = False
-
-    def note(self, run_id: str) -> Note:
-        """The note of a run that was not logged."""
-        return Note(run_id, self.entity or "", self.project, self.mode)
+    group: str  # the experiment's name
+    mode: str  # online, offline or disabled
+    folder: Path  # where W&B keeps its own files
+    entity: str | None = None  # the account; None is the user's own
+    tags: tuple[str, ...] = ()  # of every run, besides those of its cell
+    system_metrics: bool = False  # let W&B sample the machine
 
     def take(self, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Logs a job; see ``log_job``."""
-        log_job(self, cells, rows)
+        """Logs the cells that W&B does not have yet, and the table if it changed.
+
+        A failure of W&B is one warning and loses nothing: the results are on disk before, and
+        the same command logs what is missing.
+        """
+        if self.mode == "disabled":
+            return
+        try:
+            for cell in cells:
+                log_cell(self, cell)
+            if rows:
+                log_table(self, rows)
+        except failures() as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            log.error("W&B: %s; the same command logs the rest", reason)
 
 
 @sink("wandb")
@@ -76,7 +93,7 @@ def build_wandb(config: WandbSettings | Mapping[str, Any], folder: Path) -> Wand
     if not config.enabled:
         return None
     if config.mode == "online":
-        _log_in()
+        log_in("sink.wandb.mode=online", "Offline needs no account.")
     if config.mode == "offline":
         _say_once(folder)
     return Wandb(
@@ -97,100 +114,94 @@ def _say_once(folder: Path) -> None:
     log.warning("W&B is offline: %s; send it with: wandb sync %s/offline-run-*", where, where)
 
 
-def log_job(sink: Wandb, cells: Sequence[LoggedCell], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Logs the cells that W&B does not have yet, and the table if it changed.
+def log_in(asked: str, instead: str) -> None:
+    """Finds the user's key before anything is done; the message says what else can be done.
 
-    A failure of W&B is one warning and loses nothing: the results are on disk before, and
-    the same command logs what is missing.
+    Raises:
+        ValueError: there is none.
     """
-    if sink.mode == "disabled":
-        return
+    import wandb
+
     try:
-        for cell in cells:
-            log_cell(sink, cell)
-        if rows:
-            log_table(sink, rows)
-    except failures() as error:
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        log.error("W&B: %s; the same command logs the rest", reason)
+        logged_in, reason = wandb.login(), "no API key"
+    except wandb.Error as error:
+        logged_in, reason = False, str(error)
+    if not logged_in:
+        raise ValueError(f"{asked}: {reason} {instead}")
 
 
-def log_cell(sink: Wandb, cell: LoggedCell) -> bool:
-    """One cell: a history line a prompt, and its metrics as the summary.
+def failures() -> tuple[type[Exception], ...]:
+    """What W&B raises when it cannot take a run."""
+    import wandb
 
-    Returns:
-        Whether anything was logged: a complete cell is logged once.
-    """
-    result = cell.result
-    with locked(cell.folder):
-        note = recall(cell.folder, sink.note(result.run_id))
-        if note.content == "complete":
-            return False
-        facts, row = result.facts, row_of(result)
+    return (wandb.Error, OSError)
+
+
+def log_cell(sink: Wandb, cell: LoggedCell) -> None:
+    """One cell: a history line a prompt, and its metrics as the summary; a complete one once."""
+    result, facts, row = cell.result, cell.result.facts, row_of(cell.result)
+    with _noted(sink, cell.folder, result.run_id) as note:
+        if note["content"] == "complete":
+            return
         tags = [facts.decoder, facts.spec, facts.pair, facts.task, row["lossless"]]
-        labels = labels_of(result.facts)
-        config = {**cell.settings, "run_id": result.run_id, "labels": labels}
-        name = f"{facts.decoder} {facts.spec}"
-        lines, failed = prompt_lines(cell.generations), result.status == "failed"
+        config = {**cell.settings, "run_id": result.run_id, "labels": labels_of(facts)}
+        name, failed = f"{facts.decoder} {facts.spec}", result.status == "failed"
+        lines = _prompt_lines(cell.generations)
         with open_run(sink, result.run_id, name, facts.task, tags, config, failed) as run:
             run.define_metric("prompt/*", summary="none")
-            for step in range(note.steps, len(lines)):
-                run.log(with_histogram(lines[step]), step=step)
+            for step in range(note["steps"], len(lines)):
+                run.log(lines[step], step=step)
             numbers = {name: value for name, value in result.metrics.items() if value is not None}
             says = {name: row[name] for name in columns.names_of("state")}
             run.summary.update({**numbers, **says})
-        remember(cell.folder, note.now(result.status, max(note.steps, len(lines))))
-    return True
+        note.update(content=result.status, steps=max(note["steps"], len(lines)))
 
 
-def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """The results table of one experiment, pair and task, and its curves; whether anything was
-    logged, which the same table is once.
-    """
+def log_table(sink: Wandb, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The results table of one experiment, pair and task; the same table once."""
+    import wandb
+
     pair, task = str(rows[0]["pair"]), str(rows[0]["task"])
+    run_id, content = table_id(sink.group, pair, task), files.digest([dict(row) for row in rows])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    texts = {each.name for each in columns.columns_in(names) if each.holds != "number"}
+    data = [[_cell(row.get(name), name in texts) for name in names] for row in rows]
     config = {"experiment": sink.group, "labels": {"pair": pair, "task": task}}
-    title, tags = f"results {pair} {task}", [pair, task]
-    return log_curves(
-        sink, table_id(sink.group, pair, task), title, "table", tags, config, curves(rows), rows
-    )
-
-
-def log_curves(
-    sink: Wandb,
-    run_id: str,
-    title: str,
-    job_type: str,
-    tags: Sequence[str],
-    config: Mapping[str, Any],
-    lines: Sequence[Mapping[str, float]],
-    rows: Sequence[Mapping[str, Any]],
-) -> bool:
-    """A run of curves over draft length and budget, and the table that they come from.
-
-    Returns:
-        Whether anything was logged: the same table is logged once.
-    """
-    content, folder = digest([dict(row) for row in rows]), sink.folder / "wandb" / run_id
-    with locked(folder):
-        note = recall(folder, sink.note(run_id))
-        if note.content == content:
-            return False
-        with open_run(sink, run_id, title, job_type, [*tags, job_type], config) as run:
-            for axis in AXES:
-                run.define_metric(axis, summary="none")
-                for metric in METRICS:
-                    best = "max" if better_of(metric, 0.0, 1.0) else "min"
-                    run.define_metric(f"{axis}/{metric}/*", step_metric=axis, summary=best)
-            history: list[dict[str, Any]] = [dict(line) for line in lines]
-            for offset, line in enumerate([*history, {"results": table_of(rows)}]):
-                run.log(line, step=note.steps + offset)
-        remember(folder, note.now(content, note.steps + len(history) + 1))
-    return True
+    with _noted(sink, sink.folder / "wandb" / run_id, run_id) as note:
+        if note["content"] == content:
+            return
+        tags = [pair, task, TABLE]
+        with open_run(sink, run_id, f"results {pair} {task}", TABLE, tags, config) as run:
+            table = wandb.Table(columns=names, data=data, allow_mixed_types=True)
+            run.log({"results": table}, step=note["steps"])
+        note.update(content=content, steps=note["steps"] + 1)
 
 
 def table_id(experiment: str, pair: str, task: str) -> str:
     """The id of the run that carries the table."""
-    return f"results-{digest([experiment, pair, task])}"
+    return f"results-{files.digest([experiment, pair, task])}"
+
+
+def log_training(sink: Wandb, name: str, facts: Mapping[str, Any], file: Path) -> None:
+    """A finished training as one run: its log as history, its accuracies as the summary; a failure
+    of W&B is one warning.
+    """
+    if sink.mode == "disabled":
+        return
+    rows = files.read_csv(file)
+    run_id = f"heads-{files.digest([facts['settings'], rows])}"
+    tags = [facts["head"], facts["target"]]
+    try:
+        with open_run(sink, run_id, name, TRAINING, tags, dict(facts["settings"])) as run:
+            for row in rows:
+                numbers = {key: float(value) for key, value in row.items() if value != ""}
+                run.log(numbers, step=int(row["step"]))
+            for side, accuracy in facts["accuracy"].items():
+                for guess, share in (accuracy or {}).items():
+                    run.summary[f"final {side} {guess}"] = share
+            run.summary["parameters"] = facts["parameters"]
+    except failures() as error:
+        log.error("W&B: %s: %s", type(error).__name__, one_line(error))
 
 
 @contextmanager
@@ -207,6 +218,7 @@ def open_run(
     import wandb
 
     sink.folder.mkdir(parents=True, exist_ok=True)
+    said = [str(tag)[:_TAG_LENGTH] for tag in (*tags, *sink.tags) if str(tag).strip()]
     run = wandb.init(
         entity=sink.entity,
         project=sink.project,
@@ -215,7 +227,7 @@ def open_run(
         id=run_id,
         resume="allow",
         job_type=job_type,
-        tags=_tags([*tags, *sink.tags]),
+        tags=list(dict.fromkeys(said)),
         config=dict(config),
         mode=sink.mode,  # type: ignore[arg-type]
         dir=str(sink.folder),
@@ -238,31 +250,58 @@ def open_run(
     run.finish(exit_code=int(failed))
 
 
-def _tags(values: Sequence[Any]) -> list[str]:
-    """Tags without blanks and doubles, no longer than W&B takes."""
-    return list(dict.fromkeys(str(value)[:_TAG_LENGTH] for value in values if str(value).strip()))
-
-
-def _log_in() -> None:
-    """Finds the user's key before anything is decoded.
-
-    Raises:
-        ValueError: there is none.
+@contextmanager
+def _noted(sink: Wandb, folder: Path, run_id: str) -> Iterator[dict[str, Any]]:
+    """What W&B has of a run: ``content``, a cell's status or a table's digest, and ``steps``, how
+    many history lines. What is changed in it is written; no other process logs from the folder
+    meanwhile.
     """
-    import wandb
-
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        logged_in = wandb.login()
-    except wandb.Error as error:
-        logged_in, reason = False, str(error)
-    else:
-        reason = "no API key"
-    if not logged_in:
-        raise ValueError(f"sink.wandb.mode=online: {reason} Offline needs no account.")
+        locks.lock(descriptor, wait=True)
+        path = folder / NOTES
+        notes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        place = {"id": run_id, "entity": sink.entity or "", "project": sink.project}
+        place["mode"] = sink.mode
+        note = next((each for each in notes if place.items() <= each.items()), None)
+        if note is None:
+            note = {**place, "content": "", "steps": 0}
+            notes.append(note)
+        before = dict(note)
+        yield note
+        if note != before:
+            files.write_json(path, notes)
+    finally:
+        os.close(descriptor)
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """What W&B raises when it cannot take a run."""
-    import wandb
+def _prompt_lines(generations: Sequence[Generation]) -> list[dict[str, float]]:
+    """The history: one line a prompt, its step the prompt's index."""
+    lines, calls, emitted = [], 0, 0
+    for each in generations:
+        own, accepted = len(each.steps), sum(step.accepted for step in each.steps)
+        calls, emitted = calls + own, emitted + accepted + own
+        values = (
+            *(_ratio(emitted, calls), _ratio(accepted, own), _ratio(each.decoded, each.decode_s)),
+            *(each.energy_j, len(each.tokens), own, each.prefill_s, each.decode_s),
+        )
+        line = dict(zip(HISTORY, values, strict=True))
+        lines.append({name: value for name, value in line.items() if value is not None})
+    return lines
 
-    return (wandb.Error, OSError)
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None
+
+
+def _cell(value: Any, text: bool) -> Any:
+    """A value of a W&B table: numbers as numbers, empty cells as none."""
+    if value in (None, ""):
+        return None
+    if text or not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value

@@ -12,7 +12,7 @@ import torch
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_model
 from spec_bench.jobs.work.models import tokenizer_of
-from spec_bench.sinks.training import build_training_sink, log_training
+from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
 from spec_bench.train.dialogues import Dialogue, split
 from spec_bench.train.finish import finish
@@ -36,7 +36,7 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
         ValueError: data, target or checkpoint cannot be right.
     """
     check_data(settings)
-    sink = build_training_sink(settings.sink.wandb, settings.folder)
+    sink = build_wandb(settings.sink.wandb, settings.folder)
     processes = _processes(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

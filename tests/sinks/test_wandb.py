@@ -68,8 +68,6 @@ def test_the_history_read_back_equals_the_records(run_job: RunJob, tmp_path: Pat
             assert line["prompt/decode_s"] == record.decode_s
             assert line["prompt/token_rate"] == len(record.tokens) / record.decode_s
             assert line["prompt/accepted_mean"] == sum(accepted) / len(accepted)
-            counts = [accepted.count(number) for number in range(max(accepted) + 1)]
-            assert line["prompt/accepted"]["values"] == counts
         last = run.history[3]["prompt/block_efficiency_so_far"]
         assert last == result.metrics["block_efficiency"]
         assert not any(name.startswith("prompt/") for name in run.summary)
@@ -106,13 +104,6 @@ def test_one_run_carries_the_results_table(run_job: RunJob, tmp_path: Path) -> N
         for name, text in row.items():
             value = mine[name]
             assert (value is None) if text == "" else (value == text or value == float(text))
-    # Draft length 2 is rsd_s, 3 is sd; the budgets are 4 and 3 nodes.
-    lines = [{k: v for k, v in line.items() if "/" in k} for line in run.history.values()]
-    tau = {row["decoder"]: float(row["block_efficiency"]) for row in rows}
-    assert lines[0]["draft_length/block_efficiency/rsd_s/T1"] == tau["rsd_s"]
-    assert lines[1]["draft_length/block_efficiency/sd/T1"] == tau["sd"]
-    assert lines[2]["budget/block_efficiency/sd/T1"] == tau["sd"]
-    assert lines[3]["budget/block_efficiency/rsd_s/T1"] == tau["rsd_s"]
 
 
 def test_a_job_whose_cells_are_complete_is_not_logged_twice(
@@ -164,7 +155,7 @@ def test_a_failed_cell_that_is_run_again_continues_its_run(
     assert failed.run.run_id == resumed.run.run_id
     assert len(runs[results[2].run_id]) == 1
     table = runs[table_id("default", "target+draft", "xsum")]
-    assert [len(part.history) for part in table] == [3, 5]
+    assert [len(part.history) for part in table] == [1, 1]
     assert min(table[1].history) > max(table[0].history)
 
 

@@ -14,7 +14,7 @@ Each after ``python -m spec_bench.report``:
   throughput NAME       tokens/s of one and of all by requests together, where drafting stops paying
   sweep NAME            a page to explore any experiment
   answers FILE ...      answer files of other harnesses as rows of an experiment
-  wandb --sweep NAME    a W&B report of a project, a page and a paper's lines in it
+  wandb --project NAME  a W&B report of a project's runs
   NAME/results.csv      a results file of any experiment: its table, figure and checks
 
 Papers are the folders below experiments/, experiments those below results/. A wrong name lists
@@ -158,16 +158,10 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
 def _add_wandb(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", default="spec_bench", help="default: spec_bench")
     parser.add_argument("--entity", help="the account or team; default: the account's own")
-    parser.add_argument(
-        "--sweep", default="", metavar="NAME", help="the page of an experiment or a results.csv"
-    )
     parser.add_argument("--task", default="", help="such as xsum; default: all tasks")
-    parser.add_argument("--paper", default="", help="such as rsd: its printed lines stand beside")
-    parser.add_argument("--target", default="", help="of the paper's lines; default: its first")
-    parser.add_argument("--draft", help="of the paper's lines; default: the target's first")
     parser.add_argument(
         "--dry-run",
         type=output_file,
         metavar="FILE",
-        help="the spec's file, runs go beside it",
+        help="write the report's spec here and publish nothing",
     )

@@ -239,7 +239,7 @@ def run_answers(options: Namespace) -> None:
 
 def run_wandb(options: Namespace) -> None:
     """A W&B report of a project."""
-    from spec_bench.report.wandb_report.command import publish
+    from spec_bench.report.wandb_report import publish
 
     publish(options)
 

@@ -1,0 +1,72 @@
+"""``python -m spec_bench.report wandb``: a project's runs as one W&B report.
+
+Line plots of every cell over its prompts, and the results tables. Publishing needs an account; a
+dry run needs none and writes the report's spec to a file.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from spec_bench.sinks.wandb import HISTORY, TABLE, TRAINING, log_in
+from spec_bench.system.files import write_text
+
+_MISSING = "wandb_workspaces is not installed: pip install 'spec-bench[reports]'"
+_ABOUT = "Each line is a cell: a decoder with a tree, by its prompts in their order."
+
+
+def publish(options: Namespace) -> None:
+    """Publishes the report, or writes it where a file is given.
+
+    Raises:
+        ValueError: there is no account, or the package for reports is not installed.
+    """
+    report = build_report(options.project, options.entity or "", options.task)
+    if options.dry_run:
+        write_text(options.dry_run, spec_of(report))
+        print(f"report: {options.dry_run}")
+    else:
+        log_in("report wandb", "--dry-run FILE needs no account.")
+        report.save()
+        print(f"report: {report.url}")
+
+
+def build_report(project: str, entity: str, task: str) -> Any:
+    """The report of a project's runs, of one task or ("") of all; builds without a network.
+
+    Raises:
+        ValueError: the package for reports is not installed.
+    """
+    try:
+        import wandb_workspaces.reports.v2 as wr
+    except ModuleNotFoundError as error:
+        raise ValueError(_MISSING) from error
+    of_task = f" and Tags in [{task!r}]" if task else ""
+    no_cell = f"JobType != {TABLE!r} and JobType != {TRAINING!r}"
+    cells = wr.Runset(entity, project, "cells", filters=f"{no_cell}{of_task}")
+    tables = wr.Runset(entity, project, "tables", filters=f"JobType = {TABLE!r}{of_task}")
+    plots = [
+        wr.LinePlot(
+            title=title,
+            x="Step",
+            y=[name],
+            title_x="prompt",
+            layout=wr.Layout(x=12 * (at % 2), y=8 * (at // 2), w=12, h=8),
+        )
+        for at, (name, title) in enumerate(HISTORY.items())
+    ]
+    results = wr.WeavePanelSummaryTable(table_name="results")
+    blocks = [
+        wr.P(f"{f'Task {task}' if task else 'All tasks'}. {_ABOUT}"),
+        *(wr.H2("Cells"), wr.PanelGrid(runsets=[cells], panels=plots)),
+        *(wr.H2("Results"), wr.PanelGrid(runsets=[tables], panels=[results])),
+    ]
+    title = f"spec_bench: {task or project}"
+    return wr.Report(project=project, entity=entity, title=title, blocks=blocks, width="fluid")
+
+
+def spec_of(report: Any) -> str:
+    """The report as the JSON that W&B would be sent."""
+    text: str = report._to_model().spec.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+    return text + "\n"
