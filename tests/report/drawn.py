@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.select import sheets
-from spec_bench.report.figures.sheet import PanelData, Series, Sheet
+from spec_bench.report.figures.panels import PanelData, Series, Sheet, drawing_of, sheets
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.paper import find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
@@ -21,18 +18,15 @@ from spec_bench.report.tables.measured import Measured
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
-def sheet_of(name: str, rows: pd.DataFrame) -> Sheet:
+def sheet_of(name, rows) -> Sheet:
     """A paper's figure of rows that make one file."""
-    item = find_figure(name)
-    drawing = drawing_of(item)
-    assert drawing is not None
-    (sheet,) = figure_sheets(item, drawing, rows)
+    (sheet,) = figure_sheets(find_figure(name), rows)
     return sheet
 
 
-def sheet_from(rows: pd.DataFrame, /, **said: Any) -> Sheet:
+def sheet_from(rows, /, **said) -> Sheet:
     """A figure as its description says."""
-    (sheet,) = sheets(Drawing.model_validate(said), derive(rows), pd.DataFrame())
+    (sheet,) = sheets(drawing_of(**said), derive(rows), pd.DataFrame())
     return sheet
 
 
@@ -64,10 +58,8 @@ def committed_sheets(experiment: str, **more: object) -> dict[str, Sheet]:
     paper = load_paper(recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
     for each in drawings(paper, items, measured):
-        drawing, own = drawing_of(each.item), rows[rows.pair.isin(each.pairs)]
-        assert drawing is not None
         try:
-            drawn = figure_sheets(each.item, drawing, own)
+            drawn = figure_sheets(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
         found.update(zip(names_of(each.item, drawn), drawn, strict=True))

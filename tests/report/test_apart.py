@@ -12,7 +12,6 @@ from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.apart import slugs, split
 from spec_bench.report.data.headings import together
 from spec_bench.report.figures import draw, figure_sheets
-from spec_bench.report.figures.drawing import drawing_of
 from spec_bench.report.papers.paper import find_figure, find_table
 from spec_bench.report.tables.build import build_tables
 from spec_bench.report.tables.measured import Measured
@@ -125,9 +124,7 @@ def beams(**values: object) -> list[dict[str, object]]:
 def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path: Path) -> None:
     rows = frame(*beams(max_new_tokens=16), *beams(max_new_tokens=64))
     item = find_figure("redrafter/6")
-    drawing = drawing_of(item)
-    assert drawing is not None
-    found = figure_sheets(item, drawing, rows)
+    found = figure_sheets(item, rows)
     assert [sheet.setting for sheet in found] == ["max new tokens 16", "max new tokens 64"]
     assert {len(sheet.rows) for sheet in found} == {4}  # batch sizes are its axis
     paths = draw("redrafter", "6", rows, tmp_path, formats=["png"])

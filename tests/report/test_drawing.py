@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.panels import draw_sheet
+from spec_bench.report.figures import figure_sheets
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.panels import drawing_of
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.papers.paper import find_figure
+from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, sheet_from
 from tests.report.rows import frame, row
 
@@ -54,18 +53,17 @@ def test_a_list_of_columns_is_a_panel_each() -> None:
     assert [panel.panel.y for panel in sheet_from(CELLS, **drawing).panels] == drawing["y"]
 
 
-def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise() -> None:
-    drawing = Drawing.model_validate(
-        {
-            **SMALLEST,
-            "size": 3,
-            "keep": {"task": "xsum"},
-            "layers": [{"keep": {"decoder": "sd"}}, {"size": 5, "mark": "line"}],
-        }
+def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise():
+    drawing = drawing_of(
+        **SMALLEST,
+        markersize=3,
+        keep={"task": "xsum"},
+        layers=[{"keep": {"decoder": "sd"}}, {"markersize": 5, "mark": "line"}],
     )
     first, second = drawing.panel(0, 0).drawn
-    assert (first.size, first.mark, first.keep) == (3, "point", {"task": "xsum", "decoder": "sd"})
-    assert (second.size, second.mark, second.keep) == (5, "line", {"task": "xsum"})
+    told = (first.markersize, first.mark, first.keep)
+    assert told == (3, "point", {"task": "xsum", "decoder": "sd"})
+    assert (second.markersize, second.mark, second.keep) == (5, "line", {"task": "xsum"})
 
 
 def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
@@ -76,23 +74,19 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
 @pytest.mark.parametrize(
     ("said", "named"),
     [
-        ({"colour": "red"}, "drawing.colour"),
-        ({"mark": "cloud"}, "drawing.mark"),
-        ({"layers": [{"sise": 3}]}, "sise"),
+        ({"colour": "red"}, "a drawing has no 'colour', but x, y"),
+        ({"mark": "cloud"}, "mark must be one of line, point, front, got 'cloud'"),
+        ({"layers": [{"sise": 3}]}, "a layer has no 'sise'"),
         ({"columns": [{"y": "mbsu"}], "x": ["mbsu", "speedup"]}, "exclude each other"),
         ({"wrap": 2, "down": "seed"}, "wrap"),
         ({"x": ""}, "a column for x and one for y"),
-        ({"source": "clouds"}, "drawing.source must be a function in .*paper.py, got 'clouds'"),
-        ({"drawer": "clouds"}, "drawing.drawer must be a function in .*paper.py, got 'clouds'"),
     ],
 )
-def test_what_a_figure_cannot_be_is_one_line_that_names_it(
-    said: dict[str, Any], named: str
-) -> None:
-    item = find_figure("mcsd/3")
-    item = replace(item, drawing={**SMALLEST, **said})
+def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypatch):
+    own = code_of(load_paper("mcsd").folder, "figures")
+    monkeypatch.setattr(own, "figure_3", lambda cells: [drawing_of(**{**SMALLEST, **said})])
     with pytest.raises(ValueError, match=f"^figure mcsd/3: .*{named}.*$"):
-        drawing_of(item)
+        figure_sheets(find_figure("mcsd/3"), CELLS)
 
 
 def test_texts_name_columns_of_the_rows() -> None:

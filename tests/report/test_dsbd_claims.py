@@ -11,13 +11,12 @@ import pytest
 
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.compare import Case, cases
+from spec_bench.report.claims.ask import Ask, Question, cells
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.select import Scope
 from spec_bench.report.claims.verdict import Check
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.claim import Claim
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system import files
 from tests.report import rows as made
@@ -73,11 +72,13 @@ def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[in
             stream.write(json.dumps(generation.to_json()) + "\n")
 
 
-def at_same_width(settings: list[dict[str, object]], other: list[dict[str, object]]) -> list[Case]:
-    claim: Claim = next(c for c in load_paper("dsbd").claims if c.compare == "interpolated")
+def at_same_width(settings, other):
+    """The comparisons at DSBD's average widths, as cases of one group."""
     rows = frame(*settings, *other)
-    scope = Scope(rows, Records(Path("nowhere/results.csv")), {}, load_paper("dsbd").folder)
-    return cases(scope, claim, Group("squad", rows), claim.sides[0])
+    ask = Ask(rows, Records(Path("nowhere/results.csv")))
+    by = code_of(load_paper("dsbd").folder, "claims")._interpolated
+    asked = Question(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
+    return asked.cases(Group("squad", rows))
 
 
 def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours() -> None:

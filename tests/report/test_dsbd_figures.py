@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.panels import draw_sheet
+from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.texts import jobs
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.paper import load_paper

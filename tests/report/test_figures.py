@@ -9,12 +9,16 @@ import pytest
 
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.choose import pairs_of, paper_pairs_first, usable
-from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.printed import printed_cells
+from spec_bench.report.figures.cells import (
+    pairs_of,
+    paper_pairs_first,
+    printed_cells,
+    usable,
+)
+from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
-from spec_bench.report.papers.code import form_of
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import find_item, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import points, series_of, sheet_of
@@ -182,7 +186,7 @@ def test_another_engines_row_among_ours_is_named_in_the_title() -> None:
 
 def test_a_heat_map_has_p_down_and_q_across() -> None:
     rows = frame({"p": 1.0, "q": 0.0, "otm": 0.1}, {"p": 0.0, "q": 0.0, "otm": 1.0})
-    square = form_of(load_paper("rsd").folder, "square", "a test")
+    square = code_of(load_paper("rsd").folder, "figures").square
     assert square(rows, "otm").to_numpy().tolist() == [[1.0], [0.1]]
 
 

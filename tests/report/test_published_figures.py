@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from spec_bench.report.figures import draw
-from spec_bench.report.figures.drawing import drawing_of
-from spec_bench.report.figures.published import published_sheets, shows_other_pairs
+from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures.cells import shows_other_pairs
 from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, series_of
 from tests.report.rows import EMBEDDED, frame, row
@@ -20,10 +19,7 @@ OURS = frame(*(row("mcsd_wor", k, **ALPACA, acceptance_rate=0.5) for k in ("1", 
 
 
 def test_printed_numbers_are_drawn_alone_and_the_heading_says_so() -> None:
-    item = find_figure("rsd/7")
-    drawing = drawing_of(item)
-    assert drawing is not None
-    sheets = published_sheets(item, drawing)
+    sheets = figure_sheets(find_figure("rsd/7"), NOTHING, alone=True)
     assert len(sheets) == 6  # OPT 13B, 30B and 66B with either draft
     assert {sheet.setting for sheet in sheets} == {"paper's numbers alone"}
     first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.difference import fisher
+from spec_bench.report.claims.contrast import fisher
 from spec_bench.report.claims.verdict import Check
 from tests.report.rows import MT_BENCH, around, frame, head, record, recorded, row
 from tests.report.rows import redrafter_batches as batches

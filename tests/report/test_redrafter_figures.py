@@ -11,7 +11,7 @@ from spec_bench.report.data.recipe_rows import figure_rows
 from spec_bench.report.data.rows import groups_of
 from spec_bench.report.data.statistics import correlation, half_width
 from spec_bench.report.figures import draw
-from spec_bench.report.figures.choose import usable
+from spec_bench.report.figures.cells import usable
 from spec_bench.report.page.headline import headline
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.code import code_of
@@ -30,7 +30,7 @@ from tests.report.rows import (
 )
 from tests.said import naming
 
-OWN = code_of(load_paper("redrafter").folder)
+OWN = code_of(load_paper("redrafter").folder, "heads")
 
 
 def test_each_figure_becomes_a_png_and_a_pdf(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.figures.sheet import PanelData, Sheet
+from spec_bench.report.figures.panels import PanelData, Sheet
 from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 from tests.report.drawn import committed_sheets
 from tests.report.rows import frame, head, row, write
 from tests.said import naming
 
-OWN = code_of(load_paper("redrafter").folder)
+OWN = code_of(load_paper("redrafter").folder, "heads")
 
 RULES = (
     "SpecTr 3, optimal rule 3, SpecTr's paths, traversal 3, SpecInfer 3, "

@@ -63,7 +63,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
         items: its tables and figures that the experiment measures.
         measured: the rows there are.
     """
-    figures = [item for item in items if isinstance(item, Figure) and item.drawing]
+    figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
     pairs = measured.pairs()
     paper_drawings = [
         Drawing(item, (pair,), True)
@@ -76,21 +76,13 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     if not figures or not others:
         return paper_drawings
     fitting = [item for item in figures if item.any_pair] or figures[:1]
-    together = [item for item in fitting if _shows_pairs_together(item)]
+    together = [item for item in fitting if item.together]
     apart = [item for item in fitting if item not in together]
     return [
         *paper_drawings,
         *(Drawing(item, others, False) for item in together),
         *(Drawing(item, (pair,), False) for pair in others for item in apart),
     ]
-
-
-def _shows_pairs_together(item: Figure) -> bool:
-    """Whether a figure has one file for all pairs."""
-    from spec_bench.report.figures.drawing import drawing_of
-
-    drawing = drawing_of(item)
-    return drawing is not None and "pair" not in drawing.files
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from string import Formatter
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from spec_bench.report.papers.recipes import recipe_name
 from spec_bench.settings.validation import settings
@@ -208,7 +208,7 @@ class Table(Item):
 
 @settings
 class Figure(Item):
-    """A figure: its cells. ``figures.drawing`` reads its drawing.
+    """A figure: its cells. A function of the paper's ``figures.py`` draws them.
 
     Attributes:
         tables: the tables whose numbers it shows; then the rest follows from them.
@@ -223,7 +223,7 @@ class Figure(Item):
         how: why that command is no recipe.
         before: commands that come before the recipe's.
         words: arguments of its recipe's command beside a pair and tasks.
-        drawing: how it is drawn.
+        together: whether one file shows all pairs.
     """
 
     kind: ClassVar[Kind] = "figure"
@@ -239,4 +239,4 @@ class Figure(Item):
     how: str = "exact, no model"
     before: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    drawing: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    together: bool = False

@@ -1,4 +1,4 @@
-"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables, figures and claims.
+"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables and figures, and its claims.
 
 Its printed numbers lie beside it in ``reference.csv``. Knows nothing about measured numbers, nor
 about how a table is written or a figure drawn.
@@ -7,7 +7,7 @@ about how a table is written or a figure drawn.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from spec_bench.report.papers.claim import Claim, read_claim
+from spec_bench.report.papers.claim import Claim, read_claims
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.items import Column, Figure, Item, Kind, Lines, Table
 from spec_bench.report.papers.recipes import (
     PAPER,
@@ -50,6 +51,7 @@ __all__ = [
     "recipes_by_name",
 ]
 
+FIGURES = "figures"
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Axis that divides tables into blocks, such as the draft length -> (decoder, tree) -> value."""
 
@@ -66,7 +68,6 @@ class Paper:
         folder: of its files.
         tables: in the paper's order.
         figures: likewise.
-        claims: likewise.
     """
 
     name: str
@@ -76,7 +77,15 @@ class Paper:
     folder: Path
     tables: tuple[Table, ...] = field(repr=False)
     figures: tuple[Figure, ...] = field(repr=False)
-    claims: tuple[Claim, ...] = field(repr=False)
+
+    @functools.cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What it says, and what we check beside it; read when asked for."""
+        return read_claims(self.folder)
+
+    def draws(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
+        """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
+        return getattr(code_of(self.folder, FIGURES), f"figure_{figure.number}", None)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -196,7 +205,8 @@ def _paper(name: str, folder: Path) -> Paper:
     ]
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
-    claims = [read_claim(entry) for entry in _entries(data, "claims")]
+    if "claims" in data:
+        raise ValueError("claims are functions in claims.py beside it now: see docs/extending.md")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
@@ -208,7 +218,6 @@ def _paper(name: str, folder: Path) -> Paper:
         folder=folder,
         tables=tuple(sorted(tables, key=lambda table: table.number)),
         figures=tuple(figures),
-        claims=tuple(claims),
     )
 
 
@@ -231,6 +240,9 @@ def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) 
     """A figure; one that shows tables' numbers is measured by the tables' recipe."""
     shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
     raw = {**({"recipe": shown[0]} if shown else {}), **entry}
+    if "drawing" in raw:
+        what = "drawings are functions in figures.py beside it now: see docs/extending.md"
+        raise ValueError(f"figure {raw['number']}: {what}")
     recipes = _recipes(raw)
     return check(Figure, {"paper": paper, "recipes": recipes, **raw}, of=f"figure {raw['number']}")
 
