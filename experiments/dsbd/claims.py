@@ -1,4 +1,4 @@
-"""DSBD's claims (arXiv:2409.16560), in the words of ``report.claims.ask``.
+"""DSBD's claims (arXiv:2409.16560), in the words of ``report.claims``.
 
 Each setting of DSBD that is set against a beam width by ``front`` is picked on one half of the
 prompts and compared on the other.
@@ -10,19 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from spec_bench.report.claims.ask import (
-    Ask,
-    Checks,
-    at_least,
-    better,
-    counted,
-    less,
-    less_is_better,
-    more,
-    steps,
-    titled,
-    within,
-)
+from spec_bench.report.claims.ask import Ask, Checks
 from spec_bench.report.claims.contrast import (
     FEWEST_PICKED,
     RELATIVE,
@@ -33,6 +21,17 @@ from spec_bench.report.claims.contrast import (
     values_of,
 )
 from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.question import (
+    at_least,
+    better,
+    counted,
+    less,
+    less_is_better,
+    more,
+    steps,
+    titled,
+    within,
+)
 from spec_bench.report.claims.select import scores_of
 from spec_bench.report.claims.verdict import NOT_DECIDED, Check, odds_of_all
 

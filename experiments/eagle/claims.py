@@ -1,6 +1,7 @@
-"""EAGLE's claims and ours beside them, in the words of ``report.claims.ask``."""
+"""EAGLE's claims and ours beside them, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells, trees, within
+from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.question import best, cells, trees, within
 
 BOTH = ("block_efficiency", "token_rate")
 

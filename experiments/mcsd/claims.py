@@ -1,17 +1,8 @@
-"""MCSD's claims (arXiv:2401.06706), in the words of ``report.claims.ask``."""
+"""MCSD's claims (arXiv:2401.06706), in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import (
-    Ask,
-    Checks,
-    best,
-    cells,
-    less,
-    rising,
-    steps,
-    trees,
-    within,
-)
+from spec_bench.report.claims.ask import Ask, Checks
 from spec_bench.report.claims.contrast import Contrast
+from spec_bench.report.claims.question import best, cells, less, rising, steps, trees, within
 from spec_bench.vocabulary.spec import parse
 
 SEARCHES = ("mcsd-search", "mcsd-search-monotone")

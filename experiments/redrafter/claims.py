@@ -1,4 +1,4 @@
-"""ReDrafter's claims (arXiv:2403.09919), in the words of ``report.claims.ask``.
+"""ReDrafter's claims (arXiv:2403.09919), in the words of ``report.claims``.
 
 Of trained heads ``heads.csv`` has sums only: two of them are right and wrong on the same
 dialogues, so that a difference of two has no interval.
@@ -12,9 +12,9 @@ import pandas as pd
 from spec_bench.metrics.bootstrap import studentised_interval
 from spec_bench.metrics.interval import FEWEST
 from spec_bench.metrics.many import p_above, p_below
-from spec_bench.report.claims.ask import (
-    Ask,
-    Checks,
+from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.contrast import Contrast, fisher
+from spec_bench.report.claims.question import (
     best,
     better,
     cells,
@@ -25,7 +25,6 @@ from spec_bench.report.claims.ask import (
     undecided,
     within,
 )
-from spec_bench.report.claims.contrast import Contrast, fisher
 from spec_bench.report.claims.verdict import DOES_NOT_HOLD, HOLDS, NOT_DECIDED, Check, Odds
 from spec_bench.report.data.statistics import correlation
 from spec_bench.report.papers.pairs import written

@@ -1,6 +1,7 @@
-"""What we check of today's drafters, in the words of ``report.claims.ask``."""
+"""What we check of today's drafters, in the words of ``report.claims``."""
 
-from spec_bench.report.claims.ask import Ask, Checks, best, cells
+from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.question import best, cells
 
 EXPERIMENTS = ("today-drafters", "today-qwen3-8b", "today-mimo-7b")
 

@@ -25,9 +25,10 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from spec_bench.report.claims.ask import Ask, at_least, best, every, most, rising, steps, within
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, of_table
 from spec_bench.report.claims.general import exact_scores, fastest
+from spec_bench.report.claims.question import at_least, best, every, most, rising, steps, within
 from spec_bench.report.claims.verdict import HOLDS, Check, Odds, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
 from spec_bench.report.data.rows import Row

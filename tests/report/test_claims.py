@@ -1,7 +1,5 @@
 """The papers' claims: what holds, what does not, and what the evidence says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,9 +8,10 @@ import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_claims, check_generally
-from spec_bench.report.claims.ask import Ask, at_least, cells, less, undecided, within
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, difference
 from spec_bench.report.claims.general import exact_scores_of
+from spec_bench.report.claims.question import at_least, cells, less, undecided, within
 from spec_bench.report.claims.select import of_experiment
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import judged as judged_together
@@ -156,9 +155,7 @@ def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results):
     }
 
 
-def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_other(
-    results,
-):
+def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_other(results):
     """Two trees that differ by luck only: their best is not ahead of one of them."""
     record(results, "rsd_s-2x2", [[3], [1], [3], [1], [2], [0], [2], [0]])
     record(results, "rsd_s-3x2", [[1], [3], [1], [3], [0], [2], [0], [2]])
@@ -307,9 +304,7 @@ def test_scores_of_one_law_differ_by_little_and_not_always_in_one_direction(
     assert check.claim == "rouge2 of exact decoders is that of ar, within 0.05"
 
 
-def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is_not(
-    results,
-):
+def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is_not(results):
     either, lucky, never = [0.1, -0.1] * 20, [0.1] * 27 + [-0.1] * 13, [0.1] * 38 + [-0.1] * 2
     assert of_scores(results, lucky).evidence.endswith("most lopsided by prompt: sd 0, p = 0.038")
     check = of_scores(results, either, either, either, lucky)
@@ -622,7 +617,7 @@ def test_a_papers_claims_are_the_functions_of_its_file_and_their_docstrings_the_
     quoted, ours, reported = own_claims(
         tmp_path / "mine",
         '''
-from spec_bench.report.claims.ask import best
+from spec_bench.report.claims.question import best
 def faster(ask):
     """“Ours is faster (by
     far).” (Section 1)
@@ -670,9 +665,7 @@ def test_every_paper_has_claims_that_are_its_own_or_said_to_be_ours():
     assert len(set(quoted)) == len(quoted) > 30  # a function a statement
 
 
-def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(
-    results,
-):
+def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(results):
     fast = {"batch_size": 4, "batching": "continuous"}
     rows = frame(
         cell("spectr", "3x3", 3.0, batching="static"),

@@ -1,7 +1,5 @@
 """How a figure is described: a few keys draw any measured cells, a wrong one is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from spec_bench.report.figures import figure_sheets
@@ -30,7 +28,7 @@ CELLS = frame(
 SMALLEST = {"x": "nodes_per_call", "y": "block_efficiency", "across": "task"}
 
 
-def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task() -> None:
+def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
     sheet = sheet_from(CELLS, **SMALLEST, title="{task}")
     ((xsum, dolly),) = sheet.grid
     assert (xsum.title, dolly.title) == ("XSum", "Dolly")
@@ -42,13 +40,13 @@ def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task
     assert figure.axes[0].get_ylabel() == "block efficiency (tokens/call)"
 
 
-def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own() -> None:
+def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own():
     (panel,) = sheet_from(CELLS, **{**SMALLEST, "across": []}, mark="line").panels
     (series,) = (each for each in panel.series if each.label == "RSD-S")
     assert [points(line) for line in series.lines()] == [[(4.0, 2.5), (12.0, 3.0)]] * 2
 
 
-def test_a_list_of_columns_is_a_panel_each() -> None:
+def test_a_list_of_columns_is_a_panel_each():
     drawing = {"x": "nodes_per_call", "y": ["block_efficiency", "nodes_per_call"]}
     assert [panel.panel.y for panel in sheet_from(CELLS, **drawing).panels] == drawing["y"]
 
@@ -66,7 +64,7 @@ def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwi
     assert (second.markersize, second.mark, second.keep) == (5, "line", {"task": "xsum"})
 
 
-def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
+def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
     panel = sheet_from(CELLS, **SMALLEST, over="sd").panels[0]
     assert [y for series in panel.series for _, y in points(series)] == [0.5, 1.0, 1.5, 1.25]
 
@@ -89,7 +87,7 @@ def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypa
         figure_sheets(find_figure("mcsd/3"), CELLS)
 
 
-def test_texts_name_columns_of_the_rows() -> None:
+def test_texts_name_columns_of_the_rows():
     assert fill("{task}, temperature {temperature:g}", CELLS[:2]) == "XSum, temperature 0.3"
     assert fill("{decoder} {spec}", CELLS[1:2]) == "SD 3"
     assert fill("{decoder} {spec}", CELLS[2:4]) == "RSD-S"

@@ -1,9 +1,5 @@
 """A paper is data: what its file may say, and how a paper of another package is found."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from spec_bench.report.claims import check_claims
@@ -34,7 +30,7 @@ tables:
 NUMBERS = (("ar", "-", "1.00"), ("sd", "3", "2.10"), ("rsd_s", "4x3", "2.50"))
 
 
-def package(folder: Path, paper: str, monkeypatch: pytest.MonkeyPatch, text: str = PAPER) -> Path:
+def package(folder, paper, monkeypatch, text=PAPER):
     """An installed package of one paper, as pip leaves it; returns the paper's folder."""
     own = folder / f"package_of_{paper}" / "experiments" / paper
     own.mkdir(parents=True)
@@ -57,9 +53,7 @@ def package(folder: Path, paper: str, monkeypatch: pytest.MonkeyPatch, text: str
     return own
 
 
-def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(tmp_path, monkeypatch):
     package(tmp_path, "other_paper", monkeypatch)
     assert "other_paper" in paper_names()
     cells = (
@@ -93,13 +87,8 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
     ],
 )
 def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
-    paper: str,
-    right: str,
-    wrong: str,
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    paper, right, wrong, named, tmp_path, monkeypatch
+):
     text = PAPER.replace(right, wrong)
     own = package(tmp_path, paper, monkeypatch, text)
     with pytest.raises(ValueError, match=named) as caught:
@@ -115,22 +104,18 @@ def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
         ("other_number", "mbsu", r"mbsu is not in .*reference\.csv; there: block_efficiency"),
     ],
 )
-def test_a_column_without_printed_numbers_is_refused(
-    paper: str, metric: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_without_printed_numbers_is_refused(paper, metric, named, tmp_path, monkeypatch):
     package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
     with pytest.raises(ValueError, match=named):
         printed_grid(f"{paper}/1")
 
 
-def test_an_unknown_paper_is_refused_with_those_there_are() -> None:
+def test_an_unknown_paper_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=naming("'nobody'", "dsbd", "mcsd", "redrafter", "rsd")):
         load_paper("nobody")
 
 
-def test_two_papers_of_one_name_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_papers_of_one_name_are_refused(tmp_path, monkeypatch):
     package(tmp_path, "rsd", monkeypatch)
     with pytest.raises(ValueError, match=naming("two papers", "rsd")):
         paper_names()

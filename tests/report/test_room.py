@@ -1,9 +1,5 @@
 """What is written in a figure has room there: notes, texts at marks; and legends are in order."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from spec_bench.report.figures.draw import draw_sheet
@@ -18,14 +14,14 @@ CELLS = frame(
 FRONT = {"x": "block_efficiency", "y": "speedup", "width": 0.5}
 
 
-def drawn(**said: Any) -> Any:
+def drawn(**said):
     figure = draw_sheet(sheet_from(CELLS, **{**FRONT, **said}))
     figure.draw_without_rendering()
     pyplot.close(figure)
     return figure
 
 
-def test_a_long_note_goes_on_in_a_second_line() -> None:
+def test_a_long_note_goes_on_in_a_second_line():
     figure = drawn(
         note="Bars are 95% intervals over prompts, and long ones leave their panel. " * 2
     )
@@ -35,14 +31,14 @@ def test_a_long_note_goes_on_in_a_second_line() -> None:
     assert box.y0 >= 0
 
 
-def test_a_text_beside_the_last_mark_stays_in_its_panel() -> None:
+def test_a_text_beside_the_last_mark_stays_in_its_panel():
     (axes,) = drawn(write="{spec}").axes
     boxes = [text.get_window_extent() for text in axes.texts]
     assert len(boxes) == len(CELLS)
     assert all(axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 for box in boxes)
 
 
-def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another() -> None:
+def test_a_legend_lists_the_series_of_one_row_of_panels_after_those_of_another():
     rows = [{"keep": {"decoder": ["rsd_s", "sd"]}}, {"keep": {"decoder": ["rsd_c"]}}]
     (legend,) = drawn(rows=rows).legends
     assert [text.get_text() for text in legend.get_texts()] == ["RSD-S", "SD", "RSD-C"]
@@ -79,6 +75,6 @@ def test_a_legend_that_is_too_wide_has_fewer_columns():
     assert box.x0 >= 0 and box.x1 <= legend.figure.bbox.x1
 
 
-def test_an_axis_of_a_rate_has_its_unit() -> None:
+def test_an_axis_of_a_rate_has_its_unit():
     (axes,) = drawn().axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("block efficiency (tokens/call)", "speedup")

@@ -4,7 +4,8 @@ A claim ``holds`` where the contrary, and ``does not hold`` where the claim woul
 numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
 made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
 Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
-no evidence. A paper's claims are the functions of its ``claims.py``, see ``ask``.
+no evidence. A paper's claims are the functions of its ``claims.py``: ``ask`` has whom they ask,
+``question`` the words in which they do.
 """
 
 from __future__ import annotations

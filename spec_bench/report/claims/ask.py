@@ -1,4 +1,4 @@
-"""The vocabulary of claims: what a paper's ``claims.py`` asks of measured rows.
+"""What claims are asked with: what a paper's ``claims.py`` asks of measured rows.
 
     def strictly_outperforms(ask):
         '''“RSD-S strictly outperforms both SD and SpecTr for all performance metrics” (5.1)'''
@@ -35,29 +35,8 @@ from spec_bench.report.claims.question import (
     Question,
     Side,
     Text,
-    at_least,
-    best,
-    better,
-    cells,
     cells_of,
-    counted,
-    ends,
-    every,
-    first,
-    less,
-    less_is_better,
-    more,
-    most,
-    nearness,
-    pairs,
-    rising,
     several,
-    steps,
-    titled,
-    trees,
-    undecided,
-    usual,
-    within,
 )
 from spec_bench.report.claims.select import (
     UNAUDITED,
@@ -66,10 +45,7 @@ from spec_bench.report.claims.select import (
     scores_of,
     with_tree_attention,
 )
-from spec_bench.report.claims.verdict import (
-    NOT_COMPARABLE,
-    Check,
-)
+from spec_bench.report.claims.verdict import NOT_COMPARABLE, Check
 from spec_bench.report.data.counts import Records, Rounds
 from spec_bench.report.data.headings import together, value_text
 from spec_bench.report.data.rows import Group, Row, groups_of
@@ -77,33 +53,6 @@ from spec_bench.report.papers.paper import Axes
 from spec_bench.vocabulary.columns import apart_in, header
 from spec_bench.vocabulary.spec import parse
 
-__all__ = [
-    "Ask",
-    "Cells",
-    "Checks",
-    "Found",
-    "at_least",
-    "best",
-    "better",
-    "cells",
-    "counted",
-    "ends",
-    "every",
-    "first",
-    "less",
-    "less_is_better",
-    "more",
-    "most",
-    "nearness",
-    "pairs",
-    "rising",
-    "steps",
-    "titled",
-    "trees",
-    "undecided",
-    "usual",
-    "within",
-]
 Checks = Iterator[Check]
 _PARTS = ("depth", "width", "nodes", "threshold")
 

@@ -8,8 +8,9 @@ from functools import partial
 import pandas as pd
 
 from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
-from spec_bench.report.claims.ask import Ask, cells, first
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, Difference, counts_of, difference
+from spec_bench.report.claims.question import cells, first
 from spec_bench.report.claims.select import name_of, of_our_engine
 from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, Odds
 from spec_bench.report.data.categories import kinds_of

@@ -20,12 +20,7 @@ _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as a PNG.
-
-    Attributes:
-        title: its caption.
-        data_uri: the picture itself.
-    """
+    """A figure as a PNG."""
 
     title: str
     data_uri: str
@@ -33,17 +28,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and whose rows it shows.
-
-    Attributes:
-        item: the figure.
-        pairs: names of pairs.
-        in_paper: whether the paper's figure has them.
-    """
+    """A figure and whose rows it shows."""
 
     item: Figure
     pairs: tuple[str, ...]
-    in_paper: bool
+    in_paper: bool  # whether the paper's figure has these pairs
 
     @property
     def title(self) -> str:

@@ -58,25 +58,15 @@ Axes = Mapping[str, Mapping[tuple[str, str], int]]
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's data.
+    """One paper's data."""
 
-    Attributes:
-        name: the folder below ``experiments``.
-        title: short and full name.
-        arxiv: identifier.
-        machine: on which its speeds were measured.
-        folder: of its files.
-        tables: in the paper's order.
-        figures: likewise.
-    """
-
-    name: str
-    title: str
+    name: str  # the folder below ``experiments``
+    title: str  # short and full name
     arxiv: str
-    machine: str
-    folder: Path
-    tables: tuple[Table, ...] = field(repr=False)
-    figures: tuple[Figure, ...] = field(repr=False)
+    machine: str  # on which its speeds were measured
+    folder: Path  # of its files
+    tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
+    figures: tuple[Figure, ...] = field(repr=False)  # likewise
 
     @functools.cached_property
     def claims(self) -> tuple[Claim, ...]:
