@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -17,6 +19,8 @@ from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
 from spec_bench.jobs.config.cells import Cell, build_cells, load_decoder
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
+from spec_bench.report.claims.ask import Ask
+from spec_bench.report.data.counts import Records
 from spec_bench.report.papers.pairs import written
 from spec_bench.report.papers.paper import load_paper, paper_names, read_recipe, recipe_name
 from spec_bench.settings.configs import conf_dir, experiments_dir
@@ -250,11 +254,22 @@ def test_every_paper_pair_takes_public_data() -> None:
         assert source["kind"] == ("embedded" if path.stem.startswith("embedded") else "hub")
 
 
-def test_what_is_compared_over_rounds_is_swept_round_by_round() -> None:
+def test_what_is_compared_over_rounds_is_swept_round_by_round(monkeypatch) -> None:
+    asked = []
+    of = Ask.of
+
+    def watched(ask, *experiments, rounds=False, **how):
+        asked.extend(experiments if rounds else ())
+        return of(ask, *experiments, rounds=rounds, **how)
+
+    monkeypatch.setattr(Ask, "of", watched)
+    ask = Ask(pd.DataFrame(columns=["experiment", "prompts"]), Records(Path("none")))
     for paper in map(load_paper, paper_names()):
         recipes = {recipe_name(each): each for item in paper.items for each in item.recipes}
-        for claim in (each for each in paper.claims if each.rounds):
-            for name in claim.experiments:
-                params = read_recipe(recipes[name])["hydra"]["sweeper"]["params"]
-                assert next(iter(params)) == "seed"  # the first varies slowest
-                assert len(params["seed"].split(",")) >= 2
+        for claim in paper.claims:
+            list(claim.function(replace(ask, axes=paper.axes)))
+        for name in {name for name in asked if name in recipes}:
+            params = read_recipe(recipes[name])["hydra"]["sweeper"]["params"]
+            assert next(iter(params)) == "seed"  # the first varies slowest
+            assert len(params["seed"].split(",")) >= 2
+    assert asked

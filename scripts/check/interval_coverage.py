@@ -35,9 +35,7 @@ from spec_bench.metrics.intervals import (
 )
 from spec_bench.metrics.limits import limited
 from spec_bench.metrics.quality import Bleu
-from spec_bench.report.claims.contrast import RELATIVE, Contrast, of_table
-from spec_bench.report.claims.difference import fisher
-from spec_bench.report.claims.picks import FEWEST_PICKED
+from spec_bench.report.claims.contrast import FEWEST_PICKED, RELATIVE, Contrast, fisher, of_table
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/interval-coverage.md"
 PROMPTS = (5, 8, 12, 50)

@@ -14,22 +14,26 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, of_table
-from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import HOLDS, Odds, verdicts_of
+from spec_bench.report.claims.general import exact_scores, fastest
+from spec_bench.report.claims.question import at_least, best, every, most, rising, steps, within
+from spec_bench.report.claims.verdict import HOLDS, Check, Odds, verdicts_of
 from spec_bench.report.data.counts import Counts, Records
-from spec_bench.report.data.rows import Group, Row
-from spec_bench.report.papers.claim import Claim, read_claim
+from spec_bench.report.data.rows import Row
+from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.paper import load_paper
 
 OUT = Path(__file__).resolve().parents[2] / "results/benchmarks/verdict-null.md"
 PROMPTS = (2, 5, 8, 20, 50, 100)
@@ -61,26 +65,15 @@ class Form:
 
     Attributes:
         name: for the table.
-        claim: as in a paper's ``claims``.
+        claim: as in a paper's ``claims.py``.
         cells: what is drawn.
         metric: what they are compared by.
     """
 
     name: str
-    claim: dict[str, object]
+    claim: Callable[[Ask], Iterable[Check]]
     cells: tuple[Cell, ...]
     metric: str = "token_rate"
-
-
-@dataclass(frozen=True)
-class Fixed(Scope):
-    """A scope whose groups are found once: draws differ in their records alone."""
-
-    known: tuple[Group, ...] = ()
-
-    def groups(self, claim: Claim) -> list[Group]:
-        """The groups."""
-        return list(self.known)
 
 
 class Drawn(Records):
@@ -106,60 +99,59 @@ def _several(decoder: str, count: int, **rates: float) -> tuple[Cell, ...]:
     return tuple(Cell(decoder, f"{place}x2", **rates) for place in range(1, count + 1))
 
 
+def _claim(left: str = "rsd_s", right: str = "sd", metric: str = "token_rate", **how: Any):
+    return lambda ask: ask.ahead("left > right", left, right, metric, **how)
+
+
 def _ahead(left: int, right: int) -> Form:
-    claim = {"claim": "left > right", "left": "rsd_s", "right": "sd", "compare": "best"}
     cells = (*_several("rsd_s", left, there=1.1), *_several("sd", right))
-    return Form(f"best of {left} ahead of the best of {right}", claim, cells)
+    return Form(f"best of {left} ahead of the best of {right}", _claim(by=best), cells)
 
 
 def _forms() -> tuple[Form, ...]:
     pair = (Cell("rsd_s", "2x2", there=1.1), Cell("sd", "2x2"))
-    compared = {"left": "rsd_s", "right": "sd", "compare": "pairs", "same": "spec"}
+    same = partial(_claim, same="spec")
     sevens = tuple(Cell("sd", f"{k}x2") for k in range(1, 6))
     strong = {k: 1.3 if k < 3 else 1.0 for k in range(1, 6)}
     mixed = tuple(Cell("rsd_s", f"{k}x2", strong[k], 1.2) for k in range(1, 6))
     one_not = tuple(Cell("rsd_s", f"{k}x2", 1.3 if k < 5 else 1.0, 1.2) for k in range(1, 6))
     decoders = ("sd", "spectr", "specinfer", "mcsd", "mcsd_wor", "rsd_c", "rsd_s", "block")
     exact = tuple(Cell(name, "2x2", RIGHT - 0.05, RIGHT) for name in decoders[:4])
+    front = code_of(load_paper("dsbd").folder, "claims").front
     return (
-        Form("ahead, rates", {"claim": "a", **compared}, pair),
-        Form("ahead, tokens per call", {"claim": "a", **compared}, pair, "block_efficiency"),
+        Form("ahead, rates", same(), pair),
+        Form(
+            "ahead, tokens per call", same(metric="block_efficiency"), pair, "block_efficiency"
+        ),
         _ahead(5, 1),
         _ahead(5, 5),
         _ahead(10, 5),
         _ahead(461, 10),
-        Form("mean of 5 comparisons", {"claim": "a", **compared}, (*mixed_mean(), *sevens)),
+        Form("mean of 5 comparisons", same(), (*mixed_mean(), *sevens)),
+        Form("all of 5 hold", same(each="width", judge=every(0)), (*one_not, *sevens)),
+        Form("most of 5 hold", same(each="width", judge=most), (*mixed, *sevens)),
         Form(
-            "all of 5 hold", {"claim": "a", **compared, "each": "width", "every": 0},
-            (*one_not, *sevens),
-        ),
-        Form(
-            "most of 5 hold", {"claim": "a", **compared, "each": "width", "majority": True},
-            (*mixed, *sevens),
-        ),
-        Form(
-            "within 5%", {"claim": "a", **compared, "within": 0.05},
+            "within 5%", same(expect=within(0.05)),
             (Cell("rsd_s", "2x2", 1.05, 1.0), Cell("sd", "2x2")),
         ),
         Form(
-            "at least 1.5 times", {"claim": "a", **compared, "at_least": 0.5},
+            "at least 1.5 times", same(expect=at_least(0.5)),
             (Cell("rsd_s", "2x2", 1.5, 1.8), Cell("sd", "2x2")),
         ),
         Form(
-            "rising", {"claim": "a", "left": "sd", "compare": "steps", "along": "width",
-                       "expect": "rising"},
+            "rising", _claim("sd", by=steps("width"), judge=rising),
             tuple(Cell("sd", f"{k}x2", 1.0, 1 + 0.05 * k) for k in range(1, 5)),
         ),
         Form(
-            "the fastest beats ar", {"function": "fastest"},
+            "the fastest beats ar", fastest,
             (Cell("ar", "-"), *(Cell(name, "2x2", 1.0, 1.1) for name in decoders)),
         ),
         Form(
-            "scores are similar", {"function": "exact_scores"},
+            "scores are similar", exact_scores,
             (Cell("ar", "-", RIGHT, RIGHT), *exact), "exact_match",
         ),
         Form(
-            "beams: front above, and faster at no worse score", {"function": "front"},
+            "beams: front above, and faster at no worse score", front,
             (
                 *(Cell("beam_sampling", str(k)) for k in (2, 4)),
                 *(Cell("dsbd", f"{k}x4@0.9", 1.0, 1.9) for k in (2, 3, 4, 6)),
@@ -174,7 +166,7 @@ def mixed_mean() -> tuple[Cell, ...]:
     return tuple(Cell("rsd_s", f"{k}x2", rate, 1.1) for k, rate in enumerate(rates, 1))
 
 
-def scope_of(form: Form, claim: Claim, prompts: int) -> Fixed:
+def ask_of(form: Form, prompts: int) -> Ask:
     """The rows of an experiment, without numbers that a verdict would hang on."""
     fixed = {
         "pair": "drawn", "task": "drawn", "status": "complete", "lossless": "exact",
@@ -188,8 +180,7 @@ def scope_of(form: Form, claim: Claim, prompts: int) -> Fixed:
     rows = pd.DataFrame(cells).assign(**fixed)
     if form.metric not in ("exact_match", "both"):
         rows = rows.drop(columns="exact_match")
-    found = Scope(rows, Drawn({}), {})
-    return Fixed(rows, found.records, {}, tuple(found.groups(claim)))
+    return Ask(rows, Drawn({})).of()
 
 
 def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Drawn:
@@ -216,12 +207,12 @@ def drawn(form: Form, prompts: int, there: bool, rng: np.random.Generator) -> Dr
     return Drawn(counts)
 
 
-def odds_of(form: Form, claim: Claim, scope: Fixed, there: bool, seed: int) -> list[Odds]:
+def odds_of(form: Form, ask: Ask, there: bool, seed: int) -> list[Odds]:
     """The odds of one experiment; none where nothing is decided."""
-    prompts = int(scope.rows.prompts.iloc[0])
+    prompts = int(ask.rows.prompts.iloc[0])
     rng = np.random.default_rng([seed, prompts, there])
-    scope = replace(scope, records=drawn(form, prompts, there, rng))
-    return [check.odds for check in checks_of(claim, scope) if check.odds]
+    ask = replace(ask, records=drawn(form, prompts, there, rng))
+    return [check.odds for check in form.claim(ask) if check.odds]
 
 
 def share(odds: Sequence[Sequence[Odds]], wanted: Callable[[str], bool]) -> float:
@@ -231,16 +222,12 @@ def share(odds: Sequence[Sequence[Odds]], wanted: Callable[[str], bool]) -> floa
 
 def measured(form: Form, simulations: int) -> dict[int, tuple[list[list[Odds]], list[list[Odds]]]]:
     """By prompts the odds of every experiment, nothing there and something there."""
-    metric = "token_rate" if form.metric == "both" else form.metric
-    entry = {"ours": True, **form.claim, **({} if "function" in form.claim else {"metric": metric})}
-    claim = read_claim(entry)
     cut = simulations if len(form.cells) < 100 else max(20, simulations // 4)
     found = {}
     for prompts in PROMPTS:
-        scope = scope_of(form, claim, prompts)
+        ask = ask_of(form, prompts)
         both = tuple(
-            [odds_of(form, claim, scope, there, seed) for seed in range(cut)]
-            for there in (False, True)
+            [odds_of(form, ask, there, seed) for seed in range(cut)] for there in (False, True)
         )
         found[prompts] = (both[0], both[1])
     return found

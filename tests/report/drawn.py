@@ -1,19 +1,14 @@
 """What a figure plots, as numbers: a sheet of panels of series for measured rows."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.figures import NothingMeasuredError, figure_sheets, names_of
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.select import sheets
-from spec_bench.report.figures.sheet import PanelData, Series, Sheet
+from spec_bench.report.figures.panels import drawing_of, sheets
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.paper import find_figure, load_paper, recipes_by_name
 from spec_bench.report.tables.measured import Measured
@@ -21,22 +16,19 @@ from spec_bench.report.tables.measured import Measured
 EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
 
 
-def sheet_of(name: str, rows: pd.DataFrame) -> Sheet:
+def sheet_of(name, rows):
     """A paper's figure of rows that make one file."""
-    item = find_figure(name)
-    drawing = drawing_of(item)
-    assert drawing is not None
-    (sheet,) = figure_sheets(item, drawing, rows)
+    (sheet,) = figure_sheets(find_figure(name), rows)
     return sheet
 
 
-def sheet_from(rows: pd.DataFrame, /, **said: Any) -> Sheet:
+def sheet_from(rows, /, **said):
     """A figure as its description says."""
-    (sheet,) = sheets(Drawing.model_validate(said), derive(rows), pd.DataFrame())
+    (sheet,) = sheets(drawing_of(**said), derive(rows), pd.DataFrame())
     return sheet
 
 
-def series_of(panel: PanelData, **values: object) -> list[Series]:
+def series_of(panel, **values):
     """A panel's series whose rows all have these values."""
     return [
         series
@@ -45,14 +37,14 @@ def series_of(panel: PanelData, **values: object) -> list[Series]:
     ]
 
 
-def points(series: Series) -> list[tuple[float, float]]:
+def points(series):
     """(x, y) in the order drawn, rounded."""
     pairs = zip(series.rows[series.x], series.rows[series.y], strict=True)
     return [(x if isinstance(x, str) else round(float(x), 6), round(float(y), 6)) for x, y in pairs]
 
 
 @functools.cache
-def committed_sheets(experiment: str, **more: object) -> dict[str, Sheet]:
+def committed_sheets(experiment, **more):
     """What ``report all`` draws of a committed experiment, by the file's name.
 
     Args:
@@ -64,10 +56,8 @@ def committed_sheets(experiment: str, **more: object) -> dict[str, Sheet]:
     paper = load_paper(recipes_by_name()[experiment].partition("=")[0])
     items = [item for item in paper.items if experiment in item.experiments]
     for each in drawings(paper, items, measured):
-        drawing, own = drawing_of(each.item), rows[rows.pair.isin(each.pairs)]
-        assert drawing is not None
         try:
-            drawn = figure_sheets(each.item, drawing, own)
+            drawn = figure_sheets(each.item, rows[rows.pair.isin(each.pairs)])
         except NothingMeasuredError:
             continue
         found.update(zip(names_of(each.item, drawn), drawn, strict=True))

@@ -1,58 +1,56 @@
 """The papers' claims: what holds, what does not, and what the evidence says."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from spec_bench.report.claims import check_claims, check_generally
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.functions.scores import exact_scores_of
-from spec_bench.report.claims.select import Scope, of_experiment
+from spec_bench.report.claims.general import exact_scores_of
+from spec_bench.report.claims.question import at_least, cells, less, undecided, within
+from spec_bench.report.claims.select import of_experiment
 from spec_bench.report.claims.summary import summary_of
-from spec_bench.report.claims.verdict import Check
 from spec_bench.report.claims.verdict import judged as judged_together
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.claim import read_claim
+from spec_bench.report.papers.claim import Claim, read_claims
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper, paper_names
 from spec_bench.system import files
 from spec_bench.system.files import package_folder
 from tests.report import rows as cells_of
 from tests.report.rows import EMBEDDED, frame, record, recorded, write
+from tests.said import naming
 
-Scoped = Callable[[pd.DataFrame], Scope]
 row = partial(cells_of.row, half=0.1, **EMBEDDED)
 HIGH = [[3, 3, 2], [3, 2, 3], [3, 3, 3], [2, 3, 3]] * 2
 LOW = [[1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]] * 2
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     return tmp_path / "rsd-exp1" / "results.csv"
 
 
-def found(checks: list[Check], *words: str) -> list[Check]:
+def found(checks, *words):
     return [check for check in checks if all(word in check.claim for word in words)]
 
 
-def only(checks: list[Check], *words: str) -> Check:
+def only(checks, *words):
     (check,) = found(checks, *words)
     return check
 
 
-def cell(decoder: str, spec: str, tau: float, **values: object) -> dict[str, object]:
+def cell(decoder, spec, tau, **values):
     return row(decoder, spec, block_efficiency=tau, mbsu=tau, token_rate=tau * 10, **values)
 
 
-def judged(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
+def judged(paper, rows, results):
     """The claims on cells whose records say what the rows do."""
     return check_claims(paper, recorded(results, rows), results)
 
@@ -60,9 +58,7 @@ def judged(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
 @pytest.mark.parametrize(
     ("ours", "theirs", "verdict"), [(HIGH, LOW, "holds"), (LOW, HIGH, "does not hold")]
 )
-def test_an_ordering_follows_the_records(
-    ours: list[list[int]], theirs: list[list[int]], verdict: str, results: Path
-) -> None:
+def test_an_ordering_follows_the_records(ours, theirs, verdict, results):
     rows = frame(cell("spectr", "3x3", 2.0), cell("sd", "3", 2.0))
     record(results, "spectr-3x3", ours)
     record(results, "sd-3", theirs)
@@ -77,8 +73,8 @@ def test_an_ordering_follows_the_records(
     [(3.0, 2.0, "holds"), (2.0, 3.0, "does not hold"), (2.05, 2.0, "within noise")],
 )
 def test_the_records_decide_and_without_them_there_is_a_value_but_no_verdict(
-    ours: float, theirs: float, verdict: str, results: Path
-) -> None:
+    ours, theirs, verdict, results
+):
     rows = frame(cell("spectr", "3x3", ours), cell("sd", "3", theirs))
     alone = only(check_claims("rsd", rows, results), "spectr > sd in block", "draft length 3")
     assert alone.verdict == "not decided"
@@ -93,9 +89,7 @@ def test_the_records_decide_and_without_them_there_is_a_value_but_no_verdict(
     ("sitting", "told"),
     [("first", "["), ("second", "(no interval: the cells were not timed in turn)")],
 )
-def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(
-    sitting: str, told: str, results: Path
-) -> None:
+def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(sitting, told, results):
     theirs, ours = rows_of(frame(row("ar", token_rate=1.0), row("sd", "3", token_rate=2.0)))
     record(results, "ar--", HIGH, rate=1.0, sitting="first")
     record(results, "sd-3", HIGH, rate=2.0, sitting=sitting)
@@ -105,7 +99,7 @@ def test_seconds_of_two_cells_are_paired_where_one_sitting_timed_them(
     assert "no interval" not in str(counted)
 
 
-def test_only_prompts_that_both_cells_have_are_compared(results: Path) -> None:
+def test_only_prompts_that_both_cells_have_are_compared(results):
     rows = frame(cell("spectr", "3x3", 2.0), cell("sd", "3", 2.0))
     record(results, "spectr-3x3", [[1]] * 5 + [[3]] * 2)
     record(results, "sd-3", [[1]] * 5)
@@ -113,7 +107,7 @@ def test_only_prompts_that_both_cells_have_are_compared(results: Path) -> None:
     assert check.evidence.startswith("+0.000 [+0.000, +0.000]")
 
 
-def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results: Path) -> None:
+def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results):
     rows = frame(
         cell("rsd_s", "2x2", 2.2),
         cell("rsd_s", "3x2", 2.9),
@@ -136,7 +130,7 @@ def test_the_best_tree_is_named_with_how_many_it_was_picked_from(results: Path) 
     assert fixed.evidence.startswith(f"{(0.2 + 0.8 + 0.6) / 3:+.3f}")
 
 
-def test_trees_that_both_experiments_share_are_a_run_of_neither(results: Path) -> None:
+def test_trees_that_both_experiments_share_are_a_run_of_neither(results):
     shared = frame(cell("rsd_s", "3x2", 3.0), cell("spectr", "3x2", 2.0))
     assert check_claims("rsd", shared, results) == []
     with_exp1 = pd.concat([shared, frame(cell("sd", "2", 1.5))])
@@ -145,7 +139,7 @@ def test_trees_that_both_experiments_share_are_a_run_of_neither(results: Path) -
     assert not [claim for claim in claims if "budget" in claim]
 
 
-def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results: Path) -> None:
+def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results):
     slow = {"mbsu": 2.0, "draft_calls": 2, "parameter_ratio": 0.25, "token_rate": 5.0}
     ours = row("rsd_s", "3x3", block_efficiency=3.0, **slow)
     rows = frame(ours, cell("spectr", "3x3", 1.5), cell("sd", "3", 2.5))
@@ -161,9 +155,7 @@ def test_rsd_s_must_be_ahead_of_chains_and_iid_paths_in_speed_too(results: Path)
     }
 
 
-def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_other(
-    results: Path,
-) -> None:
+def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_other(results):
     """Two trees that differ by luck only: their best is not ahead of one of them."""
     record(results, "rsd_s-2x2", [[3], [1], [3], [1], [2], [0], [2], [0]])
     record(results, "rsd_s-3x2", [[1], [3], [1], [3], [0], [2], [0], [2]])
@@ -180,7 +172,7 @@ def test_luck_on_one_half_of_the_prompts_does_not_make_a_tree_the_best_on_the_ot
     assert single.value == pytest.approx(0.0)
 
 
-def test_tasks_are_pooled_where_both_have_records(results: Path) -> None:
+def test_tasks_are_pooled_where_both_have_records(results):
     rows = frame(
         *(
             cell(decoder, spec, 2.0, task=task, run_id=f"{decoder}-{task}")
@@ -199,7 +191,7 @@ def test_tasks_are_pooled_where_both_have_records(results: Path) -> None:
     } == {"xsum", "dolly"}
 
 
-def exp2(sd: float, rsd_c: float, rsd_s: float) -> pd.DataFrame:
+def exp2(sd, rsd_c, rsd_s):
     cells = [cell("sd", str(budget), sd) for budget in (6, 14, 30)]
     for budget, trees in {6: ("2x3", "3-1"), 14: ("2x7", "7-1"), 30: ("5x6", "6-1-1-1-1")}.items():
         assert budget
@@ -208,7 +200,7 @@ def exp2(sd: float, rsd_c: float, rsd_s: float) -> pd.DataFrame:
     return frame(*cells)
 
 
-def ahead_at(rsd_s: tuple[float, ...], results: Path) -> list[Check]:
+def ahead_at(rsd_s, results):
     """RSD-S has these numbers at budgets 6, 14, 30; the best of all others has 3 at each."""
     rows = exp2(2.0, 3.0, 1.0)
     names = ["block_efficiency", "mbsu", "token_rate"]
@@ -226,9 +218,7 @@ def ahead_at(rsd_s: tuple[float, ...], results: Path) -> list[Check]:
         ((4.0, 3.0, 2.0), "1 of 3", "within noise"),
     ],
 )
-def test_a_claim_about_most_budgets_is_held_against_most_and_not_each(
-    rsd_s: tuple[float, ...], won: str, verdict: str, results: Path
-) -> None:
+def test_a_claim_about_most_budgets_is_held_against_most_and_not_each(rsd_s, won, verdict, results):
     checks = found(ahead_at(rsd_s, results), "all others", "at most budgets")
     assert [check.verdict for check in checks] == [verdict] * 3  # three metrics, one task
     assert all(f"ahead at {won} budgets: 6: " in check.evidence for check in checks)
@@ -237,9 +227,7 @@ def test_a_claim_about_most_budgets_is_held_against_most_and_not_each(
 @pytest.mark.parametrize(
     ("rsd_s", "verdict"), [((4.0, 4.0, 4.0), "holds"), ((4.0, 4.0, 1.5), "does not hold")]
 )
-def test_a_claim_about_every_budget_fails_at_one(
-    rsd_s: tuple[float, ...], verdict: str, results: Path
-) -> None:
+def test_a_claim_about_every_budget_fails_at_one(rsd_s, verdict, results):
     check = only(ahead_at(rsd_s, results), "token rate at every budget")
     assert check.verdict == verdict
     assert "strictly outperforms our baselines" in check.statement
@@ -248,7 +236,7 @@ def test_a_claim_about_every_budget_fails_at_one(
 @pytest.mark.parametrize(
     ("sd", "verdict"), [(4.0, "holds"), (3.0, "within noise"), (2.0, "does not hold")]
 )
-def test_chains_must_be_ahead_at_small_budgets(sd: float, verdict: str, results: Path) -> None:
+def test_chains_must_be_ahead_at_small_budgets(sd, verdict, results):
     checks = judged("rsd", exp2(sd, 3.0, 3.0), results)
     check = only(checks, "sd > rsd_c in MBSU at budgets 6 and 10")
     assert check.verdict == verdict
@@ -256,7 +244,7 @@ def test_chains_must_be_ahead_at_small_budgets(sd: float, verdict: str, results:
     assert "14: " not in check.evidence
 
 
-def test_mbsu_charges_each_draft_call(results: Path) -> None:
+def test_mbsu_charges_each_draft_call(results):
     extra = {"draft_calls": 3, "parameter_ratio": 0.5}
     record(results, "a", HIGH)
     record(results, "b", HIGH)
@@ -268,7 +256,7 @@ def test_mbsu_charges_each_draft_call(results: Path) -> None:
     assert gap.value == pytest.approx(tau - tau / 2.5)
 
 
-def test_token_rates_are_compared_as_a_share(results: Path) -> None:
+def test_token_rates_are_compared_as_a_share(results):
     record(results, "a", HIGH, rate=30)
     record(results, "b", HIGH, rate=20)
     sides = [(pd.Series(row("sd", "3", run_id=name)),) for name in "ab"]
@@ -278,13 +266,13 @@ def test_token_rates_are_compared_as_a_share(results: Path) -> None:
     assert str(gap).startswith("+50.0% [")
 
 
-def scored(count: int = 1) -> Group:
+def scored(count=1):
     """AR and so many exact decoders; what they score is in their records."""
     cells = [row("sd", str(index), rouge2=0.5) for index in range(count)]
     return Group("xsum", frame(row("ar", rouge2=0.5), *cells))
 
 
-def of_scores(results: Path, *better: Sequence[float]) -> Check:
+def of_scores(results, *better):
     """The check of decoders whose prompts score so much more than AR's, whatever AR's do."""
     theirs = [0.2 + 0.6 * (prompt * 7 % 40) / 40 for prompt in range(40)]
     for place, gaps in enumerate(([0.0] * 40, *better)):
@@ -309,16 +297,14 @@ def of_scores(results: Path, *better: Sequence[float]) -> Check:
     ],
 )
 def test_scores_of_one_law_differ_by_little_and_not_always_in_one_direction(
-    better: list[float], verdict: str, results: Path
-) -> None:
+    better, verdict, results
+):
     check = of_scores(results, better)
     assert check.verdict == verdict
     assert check.claim == "rouge2 of exact decoders is that of ar, within 0.05"
 
 
-def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is_not(
-    results: Path,
-) -> None:
+def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is_not(results):
     either, lucky, never = [0.1, -0.1] * 20, [0.1] * 27 + [-0.1] * 13, [0.1] * 38 + [-0.1] * 2
     assert of_scores(results, lucky).evidence.endswith("most lopsided by prompt: sd 0, p = 0.038")
     check = of_scores(results, either, either, either, lucky)
@@ -329,7 +315,7 @@ def test_one_decoder_of_several_that_scores_otherwise_is_seen_and_luck_of_one_is
     assert check.evidence.endswith("sd 3, p = 1.5e-09")
 
 
-def test_scores_without_records_are_compared_and_not_decided() -> None:
+def test_scores_without_records_are_compared_and_not_decided():
     (check,) = exact_scores_of(scored(), Records(Path("results.csv")))
     assert check.verdict == "not decided"
     assert check.odds is None
@@ -337,7 +323,7 @@ def test_scores_without_records_are_compared_and_not_decided() -> None:
 
 
 @pytest.mark.parametrize("lossless", ["simulated", "approximate", "exact_beam"])
-def test_quality_says_nothing_of_decoders_that_are_not_exact(lossless: str) -> None:
+def test_quality_says_nothing_of_decoders_that_are_not_exact(lossless):
     group = scored(2)
     group.rows.loc[1:, "lossless"] = lossless
     assert not list(exact_scores_of(group, Records(Path("results.csv"))))
@@ -347,8 +333,8 @@ def test_quality_says_nothing_of_decoders_that_are_not_exact(lossless: str) -> N
     ("falling", "rising", "verdict"), [(2.5, 2.0, "holds"), (2.0, 2.5, "does not hold")]
 )
 def test_falling_widths_are_compared_with_rising_ones_of_the_same_factors(
-    falling: float, rising: float, verdict: str, results: Path
-) -> None:
+    falling, rising, verdict, results
+):
     rows = frame(
         cell("mcsd_wor", "4-2", falling),
         cell("mcsd_wor", "2-4", rising),
@@ -368,9 +354,7 @@ def test_falling_widths_are_compared_with_rising_ones_of_the_same_factors(
 @pytest.mark.parametrize(
     ("taus", "verdict"), [((2.5, 2.2, 1.5), "holds"), ((1.5, 2.2, 2.5), "does not hold")]
 )
-def test_verification_rules_are_compared_on_the_same_tree(
-    taus: tuple[float, float, float], verdict: str, results: Path
-) -> None:
+def test_verification_rules_are_compared_on_the_same_tree(taus, verdict, results):
     decoders = ("mcsd_wor", "mcsd", "mcns")
     rows = frame(*(cell(name, "4-2-1", tau) for name, tau in zip(decoders, taus, strict=True)))
     checks = judged("mcsd", rows, results)
@@ -379,7 +363,7 @@ def test_verification_rules_are_compared_on_the_same_tree(
     assert len(found(checks, "naive sampling behind", "block efficiency")) == 2
 
 
-def test_tree_attention_is_about_speed_and_not_block_efficiency(results: Path) -> None:
+def test_tree_attention_is_about_speed_and_not_block_efficiency(results):
     same = {"tree_attention": False, "run_id": "rows"}
     rows = frame(
         row("mcsd", "4-2-1", block_efficiency=2.0, token_rate=20.0),
@@ -404,9 +388,7 @@ def test_tree_attention_is_about_speed_and_not_block_efficiency(results: Path) -
         ((0.2, 0.8, 0.5), "does not hold"),
     ],
 )
-def test_acceptance_must_rise_with_k_and_fall_at_no_step(
-    alphas: tuple[float, ...], verdict: str, results: Path
-) -> None:
+def test_acceptance_must_rise_with_k_and_fall_at_no_step(alphas, verdict, results):
     cells = zip(("16", "2", "4"), (alphas[2], *alphas[:2]), strict=True)
     rows = frame(*(row("mcsd_wor", k, acceptance_rate=alpha) for k, alpha in cells))
     check = only(judged("mcsd", rows, results), "rises with the number of candidates")
@@ -416,7 +398,7 @@ def test_acceptance_must_rise_with_k_and_fall_at_no_step(
     assert "4 to 16 " in check.evidence
 
 
-def test_a_tuned_draft_is_compared_with_the_plain_one_at_every_k(results: Path) -> None:
+def test_a_tuned_draft_is_compared_with_the_plain_one_at_every_k(results):
     rows = frame(
         row("mcsd_wor", "1", acceptance_rate=0.8),
         row("mcsd_wor", "4", acceptance_rate=0.9),
@@ -427,30 +409,30 @@ def test_a_tuned_draft_is_compared_with_the_plain_one_at_every_k(results: Path) 
     assert (check.verdict, check.evidence[:6]) == ("holds", "+0.300")
 
 
-def test_every_pair_with_a_tuned_draft_is_compared_with_the_plain_one() -> None:
+def test_every_pair_with_a_tuned_draft_is_compared_with_the_plain_one():
     names = {path.stem for path in (package_folder("conf") / "pair").glob("*.yaml")}
     tuned = {name: name.replace("_ft", "_") for name in names if "_ft" in name}
-    (compared,) = [claim.pairs for claim in load_paper("mcsd").claims if claim.pairs]
+    compared = code_of(load_paper("mcsd").folder, "claims").TUNED
     assert compared == {**tuned, "embedded": "embedded_plain"}
 
 
-def test_simulated_acceptance_is_no_evidence(results: Path) -> None:
+def test_simulated_acceptance_is_no_evidence(results):
     rows = frame(cell("spectr", "3x3", 3.0, lossless="simulated"), cell("sd", "3", 2.0))
     assert check_claims("rsd", rows, results) == []
 
 
-def test_failed_cells_and_empty_frames_claim_nothing(results: Path) -> None:
+def test_failed_cells_and_empty_frames_claim_nothing(results):
     failed = frame(cell("spectr", "3x3", 2.0, status="failed"), cell("sd", "3", 2.0))
     assert check_claims("rsd", failed, results) == []
     assert check_claims("mcsd", pd.DataFrame(), results) == []
 
 
-def test_an_unknown_paper_is_an_error_that_names_the_known_ones(results: Path) -> None:
+def test_an_unknown_paper_is_an_error_that_names_the_known_ones(results):
     with pytest.raises(ValueError, match="'nothing'; known: beyond, dsbd"):
         check_claims("nothing", pd.DataFrame(), results)
 
 
-def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once() -> None:
+def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once():
     rows = pd.concat(
         [
             frame(row("sd", "3", prompts=10)).assign(experiment="mcsd-search"),
@@ -472,8 +454,8 @@ def test_a_claim_stays_within_its_experiment_and_counts_a_cell_once() -> None:
     ],
 )
 def test_any_results_file_has_its_orderings_checked_where_records_are_there(
-    ours: list[list[int]], theirs: list[list[int]], verdict: str, results: Path
-) -> None:
+    ours, theirs, verdict, results
+):
     rows = frame(cell("rsd_s", "3x3", 1.0), cell("rsd_s", "4x3", 9.0), cell("rsd_c", "2-2-2", 1.0))
     assert check_generally(rows, results) == []
     record(results, "rsd_s-3x3", ours)
@@ -484,7 +466,7 @@ def test_any_results_file_has_its_orderings_checked_where_records_are_there(
     assert check.verdict == verdict
 
 
-def test_orderings_of_any_results_file_are_pooled_over_tasks(results: Path) -> None:
+def test_orderings_of_any_results_file_are_pooled_over_tasks(results):
     cells = [
         cell(decoder, "3", 1.0, task=task, run_id=f"{decoder}-{task}")
         for task in ("xsum", "dolly")
@@ -505,10 +487,8 @@ def test_orderings_of_any_results_file_are_pooled_over_tasks(results: Path) -> N
         (8.0, "-20.0% [", "does not hold"),
     ],
 )
-def test_the_fastest_decoder_is_compared_with_the_baseline(
-    rate: float, said: str, verdict: str, results: Path
-) -> None:
-    def checked(*cells: dict[str, Any]) -> Check:
+def test_the_fastest_decoder_is_compared_with_the_baseline(rate, said, verdict, results):
+    def checked(*cells):
         checks = check_generally(recorded(results, frame(*cells)), results)
         return only(checks, "the fastest beats ar")
 
@@ -531,7 +511,7 @@ def test_the_fastest_decoder_is_compared_with_the_baseline(
     assert checked(*cells, theirs) == check
 
 
-def test_the_fastest_of_few_prompts_is_named_and_not_decided(results: Path) -> None:
+def test_the_fastest_of_few_prompts_is_named_and_not_decided(results):
     rows = frame(
         row("ar", speedup=1.0, token_rate=10.0), row("sd", "3", speedup=2.0, token_rate=20.0)
     )
@@ -541,145 +521,151 @@ def test_the_fastest_of_few_prompts_is_named_and_not_decided(results: Path) -> N
 
 
 @pytest.fixture
-def scope(results: Path) -> Callable[[pd.DataFrame], Scope]:
-    """Cells with records, whose claims can be checked."""
+def asking(results):
+    """Cells with records, of which claims can be asked."""
 
-    def made(rows: pd.DataFrame) -> Scope:
-        return Scope(recorded(results, rows), Records(results), {})
+    def made(rows):
+        return Ask(recorded(results, rows), Records(results)).of()
 
     return made
 
 
-def checked(claim: dict[str, Any], scope: Scope) -> list[Check]:
+def asked(ask, left="sd", right="spectr", metric="token_rate", **how):
     """The checks of a claim, as if alone on a page."""
-    return judged_together(list(checks_of(read_claim(claim), scope)))
+    text = how.pop("text", "{left} beats {right} in {metric}")
+    return judged_together(list(ask.ahead(text, left, right, metric, same="depth", **how)))
 
 
-def stated(**fields: Any) -> dict[str, Any]:
-    """A claim as a paper of another package would write it."""
-    return {
-        "claim": "{left} beats {right} in {metric}",
-        "sentence": "Ours is faster.",
-        "section": "Section 1",
-        "left": "sd",
-        "right": "spectr",
-        "same": "depth",
-        "metric": "token_rate",
-        **fields,
-    }
-
-
-def test_a_paper_states_a_claim_in_its_data_file_alone(scope: Scoped) -> None:
+def test_a_claim_is_asked_of_trees_that_agree_in_a_part_of_their_shorthand(asking):
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0), cell("spectr", "4x2", 9.0))
-    (check,) = checked(stated(), scope(rows))
+    (check,) = asked(asking(rows))
     assert check.claim == "sd beats spectr in token rate"
     assert check.evidence == "+50.0% [+46.6%, +53.4%], sd 3 against spectr 4x3"
     assert (check.where, check.verdict) == ("xsum", "holds")
-    assert (check.statement, check.section) == ("“Ours is faster.”", "Section 1")
-
-
-def test_what_a_summary_reports_of_a_paper_is_no_quotation(scope: Scoped) -> None:
-    rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
-    (check,) = checks_of(read_claim(stated(sentence="", reported="5% faster")), scope(rows))
-    assert check.statement.endswith("summary's words: 5% faster") and "“" not in check.statement
-    beyond = [claim for claim in load_paper("beyond").claims if claim.statement]
-    assert beyond and all(claim.reported for claim in beyond)
 
 
 @pytest.mark.parametrize(
     ("expect", "verdict"),
     [
         ({}, "holds"),
-        ({"expect": "less"}, "does not hold"),
-        ({"expect": "open"}, "not decided"),
-        ({"at_least": 0.4}, "holds"),
-        ({"at_least": 0.6}, "does not hold"),
-        ({"within": 0.6}, "holds"),
-        ({"within": 0.1}, "does not hold"),
+        ({"expect": less}, "does not hold"),
+        ({"expect": undecided}, "not decided"),
+        ({"expect": at_least(0.4)}, "holds"),
+        ({"expect": at_least(0.6)}, "does not hold"),
+        ({"expect": within(0.6)}, "holds"),
+        ({"expect": within(0.1)}, "does not hold"),
     ],
 )
-def test_a_claim_says_which_difference_it_expects(
-    expect: dict[str, Any], verdict: str, scope: Scoped
-) -> None:
+def test_a_claim_says_which_difference_it_expects(expect, verdict, asking):
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
-    (check,) = checked(stated(**expect), scope(rows))
+    (check,) = asked(asking(rows), **expect)
     assert check.verdict == verdict
 
 
-def test_cells_are_chosen_by_any_column_or_part_of_the_tree(scope: Scoped) -> None:
+def test_cells_are_chosen_by_any_column_or_part_of_the_tree(asking):
     rows = frame(*(cell("spectr", spec, 2.0) for spec in ("2x3", "4x3")), cell("sd", "3", 3.0))
-    wide = {"decoder": "spectr", "where": {"width": {"from": 3}, "seed": 0}}
-    (check,) = checks_of(read_claim(stated(right=wide)), scope(rows))
+    wide = cells("spectr", width=lambda width: width >= 3, seed=0)
+    (check,) = asked(asking(rows), right=wide)
     assert check.evidence.endswith("sd 3 against spectr 4x3")
-    none = {"decoder": "spectr", "where": {"seed": [1, 2]}}
-    assert not list(checks_of(read_claim(stated(right=none)), scope(rows)))
+    assert not asked(asking(rows), right=cells("spectr", seed=(1, 2)))
 
 
-def test_another_engine_is_compared_only_where_a_side_names_it(scope: Scoped) -> None:
+def test_another_engine_is_compared_only_where_a_side_names_it(asking):
     theirs = cell("hf_assisted", "3", 9.0, lossless="unaudited")
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0), theirs)
-    anybody = {"without": ["spectr"]}
-    (check,) = checks_of(read_claim(stated(left=anybody)), scope(rows))
+    (check,) = asked(asking(rows), left=cells(without="spectr"))
     assert check.evidence.endswith("sd 3 against spectr 4x3")
-    (check,) = checks_of(read_claim(stated(left="hf_assisted")), scope(rows))
+    (check,) = asked(asking(rows), left="hf_assisted")
     assert check.evidence.endswith("hf_assisted 3 against spectr 4x3")
 
 
-def test_a_claim_may_ask_for_settings_of_its_cells(scope: Scoped) -> None:
+def test_a_claim_may_ask_for_settings_of_its_cells(asking):
     rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
-    warm = read_claim(stated(given={"temperature": {"from": 0.7}}))
-    assert not list(checks_of(warm, scope(rows)))
-    assert list(checks_of(warm, scope(rows.assign(temperature=1.0))))
+    warm = {"given": lambda row: row["temperature"] >= 0.7}
+    assert not asked(asking(rows).of(**warm))
+    assert asked(asking(rows.assign(temperature=1.0)).of(**warm))
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("wrong", "words"),
     [
-        ({"metrics": "token_rate"}, "unknown setting metrics; did you mean metric?"),
-        ({"compare": "steps"}, "along goes with compare"),
-        ({"section": ""}, "and its section, or says ours: true"),
-        ({"ours": True}, "and its section, or says ours: true"),
-        ({"reported": "5%"}, "not both"),
-        ({"metric": []}, "needs claim, left and metric"),
+        ({"text": "{feild}"}, "'{feild}' names 'feild'; there are left, right, metric, place"),
+        ({"metric": "token_rat"}, "no column 'token_rat'"),
+        ({"each": "lenght"}, "no column 'lenght'"),
     ],
 )
-def test_a_claim_that_is_not_written_as_one_is_a_line_that_names_it_and_the_key(
-    fields: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match="beats") as raised:
-        read_claim(stated(**fields))
-    assert words in str(raised.value)
+def test_an_unknown_name_in_a_claim_is_said(wrong, words, asking):
+    rows = frame(cell("sd", "3", 3.0), cell("spectr", "4x3", 2.0))
+    with pytest.raises(ValueError, match=words):
+        asked(asking(rows), **wrong)
+
+
+def test_an_axis_that_the_paper_does_not_have_is_said(asking):
+    with pytest.raises(ValueError, match="no axis 'length'; the paper has: none"):
+        asking(frame(cell("sd", "3", 3.0))).of(axis="length")
+
+
+def own_claims(folder, text):
+    folder.mkdir()
+    (folder / "claims.py").write_text(text, encoding="utf-8")
+    return read_claims(folder)
+
+
+def test_a_papers_claims_are_the_functions_of_its_file_and_their_docstrings_the_statements(
+    tmp_path,
+):
+    quoted, ours, reported = own_claims(
+        tmp_path / "mine",
+        '''
+from spec_bench.report.claims.question import best
+def faster(ask):
+    """“Ours is faster (by
+    far).” (Section 1)
+
+    A remark.
+    """
+def beside(ask):
+    """What the paper does not say."""
+def summed(ask):
+    """reported, in a summary's words: 5% faster (arXiv 1, abstract)"""
+def _helper(ask): ...
+''',
+    )
+    assert (quoted.statement, quoted.section) == ("“Ours is faster (by far).”", "Section 1")
+    assert (ours.statement, ours.section) == ("", "")
+    assert reported.statement == "reported, in a summary's words: 5% faster"
+    assert reported.section == "arXiv 1, abstract"
+    beyond = [claim.statement for claim in load_paper("beyond").claims if claim.statement]
+    assert beyond and all(said.startswith("reported") and "“" not in said for said in beyond)
+
+
+@pytest.mark.parametrize("said", ["", '"""“Ours is faster.”"""', '"""reported, 5% (1)"""'])
+def test_a_claim_without_its_statements_place_is_a_line_that_names_file_and_function(
+    said, tmp_path
+):
+    with pytest.raises(ValueError, match=naming("claims.py", "faster", "(Section 5)")) as raised:
+        own_claims(tmp_path / "mine", f"def faster(ask):\n    {said or 'pass'}\n")
     assert len(str(raised.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("claim", "words"),
-    [
-        (stated(claim="{feild}"), "no field {feild}; fields: against_it, best"),
-        (stated(metric="token_rat"), "no column 'token_rat'"),
-        (stated(given={"temprature": {"from": 1}}), "no column 'temprature'"),
-        (stated(axis="length", each="length"), "no axis 'length'; the paper has: none"),
-        (stated(compare="guess"), "compare, if none of best, .* must be a function in paper.py"),
-        ({"function": "guess", "ours": True}, "exact_scores"),
-    ],
-)
-def test_an_unknown_name_in_a_claim_is_said(
-    claim: dict[str, Any], words: str, scope: Scoped
-) -> None:
-    rows = frame(cell("sd", "3", 3.0))
-    with pytest.raises(ValueError, match=words):
-        list(checks_of(read_claim(claim), scope(rows)))
+def test_an_error_in_a_claim_names_the_claim_and_its_paper(results, monkeypatch):
+    wrong = replace(load_paper("rsd"))
+    claim = Claim(lambda ask: ask.of(axis="length"), "", "")
+    wrong.__dict__["claims"] = (claim,)
+    monkeypatch.setattr("spec_bench.report.claims.load_paper", lambda name: wrong)
+    with pytest.raises(ValueError, match="claim <lambda> of rsd: no axis 'length'"):
+        check_claims("rsd", frame(cell("sd", "3", 3.0)), results)
 
 
-def test_every_claim_of_a_paper_has_its_sentence_or_is_said_to_be_ours() -> None:
-    claims = [claim for paper in paper_names() for claim in load_paper(paper).claims]
-    assert len(claims) > 40
-    assert all(bool(claim.statement) != claim.ours for claim in claims)
+def test_every_paper_has_claims_that_are_its_own_or_said_to_be_ours():
+    known = {paper: load_paper(paper).claims for paper in paper_names()}
+    assert all(known.values()) and sum(map(len, known.values())) > 40
+    stated = [(each.statement, each.section) for own in known.values() for each in own]
+    quoted = [each for each in stated if each[0]]
+    assert len(set(quoted)) == len(quoted) > 30  # a function a statement
 
 
-def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(
-    results: Path,
-) -> None:
+def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(results):
     fast = {"batch_size": 4, "batching": "continuous"}
     rows = frame(
         cell("spectr", "3x3", 3.0, batching="static"),
@@ -695,7 +681,7 @@ def test_sides_that_were_measured_otherwise_are_not_compared_and_it_is_said(
     assert checks[1].evidence.startswith(said)
 
 
-def test_runs_that_a_setting_tells_apart_are_not_pooled(results: Path) -> None:
+def test_runs_that_a_setting_tells_apart_are_not_pooled(results):
     rows = frame(
         *(
             cell(decoder, spec, tau, task=task, batch_size=size)
@@ -710,7 +696,7 @@ def test_runs_that_a_setting_tells_apart_are_not_pooled(results: Path) -> None:
     assert len(checks) == 6
 
 
-def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results: Path) -> None:
+def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(results):
     rows = frame(cell("spectr", "3x3", 3.0), cell("sd", "3", 2.0))
     checks = judged("rsd", rows, results)
     summary = summary_of(checks, load_paper("rsd"))
@@ -729,9 +715,7 @@ def test_a_summary_counts_verdicts_and_claims_that_nothing_was_measured_for(resu
     assert list(lines)[-1] == ""  # what the paper does not say
 
 
-def test_checks_on_the_console_begin_with_the_summary_and_quote_the_paper(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checks_on_the_console_begin_with_the_summary_and_quote_the_paper(results, capsys):
     folder = results.parents[1]
     rows = recorded(results, frame(cell("rsd_s", "3x3", 3.0), cell("sd", "3", 2.0)))
     write(folder, "rsd-exp1", *rows.to_dict("records"))

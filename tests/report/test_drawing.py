@@ -1,16 +1,13 @@
 """How a figure is described: a few keys draw any measured cells, a wrong one is named."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.panels import draw_sheet
+from spec_bench.report.figures import figure_sheets
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.panels import drawing_of
 from spec_bench.report.figures.texts import fill
-from spec_bench.report.papers.paper import find_figure
+from spec_bench.report.papers.code import code_of
+from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, sheet_from
 from tests.report.rows import frame, row
 
@@ -31,7 +28,7 @@ CELLS = frame(
 SMALLEST = {"x": "nodes_per_call", "y": "block_efficiency", "across": "task"}
 
 
-def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task() -> None:
+def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task():
     sheet = sheet_from(CELLS, **SMALLEST, title="{task}")
     ((xsum, dolly),) = sheet.grid
     assert (xsum.title, dolly.title) == ("XSum", "Dolly")
@@ -43,32 +40,31 @@ def test_two_columns_are_a_figure_with_a_colour_per_decoder_and_a_panel_per_task
     assert figure.axes[0].get_ylabel() == "block efficiency (tokens/call)"
 
 
-def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own() -> None:
+def test_a_line_goes_along_x_and_cells_of_other_settings_are_lines_of_their_own():
     (panel,) = sheet_from(CELLS, **{**SMALLEST, "across": []}, mark="line").panels
     (series,) = (each for each in panel.series if each.label == "RSD-S")
     assert [points(line) for line in series.lines()] == [[(4.0, 2.5), (12.0, 3.0)]] * 2
 
 
-def test_a_list_of_columns_is_a_panel_each() -> None:
+def test_a_list_of_columns_is_a_panel_each():
     drawing = {"x": "nodes_per_call", "y": ["block_efficiency", "nodes_per_call"]}
     assert [panel.panel.y for panel in sheet_from(CELLS, **drawing).panels] == drawing["y"]
 
 
-def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise() -> None:
-    drawing = Drawing.model_validate(
-        {
-            **SMALLEST,
-            "size": 3,
-            "keep": {"task": "xsum"},
-            "layers": [{"keep": {"decoder": "sd"}}, {"size": 5, "mark": "line"}],
-        }
+def test_what_is_said_of_the_figure_holds_for_its_layers_unless_they_say_otherwise():
+    drawing = drawing_of(
+        **SMALLEST,
+        markersize=3,
+        keep={"task": "xsum"},
+        layers=[{"keep": {"decoder": "sd"}}, {"markersize": 5, "mark": "line"}],
     )
     first, second = drawing.panel(0, 0).drawn
-    assert (first.size, first.mark, first.keep) == (3, "point", {"task": "xsum", "decoder": "sd"})
-    assert (second.size, second.mark, second.keep) == (5, "line", {"task": "xsum"})
+    told = (first.markersize, first.mark, first.keep)
+    assert told == (3, "point", {"task": "xsum", "decoder": "sd"})
+    assert (second.markersize, second.mark, second.keep) == (5, "line", {"task": "xsum"})
 
 
-def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
+def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel():
     panel = sheet_from(CELLS, **SMALLEST, over="sd").panels[0]
     assert [y for series in panel.series for _, y in points(series)] == [0.5, 1.0, 1.5, 1.25]
 
@@ -76,26 +72,22 @@ def test_a_number_is_drawn_relative_to_a_decoder_of_the_same_panel() -> None:
 @pytest.mark.parametrize(
     ("said", "named"),
     [
-        ({"colour": "red"}, "drawing.colour"),
-        ({"mark": "cloud"}, "drawing.mark"),
-        ({"layers": [{"sise": 3}]}, "sise"),
+        ({"colour": "red"}, "a drawing has no 'colour', but x, y"),
+        ({"mark": "cloud"}, "mark must be one of line, point, front, got 'cloud'"),
+        ({"layers": [{"sise": 3}]}, "a layer has no 'sise'"),
         ({"columns": [{"y": "mbsu"}], "x": ["mbsu", "speedup"]}, "exclude each other"),
         ({"wrap": 2, "down": "seed"}, "wrap"),
         ({"x": ""}, "a column for x and one for y"),
-        ({"source": "clouds"}, "drawing.source must be a function in .*paper.py, got 'clouds'"),
-        ({"drawer": "clouds"}, "drawing.drawer must be a function in .*paper.py, got 'clouds'"),
     ],
 )
-def test_what_a_figure_cannot_be_is_one_line_that_names_it(
-    said: dict[str, Any], named: str
-) -> None:
-    item = find_figure("mcsd/3")
-    item = replace(item, drawing={**SMALLEST, **said})
+def test_what_a_figure_cannot_be_is_one_line_that_names_it(said, named, monkeypatch):
+    own = code_of(load_paper("mcsd").folder, "figures")
+    monkeypatch.setattr(own, "figure_3", lambda cells: [drawing_of(**{**SMALLEST, **said})])
     with pytest.raises(ValueError, match=f"^figure mcsd/3: .*{named}.*$"):
-        drawing_of(item)
+        figure_sheets(find_figure("mcsd/3"), CELLS)
 
 
-def test_texts_name_columns_of_the_rows() -> None:
+def test_texts_name_columns_of_the_rows():
     assert fill("{task}, temperature {temperature:g}", CELLS[:2]) == "XSum, temperature 0.3"
     assert fill("{decoder} {spec}", CELLS[1:2]) == "SD 3"
     assert fill("{decoder} {spec}", CELLS[2:4]) == "RSD-S"

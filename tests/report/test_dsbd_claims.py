@@ -1,23 +1,19 @@
 """What DSBD claims, on rows whose answer is known."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from spec_bench.records.types import Generation, StepRecord
 from spec_bench.report.claims import check_claims
-from spec_bench.report.claims.compare import Case, cases
+from spec_bench.report.claims.ask import Ask
 from spec_bench.report.claims.contrast import Contrast, difference
-from spec_bench.report.claims.select import Scope
-from spec_bench.report.claims.verdict import Check
+from spec_bench.report.claims.question import Question, cells
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.rows import Group, rows_of
-from spec_bench.report.papers.claim import Claim
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 from spec_bench.system import files
 from tests.report import rows as made
@@ -28,21 +24,21 @@ cell = partial(made.row, half=0.1, **SQUAD)
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     return tmp_path / "dsbd-fronts" / "results.csv"
 
 
-def only(checks: list[Check], *words: str) -> Check:
+def only(checks, *words):
     (check,) = [check for check in checks if all(word in check.claim for word in words)]
     return check
 
 
-def judged(rows: pd.DataFrame, results: Path) -> list[Check]:
+def judged(rows, results):
     """The claims on cells whose records say what the rows do; scores have none."""
     return check_claims("dsbd", recorded(results, rows), results)
 
 
-def judged_with_scores(rows: pd.DataFrame, results: Path) -> list[Check]:
+def judged_with_scores(rows, results):
     """The same where scores by prompt, a thousandth up and down, are in the records too."""
     rows = recorded(results, rows)
     for place, row in enumerate(rows_of(rows)):
@@ -52,15 +48,15 @@ def judged_with_scores(rows: pd.DataFrame, results: Path) -> list[Check]:
     return check_claims("dsbd", rows, results)
 
 
-def beams(*widths: int) -> list[dict[str, object]]:
+def beams(*widths):
     return [cell("beam_sampling", str(width)) for width in widths]
 
 
-def setting(width: float) -> dict[str, object]:
+def setting(width):
     return cell("dsbd", "6x2@0.9", beam_width=width)
 
 
-def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[int, ...]]]) -> None:
+def write(results, run_id, prompts):
     """Records of prompts of 2 tokens each: (seconds, log-likelihood, widths)."""
     path = results.parent.parent / "runs" / run_id / "generations.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,14 +69,16 @@ def write(results: Path, run_id: str, prompts: list[tuple[float, float, tuple[in
             stream.write(json.dumps(generation.to_json()) + "\n")
 
 
-def at_same_width(settings: list[dict[str, object]], other: list[dict[str, object]]) -> list[Case]:
-    claim: Claim = next(c for c in load_paper("dsbd").claims if c.compare == "interpolated")
+def at_same_width(settings, other):
+    """The comparisons at DSBD's average widths, as cases of one group."""
     rows = frame(*settings, *other)
-    scope = Scope(rows, Records(Path("nowhere/results.csv")), {}, load_paper("dsbd").folder)
-    return cases(scope, claim, Group("squad", rows), claim.sides[0])
+    ask = Ask(rows, Records(Path("nowhere/results.csv")))
+    by = code_of(load_paper("dsbd").folder, "claims")._interpolated
+    asked = Question(ask, "", cells("dsbd"), cells("beam_sampling"), by=by)
+    return asked.cases(Group("squad", rows))
 
 
-def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours() -> None:
+def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours():
     (case,) = at_same_width([setting(2.25)], beams(1, 2, 3, 4))
     (contrast,) = case.contrasts
     assert [row["spec"] for row in contrast.right] == ["2", "3"]
@@ -88,7 +86,7 @@ def test_beam_sampling_of_a_fractional_width_lies_between_its_neighbours() -> No
     assert not contrast.picks
 
 
-def test_order_and_gaps_of_the_measured_widths_do_not_matter() -> None:
+def test_order_and_gaps_of_the_measured_widths_do_not_matter():
     (case,) = at_same_width([setting(3.0)], beams(4, 1))
     (contrast,) = case.contrasts
     assert [row["spec"] for row in contrast.right] == ["1", "4"]
@@ -96,18 +94,18 @@ def test_order_and_gaps_of_the_measured_widths_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("width", "left_out"), [(4.2, 0), (4.3, 1), (0.8, 0)])
-def test_a_setting_far_outside_the_measured_widths_is_left_out(width: float, left_out: int) -> None:
+def test_a_setting_far_outside_the_measured_widths_is_left_out(width, left_out):
     (case,) = at_same_width([setting(2.0), setting(width)], beams(1, 4))
     assert case.left_out == left_out
     assert len(case.contrasts) == 2 - left_out
 
 
-def test_without_beam_sampling_or_widths_nothing_is_compared() -> None:
+def test_without_beam_sampling_or_widths_nothing_is_compared():
     assert at_same_width([setting(2.0)], []) == []
     assert at_same_width([cell("dsbd", "4x2@0.9")], beams(1, 2)) == []
 
 
-def test_settings_that_were_left_out_are_counted_in_the_evidence(results: Path) -> None:
+def test_settings_that_were_left_out_are_counted_in_the_evidence(results):
     rows = fronts()
     assert "left out" not in only(judged(rows, results), "match within").evidence
     rows.loc[rows.spec == "3x2@0.9", "beam_width"] = 9.0
@@ -116,7 +114,7 @@ def test_settings_that_were_left_out_are_counted_in_the_evidence(results: Path) 
     assert "in its width, 1 settings outside its widths left out" in evidence
 
 
-def test_quality_and_speed_are_compared_at_the_same_width(results: Path) -> None:
+def test_quality_and_speed_are_compared_at_the_same_width(results):
     checks = judged(fronts(), results)
     # Widths 1.5, 2.5, 2.75: interpolated scores 0.55, 0.65, 0.675; speeds 25, 15, 12.5.
     near = only(checks, "exact match within 0.05")
@@ -129,7 +127,7 @@ def test_quality_and_speed_are_compared_at_the_same_width(results: Path) -> None
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(0.5, "does not hold"), (1.0, "within noise")])
-def test_a_slower_dsbd_does_not_pass(factor: float, verdict: str, results: Path) -> None:
+def test_a_slower_dsbd_does_not_pass(factor, verdict, results):
     rows = fronts()
     slow = rows.decoder == "dsbd"
     for name in ("token_rate", "token_rate_low", "token_rate_high"):
@@ -143,14 +141,12 @@ def test_a_slower_dsbd_does_not_pass(factor: float, verdict: str, results: Path)
     assert ", where +50% is claimed, " in factor_of.evidence and "claimed" not in faster.evidence
 
 
-def test_a_front_none_of_whose_settings_is_faster_is_not_called_the_faster_ones(
-    results: Path,
-) -> None:
+def test_a_front_none_of_whose_settings_is_faster_is_not_called_the_faster_ones(results):
     evidence = only(judged_with_scores(fronts(), results), "front above", "exact match").evidence
     assert "the best of the faster settings, or the fastest where none is faster: " in evidence
 
 
-def test_being_at_or_above_single_samples_needs_the_whole_interval(results: Path) -> None:
+def test_being_at_or_above_single_samples_needs_the_whole_interval(results):
     check = only(judged(fronts(), results), "at or below ar in perplexity")
     assert "one by one 3 ahead, 0 behind" in check.evidence
     assert check.verdict == "holds"
@@ -159,14 +155,14 @@ def test_being_at_or_above_single_samples_needs_the_whole_interval(results: Path
     assert check.verdict == "within noise"
 
 
-def test_a_score_without_records_is_compared_and_not_decided(results: Path) -> None:
+def test_a_score_without_records_is_compared_and_not_decided(results):
     check = only(judged(fronts(), results), "at or above ar in exact match")
     assert check.evidence.startswith(f"{(0.14 + 0.2 + 0.22) / 3:+.3f} (no interval: no records")
     assert "one by one" not in check.evidence
     assert check.verdict == "not decided"
 
 
-def test_the_front_is_compared_with_each_point_of_the_curve(results: Path) -> None:
+def test_the_front_is_compared_with_each_point_of_the_curve(results):
     rows = fronts()
     check = only(judged_with_scores(rows, results), "front above", "exact match")
     assert "width 1: exact match +0.140 [" in check.evidence  # 3x2@0.9: no other is faster than 30
@@ -181,7 +177,7 @@ def test_the_front_is_compared_with_each_point_of_the_curve(results: Path) -> No
     assert check.verdict == "does not hold"
 
 
-def test_a_front_of_perplexity_lies_below(results: Path) -> None:
+def test_a_front_of_perplexity_lies_below(results):
     check = only(judged(fronts(), results), "front above", "perplexity")
     assert f"width 2: perplexity {1.28 / 1.4 - 1:+.1%} [" in check.evidence
     assert check.odds is not None
@@ -191,16 +187,14 @@ def test_a_front_of_perplexity_lies_below(results: Path) -> None:
     assert only(judged(worse, results), "front above", "perplexity").verdict == "does not hold"
 
 
-def test_a_front_of_scores_without_records_is_not_decided(results: Path) -> None:
+def test_a_front_of_scores_without_records_is_not_decided(results):
     for words in (("front above", "exact match"), ("1.5 times", "no worse exact match")):
         check = only(judged(fronts(), results), *words)
         assert (check.verdict, check.odds) == ("not decided", None)
         assert check.evidence.startswith("no records of 8 prompts")
 
 
-def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_it(
-    results: Path,
-) -> None:
+def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_it(results):
     check = only(judged_with_scores(fronts(), results), "1.5 times", "no worse exact match")
     # 3x2@0.9 for width 2: 1.8 times as fast, 0.04 better; 4x2@0.9 for width 3: 3 times, equal.
     assert check.evidence.startswith(f"tokens/s {(1.8 * 3.0) ** 0.5 - 1:+.1%} [")
@@ -215,7 +209,7 @@ def test_the_speed_at_no_worse_quality_is_that_of_the_fastest_setting_that_has_i
     assert check.odds.if_true < 0.05 < check.odds.if_false
 
 
-def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results: Path) -> None:
+def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results):
     checks = judged(fronts(), results)
     smaller_t = only(checks, "width grows as t falls")
     assert smaller_t.evidence.startswith("+0.250")  # 4x2: 2.75 at 0.7, 2.5 at 0.9
@@ -230,7 +224,7 @@ def test_a_smaller_threshold_and_a_larger_draft_width_widen_the_beams(results: P
     assert only(checks, "speed falls as t falls").verdict == "does not hold"
 
 
-def test_widths_perplexity_and_speed_are_paired_by_prompt(results: Path) -> None:
+def test_widths_perplexity_and_speed_are_paired_by_prompt(results):
     rows = frame(
         cell("dsbd", "4x2@0.7", run_id="wide", beam_width=3.0),
         cell("dsbd", "4x2@0.9", run_id="narrow", beam_width=2.0),
@@ -247,7 +241,7 @@ def test_widths_perplexity_and_speed_are_paired_by_prompt(results: Path) -> None
     assert str(gaps["perplexity"]) == "+0.0% [+0.0%, +0.0%]"
 
 
-def test_perplexity_is_the_exponential_of_the_surprise_per_token(results: Path) -> None:
+def test_perplexity_is_the_exponential_of_the_surprise_per_token(results):
     write(results, "a", [(1.0, -2.0, ()), (1.0, -2.0, ())])
     write(results, "b", [(1.0, -4.0, ()), (1.0, -4.0, ())])
     sides = [(cell("dsbd", "4x2@0.9", run_id=name),) for name in "ab"]
@@ -256,14 +250,14 @@ def test_perplexity_is_the_exponential_of_the_surprise_per_token(results: Path) 
     assert gap.value == pytest.approx(2.718281828 ** (1 - 2) - 1)
 
 
-def test_records_without_beams_have_no_width(results: Path) -> None:
+def test_records_without_beams_have_no_width(results):
     write(results, "a", [(1.0, -2.0, ())])
     assert Records(results).counts({"run_id": "a"}, "beam_width") is None
     assert Records(results).counts({"run_id": "a"}, "exact_match") is None
     assert Records(results).counts({"run_id": "a"}, "perplexity") == {"0": (2.0, 2.0)}
 
 
-def one_cache(speed: float, cache: float) -> pd.DataFrame:
+def one_cache(speed, cache):
     same = {"exact_match": around(0.5, 0.01), "perplexity": around(1.5, 0.01)}
     return frame(
         cell("ar", **same),
@@ -288,8 +282,8 @@ def one_cache(speed: float, cache: float) -> pd.DataFrame:
     ],
 )
 def test_the_one_cache_variant_is_close_to_sd_in_speed_and_memory(
-    speed: float, cache: float, speed_verdict: str, cache_verdict: str, results: Path
-) -> None:
+    speed, cache, speed_verdict, cache_verdict, results
+):
     checks = judged(one_cache(speed, cache), results)
     assert only(checks, "slower than sd 3").verdict == speed_verdict
     memory = only(checks, "takes the cache of sd 3")
@@ -297,14 +291,14 @@ def test_the_one_cache_variant_is_close_to_sd_in_speed_and_memory(
     assert f"{cache / 1000 - 1:+.1%}" in memory.evidence
 
 
-def test_the_one_cache_variant_is_above_sd_and_ar_in_quality(results: Path) -> None:
+def test_the_one_cache_variant_is_above_sd_and_ar_in_quality(results):
     checks = judged(one_cache(39.0, 1000.0), results)
     for other in ("sd 3", "ar"):
         assert only(checks, f"above {other} in exact match").evidence.startswith("+0.100 (no")
         assert only(checks, f"below {other} in perplexity").verdict == "holds"
 
 
-def test_energy_is_compared_where_it_was_metered(results: Path) -> None:
+def test_energy_is_compared_where_it_was_metered(results):
     rows = fronts()
     assert not [c for c in judged(rows, results) if "J/token" in c.claim]
     rows["energy_j_per_token"] = [9.0, 5.0, 9.0, 10.0, 12.0, 4.0, 5.0, 6.0]
@@ -316,11 +310,11 @@ def test_energy_is_compared_where_it_was_metered(results: Path) -> None:
     assert check.verdict == "holds"
 
 
-def test_beams_are_no_decoders_whose_score_must_be_that_of_ar(results: Path) -> None:
+def test_beams_are_no_decoders_whose_score_must_be_that_of_ar(results):
     check = only(judged_with_scores(fronts(), results), "exact decoders is that of ar")
     assert check.evidence.startswith("+0.000 [")  # SD; the beams are up to 0.22 off
     assert check.verdict == "holds"
 
 
-def test_failed_cells_claim_nothing(results: Path) -> None:
+def test_failed_cells_claim_nothing(results):
     assert judged(fronts().assign(status="failed"), results) == []

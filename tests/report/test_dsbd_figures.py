@@ -1,14 +1,10 @@
 """DSBD's figures: what is in them, what stands in a panel without numbers."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.panels import draw_sheet
+from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.texts import jobs
 from spec_bench.report.page.pictures import drawings
 from spec_bench.report.papers.paper import load_paper
@@ -19,9 +15,7 @@ from tests.said import naming
 
 
 @pytest.mark.parametrize("number", drawable("dsbd"))
-def test_each_figure_becomes_a_png_and_a_pdf_named_after_the_pair(
-    number: str, tmp_path: Path
-) -> None:
+def test_each_figure_becomes_a_png_and_a_pdf_named_after_the_pair(number, tmp_path):
     png, pdf = draw("dsbd", number, dsbd_fronts(), tmp_path)
     assert [path.name for path in (png, pdf)] == [
         f"dsbd-fig{number}-embedded.{suffix}" for suffix in ("png", "pdf")
@@ -29,7 +23,7 @@ def test_each_figure_becomes_a_png_and_a_pdf_named_after_the_pair(
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had() -> None:
+def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had():
     sheet = sheet_of("dsbd/4", dsbd_fronts())
     (front,) = (each for each in sheet.panels[0].series if each.layer.mark == "front")
     assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
@@ -41,7 +35,7 @@ def test_the_front_is_drawn_as_steps_that_promise_no_more_than_was_had() -> None
     assert "front: 4x2@0.7, 4x2@0.9, 3x2@0.9" in [text.get_text() for text in plot.texts]
 
 
-def test_beam_sampling_is_a_curve_in_the_order_of_its_width() -> None:
+def test_beam_sampling_is_a_curve_in_the_order_of_its_width():
     sheet = sheet_of("dsbd/4", dsbd_fronts().iloc[::-1].reset_index(drop=True))
     (curve,) = series_of(sheet.panels[0], decoder="beam_sampling")
     assert [x for x, _ in points(curve)] == [30.0, 20.0, 10.0]
@@ -49,13 +43,13 @@ def test_beam_sampling_is_a_curve_in_the_order_of_its_width() -> None:
     assert [text for text in texts if len(text) == 1] == ["1", "2", "3"]
 
 
-def test_marks_bear_the_intervals_of_both_numbers() -> None:
+def test_marks_bear_the_intervals_of_both_numbers():
     (series,) = series_of(sheet_of("dsbd/4", dsbd_fronts()).panels[0], decoder="sd")
     assert series.points("token_rate") == [(50.0, 49.0, 51.0)]
     assert series.points("cell.score") == [pytest.approx((0.5, 0.47, 0.53))]
 
 
-def test_a_panel_without_a_meter_says_why() -> None:
+def test_a_panel_without_a_meter_says_why():
     sheet = sheet_of("dsbd/4", dsbd_fronts())
     assert [bool(panel.series) for panel in sheet.panels] == [True, False]
     (text,) = draw_sheet(sheet).axes[1].texts
@@ -65,7 +59,7 @@ def test_a_panel_without_a_meter_says_why() -> None:
     assert all(panel.series for panel in metered.panels)
 
 
-def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all() -> None:
+def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all():
     spider = dsbd_fronts(task="spider").rename(
         columns=lambda name: name.replace("exact_match", "execution_accuracy")
     )
@@ -77,15 +71,15 @@ def test_a_pair_of_the_paper_has_the_figures_tasks_and_another_pair_all() -> Non
     assert panel.shown("cell.score") == "execution_accuracy"
 
 
-def test_figure_6_is_drawn_from_perplexity_where_less_is_better() -> None:
+def test_figure_6_is_drawn_from_perplexity_where_less_is_better():
     panel = sheet_of("dsbd/6", dsbd_fronts()).panels[0]
     assert panel.panel.y == "perplexity"
     (front,) = (each for each in panel.series if each.layer.mark == "front")
     assert list(front.rows.spec) == ["4x2@0.7", "4x2@0.9", "3x2@0.9"]
 
 
-def test_settings_are_told_apart_by_threshold_and_by_width() -> None:
-    def found(number: int) -> dict[str, list[str]]:
+def test_settings_are_told_apart_by_threshold_and_by_width():
+    def found(number):
         panel = sheet_of(f"dsbd/{number}", dsbd_fronts()).panels[0]
         marks = [each for each in panel.series if each.layer.mark == "point"]
         return {each.label: list(each.rows.spec) for each in marks}
@@ -94,7 +88,7 @@ def test_settings_are_told_apart_by_threshold_and_by_width() -> None:
     assert list(found(9)) == ["W_S = 3", "W_S = 4"]
 
 
-def test_cells_of_two_jobs_are_named_below_the_fronts() -> None:
+def test_cells_of_two_jobs_are_named_below_the_fronts():
     rows = dsbd_fronts()
     assert jobs(rows) == ""
     rows["baseline"] = ["same job", "same job", *(["earlier job"] * 6)]
@@ -103,19 +97,19 @@ def test_cells_of_two_jobs_are_named_below_the_fronts() -> None:
     )
 
 
-def test_without_dsbd_there_is_no_figure_and_the_message_names_the_recipe(tmp_path: Path) -> None:
+def test_without_dsbd_there_is_no_figure_and_the_message_names_the_recipe(tmp_path):
     rows = dsbd_fronts()
     with pytest.raises(ValueError, match=naming("dsbd/4", "dsbd=fronts")):
         draw("dsbd", "4", rows[rows.decoder != "dsbd"], tmp_path)
 
 
-def test_rows_that_follow_the_law_of_beams_are_marked() -> None:
+def test_rows_that_follow_the_law_of_beams_are_marked():
     (legend,) = draw_sheet(sheet_of("dsbd/4", dsbd_fronts())).legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["DSBD (beam law)", "beam sampling (beam law)", "SD 3"]
 
 
-def test_another_pairs_page_has_every_figure_that_is_for_any_pair() -> None:
+def test_another_pairs_page_has_every_figure_that_is_for_any_pair():
     paper = load_paper("dsbd")
     rows = dsbd_fronts().assign(experiment="dsbd-fronts", file="results.csv")
     items = [item for item in paper.items if "dsbd-fronts" in item.experiments]
@@ -125,7 +119,7 @@ def test_another_pairs_page_has_every_figure_that_is_for_any_pair() -> None:
     assert [drawing.item.number for drawing in own] == [4, 6]
 
 
-def test_a_simulated_cell_is_named_in_the_legend() -> None:
+def test_a_simulated_cell_is_named_in_the_legend():
     sheet = sheet_of("dsbd/4", dsbd_fronts(lossless="simulated"))
     (legend,) = draw_sheet(sheet).legends
     labels = [text.get_text() for text in legend.get_texts()]

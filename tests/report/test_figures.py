@@ -1,20 +1,20 @@
 """The papers' figures: what is plotted, which rows are chosen, and what files come out."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
 from spec_bench.report.data.statistics import error_bars
 from spec_bench.report.figures import draw, drawable
-from spec_bench.report.figures.choose import pairs_of, paper_pairs_first, usable
-from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.printed import printed_cells
+from spec_bench.report.figures.cells import (
+    pairs_of,
+    paper_pairs_first,
+    printed_cells,
+    usable,
+)
+from spec_bench.report.figures.draw import draw_sheet
 from spec_bench.report.figures.style import pyplot
 from spec_bench.report.figures.texts import marks
-from spec_bench.report.papers.code import form_of
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import find_item, load_paper
 from spec_bench.vocabulary.names import title
 from tests.report.drawn import points, series_of, sheet_of
@@ -23,7 +23,7 @@ from tests.report.rows import row as any_row
 from tests.said import naming
 
 
-def row(decoder: str, spec: str = "-", **values: object) -> dict[str, object]:
+def row(decoder, spec="-", **values):
     return any_row(decoder, spec, half=0.1, **{**EMBEDDED, **values})
 
 
@@ -44,7 +44,7 @@ MCSD = frame(
 FIG4, FIG5 = find_item("figure", "rsd/4"), find_item("figure", "rsd/5")
 
 
-def test_the_best_tree_is_picked_panel_by_panel() -> None:
+def test_the_best_tree_is_picked_panel_by_panel():
     (taus, _, speeds, _) = sheet_of("rsd/4", EXP1).grid[0]
     (best,) = series_of(taus, decoder="rsd_s")
     assert points(best) == [(2, 2.4), (3, 2.7)]
@@ -53,19 +53,19 @@ def test_the_best_tree_is_picked_panel_by_panel() -> None:
     assert points(best) == [(2, 1.7), (3, 1.4)]
 
 
-def test_accuracy_is_that_of_the_best_block_efficiency_and_not_the_luckiest() -> None:
+def test_accuracy_is_that_of_the_best_block_efficiency_and_not_the_luckiest():
     (best,) = series_of(sheet_of("rsd/4", EXP1).grid[0][3], decoder="rsd_s")
     assert points(best) == [(2, 1.0), (3, 1.0)]
 
 
-def test_accuracy_is_relative_to_the_baseline_with_its_interval() -> None:
+def test_accuracy_is_relative_to_the_baseline_with_its_interval():
     panel = sheet_of("rsd/4", EXP1).grid[0][3]
     (series,) = series_of(panel, decoder="sd")
     assert series.points("cell.score") == [pytest.approx((0.8, 0.6, 1.0))]
     assert panel.band == pytest.approx((0.8, 1.2))
 
 
-def test_without_a_baseline_there_is_no_accuracy() -> None:
+def test_without_a_baseline_there_is_no_accuracy():
     taus, _, _, panel = sheet_of("rsd/4", EXP1[EXP1.decoder != "ar"]).grid[0]
     assert taus.series
     assert not panel.series
@@ -73,7 +73,7 @@ def test_without_a_baseline_there_is_no_accuracy() -> None:
     assert panel.panel.empty == "no score"
 
 
-def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
+def test_a_tree_belongs_to_the_experiment_that_lists_it():
     axes = load_paper("rsd").axes
     lengths, budgets = axes["draft_length"], axes["target_budget"]
     assert lengths["rsd_c", "2-2"] == 2
@@ -85,7 +85,7 @@ def test_a_tree_belongs_to_the_experiment_that_lists_it() -> None:
     assert len(budgets) == 40
 
 
-def test_the_papers_points_are_those_of_its_table() -> None:
+def test_the_papers_points_are_those_of_its_table():
     rows = printed_cells("rsd", ["llama2_7b", "embedded"])
     assert set(rows.pair) == {"llama2_7b"}
     of_two = rows["paper.draft_length"] == 2
@@ -96,7 +96,7 @@ def test_the_papers_points_are_those_of_its_table() -> None:
     assert list(own.acceptance_rate) == [0.88]
 
 
-def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers() -> None:
+def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers():
     sheet = sheet_of("rsd/6", EXP1.assign(pair="llama2_7b"))
     assert sheet.printed
     (theirs,) = series_of(sheet.panels[2], decoder="spectr")
@@ -106,14 +106,14 @@ def test_the_papers_numbers_stand_beside_cells_that_were_sampled_as_the_papers()
     assert not sheet_of("rsd/6", EXP1).printed
 
 
-def test_a_figure_shows_its_own_pairs_or_else_all() -> None:
+def test_a_figure_shows_its_own_pairs_or_else_all():
     assert pairs_of(FIG4) == ["llama2_70b", "llama2_chat_70b"]
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
     assert set(paper_pairs_first(both, pairs_of(FIG4)).pair) == {"llama2_70b"}
     assert set(paper_pairs_first(EXP1, pairs_of(FIG4)).pair) == {"embedded"}
 
 
-def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone() -> None:
+def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone():
     rows = pd.concat(
         [
             frame(row("sd", "6", prompts=90)).assign(experiment="quickstart"),
@@ -130,7 +130,7 @@ def test_a_cell_measured_twice_is_shown_once_and_from_its_own_experiment_alone()
     assert list(zip(alone.spec, alone.prompts, strict=True)) == [("6", 90), ("10", 20), ("10", 50)]
 
 
-def test_failed_cells_and_paths_as_rows_are_not_shown() -> None:
+def test_failed_cells_and_paths_as_rows_are_not_shown():
     rows = frame(
         row("sd", "2"),
         row("sd", "3", status="failed"),
@@ -141,14 +141,14 @@ def test_failed_cells_and_paths_as_rows_are_not_shown() -> None:
     assert len(usable(older, FIG4)) == 1
 
 
-def test_alpha_curves_have_one_level_trees_in_the_order_of_k() -> None:
+def test_alpha_curves_have_one_level_trees_in_the_order_of_k():
     ((panel,),) = sheet_of("mcsd/3", MCSD).grid
     (series,) = panel.series
     assert points(series) == [(1, 0.7), (4, 0.7)]
     assert panel.title == "XSum, temperature 0.3"
 
 
-def test_configurations_of_two_levels_have_an_order_and_a_budget() -> None:
+def test_configurations_of_two_levels_have_an_order_and_a_budget():
     ((panel,),) = sheet_of("mcsd/4", MCSD).grid
     found = [(each.rows.spec.iloc[0], each.label, each.shape) for each in panel.series]
     assert found == [
@@ -161,32 +161,32 @@ def test_configurations_of_two_levels_have_an_order_and_a_budget() -> None:
     assert looks[0].marker == looks[2].marker != looks[1].marker
 
 
-def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown() -> None:
+def test_error_bars_are_lengths_and_nothing_where_an_end_is_unknown():
     nan = float("nan")
     lengths = error_bars([(2.0, 1.5, 2.25), (1.0, nan, nan)])
     assert lengths == [[0.5, 0.0], [0.25, 0.0]]
 
 
-def test_rows_that_are_not_exact_are_marked() -> None:
+def test_rows_that_are_not_exact_are_marked():
     rows = frame(row("ar"), row("sd", "2", lossless="simulated"))
     assert marks(rows) == " (simulated)"
     assert marks(EXP1) == ""
 
 
-def test_another_engines_row_among_ours_is_named_in_the_title() -> None:
+def test_another_engines_row_among_ours_is_named_in_the_title():
     theirs, ours = row("hf_generate", lossless="unaudited"), row("sd", "2")
     assert marks(frame(row("ar"), theirs)) == " (another engine)"
     name = title("hf_generate")
     assert marks(frame(row("ar"), theirs, ours)) == f" ({name}: another engine)"
 
 
-def test_a_heat_map_has_p_down_and_q_across() -> None:
+def test_a_heat_map_has_p_down_and_q_across():
     rows = frame({"p": 1.0, "q": 0.0, "otm": 0.1}, {"p": 0.0, "q": 0.0, "otm": 1.0})
-    square = form_of(load_paper("rsd").folder, "square", "a test")
+    square = code_of(load_paper("rsd").folder, "figures").square
     assert square(rows, "otm").to_numpy().tolist() == [[1.0], [0.1]]
 
 
-def grid_rows() -> pd.DataFrame:
+def grid_rows():
     rules = {"multi_round": 0.5, "k_seq": 0.6, "otm": 0.7, "recursive_rejection": 1.0}
     steps = (0.0, 0.5, 1.0)
     return frame(*({"p": p, "q": q, **rules, "otm": 1 - p * q} for p in steps for q in steps))
@@ -201,19 +201,15 @@ DRAWN = [
 
 
 @pytest.mark.parametrize(("paper", "figure", "rows", "name"), DRAWN)
-def test_a_figure_becomes_a_png_and_a_pdf(
-    paper: str, figure: str, rows: pd.DataFrame, name: str, tmp_path: Path
-) -> None:
+def test_a_figure_becomes_a_png_and_a_pdf(paper, figure, rows, name, tmp_path):
     png, pdf = draw(paper, figure, rows, tmp_path / "new")
     assert [path.name for path in (png, pdf)] == [f"{name}.png", f"{name}.pdf"]
     assert png.read_bytes().startswith(b"\x89PNG")
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
-def test_a_figure_of_several_pairs_is_a_file_each_or_one_that_shows_them_together(
-    tmp_path: Path,
-) -> None:
-    def both(rows: pd.DataFrame) -> pd.DataFrame:
+def test_a_figure_of_several_pairs_is_a_file_each_or_one_that_shows_them_together(tmp_path):
+    def both(rows):
         return pd.concat([rows, rows.assign(pair="other")], ignore_index=True)
 
     apart = draw("rsd", "4", both(EXP1), tmp_path, formats=["png"])
@@ -222,7 +218,7 @@ def test_a_figure_of_several_pairs_is_a_file_each_or_one_that_shows_them_togethe
     assert [path.stem for path in together] == ["mcsd-fig3"]
 
 
-def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_pair_can_be_asked_for(tmp_path):
     both = pd.concat([EXP1, EXP1.assign(pair="llama2_70b")])
     paths = draw("rsd", "4", both, tmp_path, pair="embedded")
     assert {path.stem for path in paths} == {"rsd-fig4-embedded"}
@@ -240,9 +236,7 @@ def test_a_pair_can_be_asked_for(tmp_path: Path) -> None:
         ("mcsd", "4", "nothing measured for figure mcsd/4; .*mcsd=search"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_line(
-    paper: str, figure: str, message: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_drawn_is_one_clear_line(paper, figure, message, tmp_path):
     length_only = EXP1[EXP1.spec.isin(["-", "3x2", "4x3"])]
     with pytest.raises(ValueError, match=message):
         draw(paper, figure, length_only, tmp_path)
@@ -250,18 +244,18 @@ def test_what_cannot_be_drawn_is_one_clear_line(
         draw(paper, figure, pd.DataFrame(), tmp_path)
 
 
-def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path: Path) -> None:
+def test_a_pair_without_rows_is_an_error_that_names_those_measured(tmp_path):
     with pytest.raises(ValueError, match=naming("'opt_13b'", "embedded")):
         draw("rsd", "4", EXP1, tmp_path, pair="opt_13b")
 
 
 @pytest.mark.parametrize("paper", ["dsbd", "mcsd", "redrafter", "rsd"])
-def test_every_figure_of_a_paper_is_drawn(paper: str) -> None:
+def test_every_figure_of_a_paper_is_drawn(paper):
     figures = [str(item.number) for item in load_paper(paper).of_kind("figure")]
     assert list(drawable(paper)) == figures
 
 
-def test_a_figure_says_on_how_many_prompts_each_cell_was_measured() -> None:
+def test_a_figure_says_on_how_many_prompts_each_cell_was_measured():
     alike = draw_sheet(sheet_of("rsd/4", EXP1))
     assert alike.get_supxlabel().endswith(" 8 prompts a cell.")
     some = draw_sheet(sheet_of("rsd/4", EXP1.assign(prompts=[8, 8, 12, 12, 12])))

@@ -1,15 +1,10 @@
 """Figures of the paper's numbers alone, and which figures are drawn of pairs they do not have."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
-from spec_bench.report.figures import draw
-from spec_bench.report.figures.drawing import drawing_of
-from spec_bench.report.figures.published import published_sheets, shows_other_pairs
+from spec_bench.report.figures import draw, figure_sheets
+from spec_bench.report.figures.cells import shows_other_pairs
 from spec_bench.report.papers.paper import find_figure, load_paper
 from tests.report.drawn import points, series_of
 from tests.report.rows import EMBEDDED, frame, row
@@ -19,11 +14,8 @@ ALPACA = {**EMBEDDED, "task": "alpaca", "temperature": 1.0}
 OURS = frame(*(row("mcsd_wor", k, **ALPACA, acceptance_rate=0.5) for k in ("1", "4")))
 
 
-def test_printed_numbers_are_drawn_alone_and_the_heading_says_so() -> None:
-    item = find_figure("rsd/7")
-    drawing = drawing_of(item)
-    assert drawing is not None
-    sheets = published_sheets(item, drawing)
+def test_printed_numbers_are_drawn_alone_and_the_heading_says_so():
+    sheets = figure_sheets(find_figure("rsd/7"), NOTHING, alone=True)
     assert len(sheets) == 6  # OPT 13B, 30B and 66B with either draft
     assert {sheet.setting for sheet in sheets} == {"paper's numbers alone"}
     first = next(sheet for sheet in sheets if sheet.text("{pair}") == "opt_13b")
@@ -39,7 +31,7 @@ def test_printed_numbers_are_drawn_alone_and_the_heading_says_so() -> None:
     assert not any(each.layer.printed for panel in first.panels for each in panel.series)
 
 
-def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path: Path) -> None:
+def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_path):
     """Figure 5 of LLaMA-160M used to come out as Figure 3 of whatever was measured."""
     (theirs,) = draw("mcsd", "5", OURS, tmp_path, formats=("png",), alone=True)
     assert theirs.name == "mcsd-fig5-paper-s-numbers-alone.png"
@@ -52,11 +44,11 @@ def test_a_figure_of_other_pairs_is_drawn_once_and_not_under_each_number(tmp_pat
     [("rsd/4", True), ("rsd/7", False), ("rsd/5", True), ("rsd/8", False), ("mcsd/5", False),
      ("dsbd/6", True), ("dsbd/5", False), ("redrafter/3", True), ("rsd/1", True)],
 )  # fmt: skip
-def test_which_figures_are_for_pairs_that_they_do_not_have(name: str, shown: bool) -> None:
+def test_which_figures_are_for_pairs_that_they_do_not_have(name, shown):
     assert shows_other_pairs(find_figure(name)) is shown
 
 
-def test_what_the_paper_prints_nowhere_is_not_drawn(tmp_path: Path) -> None:
+def test_what_the_paper_prints_nowhere_is_not_drawn(tmp_path):
     with pytest.raises(ValueError, match="nothing measured for figure dsbd/4"):
         draw("dsbd", "4", NOTHING, tmp_path, alone=True)
     with pytest.raises(ValueError, match="nothing measured for figure rsd/7"):

@@ -4,23 +4,19 @@ A figure whose curves fell into one, or whose line goes back and forth, is a fig
 what it says has to be looked at.
 """
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.figures.sheet import PanelData, Sheet
 from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 from tests.report.drawn import committed_sheets
 from tests.report.rows import frame, head, row, write
 from tests.said import naming
 
-OWN = code_of(load_paper("redrafter").folder)
+OWN = code_of(load_paper("redrafter").folder, "heads")
 
 RULES = (
     "SpecTr 3, optimal rule 3, SpecTr's paths, traversal 3, SpecInfer 3, "
@@ -98,7 +94,7 @@ SERIES: dict[str, dict[str, list[str]]] = {
 """By experiment and file: name and number of marks of each series, of panels that differ."""
 
 
-def said(panel: PanelData) -> str:
+def said(panel):
     """A panel's series with their marks; fronts hang on what was measured, as does r."""
     counts: dict[str, int] = {}
     for series in panel.series:
@@ -108,12 +104,12 @@ def said(panel: PanelData) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def told(sheet: Sheet) -> list[str]:
+def told(sheet):
     return list(dict.fromkeys(said(panel) for panel in sheet.panels if panel.series))
 
 
 @pytest.mark.parametrize("experiment", SERIES)
-def test_committed_figures_have_these_series_and_lines_go_forward(experiment: str) -> None:
+def test_committed_figures_have_these_series_and_lines_go_forward(experiment):
     sheets = committed_sheets(experiment)
     # What a search confirms, and so how much there is of it, hangs on what was measured.
     found = {name: told(sheet) for name, sheet in sheets.items() if "confirm" not in name}
@@ -138,7 +134,7 @@ def test_committed_figures_have_these_series_and_lines_go_forward(experiment: st
 @pytest.mark.parametrize(
     "experiment", ["redrafter-batches", "redrafter-beams", "mcsd-acceptance", "dsbd-fronts"]
 )
-def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment: str) -> None:
+def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment):
     names = ("attention", "ways", "group", "score", "score_name", "merged")
     parts = ("form", "width", "depth", "nodes", "threshold", "paths", "order", "draft_length")
     sheets = committed_sheets(experiment, **dict.fromkeys((*names, *parts), "of another"))
@@ -146,7 +142,7 @@ def test_no_column_of_the_rows_can_stand_for_one_that_figures_derive(experiment:
     assert {name: told(sheets[name]) for name in wanted} == wanted
 
 
-def test_a_column_that_rows_and_figures_both_have_stops_the_drawing() -> None:
+def test_a_column_that_rows_and_figures_both_have_stops_the_drawing():
     rows = frame(row("sd", "3", block_efficiency=2.0))
     with pytest.raises(ValueError, match=naming("'tree.depth'")):
         derive(rows.assign(**{"tree.depth": 7}))
@@ -155,9 +151,7 @@ def test_a_column_that_rows_and_figures_both_have_stops_the_drawing() -> None:
         OWN.grid_of(heads, frame(row("redrafter", "4x3", draft="mine")))
 
 
-def test_a_figure_that_cannot_be_drawn_is_not_left_out_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_that_cannot_be_drawn_is_not_left_out_in_silence(tmp_path, capsys):
     cells = [row("mcsd_wor", k, acceptance_rate=0.7, **{"tree.width": 1}) for k in "14"]
     write(tmp_path, "mcsd-acceptance", *cells)
     assert main(["all", "--results", str(tmp_path)]) == 2

@@ -6,9 +6,7 @@ import pytest
 
 from spec_bench.metrics.interval import Interval
 from spec_bench.metrics.many import at_once, p_above, p_below
-from spec_bench.report.claims.contrast import Contrast, of_table
-from spec_bench.report.claims.difference import Difference
-from spec_bench.report.claims.picks import picked_cells
+from spec_bench.report.claims.contrast import Contrast, Difference, of_table, picked_cells
 from spec_bench.report.claims.select import measured
 from spec_bench.report.claims.summary import summary_of
 from spec_bench.report.claims.verdict import (

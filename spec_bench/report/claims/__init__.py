@@ -4,7 +4,8 @@ A claim ``holds`` where the contrary, and ``does not hold`` where the claim woul
 numbers; else it is ``within noise``, and without an interval ``not decided``. All checks that are
 made at once are judged together (Holm): the chance of any false verdict among them is below 5%.
 Equality needs a small difference, not merely an unseen one. Cells that a search only screened are
-no evidence.
+no evidence. A paper's claims are the functions of its ``claims.py``: ``ask`` has whom they ask,
+``question`` the words in which they do.
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
-from spec_bench.report.claims.engine import checks_of
-from spec_bench.report.claims.select import Scope, evident, measured
+from spec_bench.report.claims import general
+from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.select import evident, measured
 from spec_bench.report.claims.verdict import Check, judged
 from spec_bench.report.data.counts import Records
 from spec_bench.report.data.seeds import pooled
-from spec_bench.report.papers.claim import read_claim
-from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.paper import load_paper
 
 __all__ = ["Check", "check_claims", "check_generally"]
@@ -45,23 +44,24 @@ def check_claims(paper: str, rows: pd.DataFrame, results: Path) -> list[Check]:
         ValueError: there is no such paper, or its claims cannot be read.
     """
     loaded = load_paper(paper)
+    claims = loaded.claims
     if rows.empty:
         return []
     records = Records(results)
-    scope = Scope(measured(pooled(rows, records)), records, loaded.axes, loaded.folder)
-    code_of(loaded.folder)  # registers the paper's claim functions
-    checks = [
-        replace(check, number=number)
-        for number, claim in enumerate(loaded.claims)
-        for check in checks_of(claim, scope.for_claim(claim))
-    ]
+    ask = Ask(measured(pooled(rows, records)), records, loaded.axes)
+    checks = []
+    for number, claim in enumerate(claims):
+        try:
+            found = list(claim.function(ask))
+        except ValueError as error:
+            raise ValueError(f"claim {claim.function.__name__} of {paper}: {error}") from error
+        said = {"statement": claim.statement, "section": claim.section, "number": number}
+        checks += [replace(check, **said) for check in found]
     return judged(checks)
 
 
 def check_generally(rows: pd.DataFrame, results: Path) -> list[Check]:
     """The general claims, which hold for any results file, checked."""
-    text = Path(__file__).with_name("general.yaml").read_text(encoding="utf-8")
-    claims = [read_claim(entry) for entry in yaml.safe_load(text)["claims"]]
     records = Records(results)
-    scope = Scope(evident(pooled(rows, records)), records, {})
-    return judged([check for claim in claims for check in checks_of(claim, scope)])
+    ask = Ask(evident(pooled(rows, records)), records)
+    return judged(list(general.checks(ask)))

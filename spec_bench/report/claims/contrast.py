@@ -4,30 +4,36 @@ A contrast has a left and a right side of one or several cells each. Of several 
 on the right a mean with given weights can count instead. The difference of several contrasts is the
 mean of theirs, of relative ones the geometric mean. With records it is paired by prompt and between
 contrasts. A best cell is picked on one half of the prompts and compared on the other, both ways
-round (``picks``), so that having more cells to pick from is no advantage. Without records there is
-a value but no interval.
+round: of several cells that are equal in truth the one with the best number on some prompts is too
+good there, the more so the more cells and the fewer prompts there are; on other prompts it is not.
+Without records there is a value but no interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import log, sqrt
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from spec_bench.metrics import metric as registered
 from spec_bench.metrics.bootstrap import Total, studentised_interval
 from spec_bench.metrics.bounded import score_difference_interval
 from spec_bench.metrics.interval import TOO_FEW, WIDEST, Interval
-from spec_bench.report.claims.difference import Difference
-from spec_bench.report.claims.picks import FEWEST_PICKED, picked_cells
+from spec_bench.metrics.many import p_above, p_below
+from spec_bench.report.claims.verdict import Odds
 from spec_bench.report.data.counts import Counts, Records, value_of_sums
 from spec_bench.report.data.rows import Row
 from spec_bench.vocabulary import columns
+from spec_bench.vocabulary.numbers import with_ends
 
+FEWEST_PICKED = 8
+"""Fewer prompts pick nothing: half of them would be fewer than four."""
 NO_RECORDS = "no records by prompt to pair the cells"
 NOT_IN_TURN = "the cells were not timed in turn"
 TOO_WIDE = f"its ends are a factor of more than {WIDEST:g} apart"
@@ -39,22 +45,22 @@ RELATIVE = frozenset(
     for each in columns.of_kind("time", "energy", "likelihood")
     if each.interval and each.unit != "×" and each.name != "host_overhead"
 )
+# Each half's pick hangs on the prompts that the other's is compared on. Of m equal cells the two
+# comparisons correlate by e(m)^2 / (m - 1), e the mean of the largest of m standard normals; that
+# is at most 0.36 (m = 3), by which the variance of their mean grows.
+_WIDER = sqrt(1.36)
 Table = NDArray[np.float64]
+Pick = Callable[[NDArray[np.bool_]], int]
+"""Mask of the prompts to pick on, (prompts,) -> the picked cell's place."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two sides to compare.
+    """Two sides to compare."""
 
-    Attributes:
-        left: cells, of which the best counts.
-        right: cells, of which the best counts.
-        weights: one for each cell on the right, whose mean with them counts instead.
-    """
-
-    left: tuple[Row, ...]
-    right: tuple[Row, ...]
-    weights: tuple[float, ...] | None = None
+    left: tuple[Row, ...]  # cells, of which the best counts
+    right: tuple[Row, ...]  # likewise
+    weights: tuple[float, ...] | None = None  # of the right cells, whose mean counts instead
 
     @property
     def shape(self) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -73,6 +79,71 @@ class Contrast:
     def cells(self) -> tuple[Row, ...]:
         """The left side's, then the right side's."""
         return (*self.left, *self.right)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Left minus right, or for relative metrics left over right minus 1."""
+
+    value: float  # on the prompts as they are; of picked cells on the halves that did not pick
+    tested: Interval | None  # on the scale of the test, for relative metrics a logarithm
+    relative: bool  # whether it is a share
+    why: str = ""  # why there is no interval
+
+    @property
+    def paired(self) -> bool:
+        """Whether there is an interval over common prompts."""
+        return self.tested is not None and self.tested.low is not None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval's ends as printed."""
+        interval = self.tested
+        if interval is None or interval.low is None or interval.high is None:
+            return None
+        if not self.relative:
+            return interval.low, interval.high
+        return float(np.expm1(interval.low)), float(np.expm1(interval.high))
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether a share's interval is too wide to print."""
+        interval = self.tested
+        if not self.relative or interval is None or interval.low is None or interval.high is None:
+            return False
+        return interval.high - interval.low > log(WIDEST)
+
+    @property
+    def of_picks(self) -> Difference:
+        """The same where a side was picked on one half of the prompts for the other."""
+        return replace(self, tested=widened(self.tested) if self.tested else None)
+
+    def above(self, bound: float = 0.0) -> Odds | None:
+        """Odds of a claim that the difference is more than that; None without an interval."""
+        if self.tested is None:
+            return None
+        at = float(np.log1p(bound)) if self.relative else bound
+        more, less = p_above(self.tested, at), p_below(self.tested, at)
+        return None if more is None or less is None else Odds(more, less)
+
+    def below(self, bound: float = 0.0) -> Odds | None:
+        """Odds of a claim that the difference is less than that."""
+        odds = self.above(bound)
+        return odds.turned if odds else None
+
+    def within(self, room: float) -> Odds | None:
+        """Odds of a claim that the difference is at most so large, either way (two tests)."""
+        over, under = self.below(room), self.above(-room)
+        if over is None or under is None:
+            return None
+        either = min(over.if_true, under.if_true)
+        return Odds(max(over.if_false, under.if_false), min(1.0, 2 * either))
+
+    def __str__(self) -> str:
+        form = "+.1%" if self.relative else "+.3f"
+        if self.ends is None:
+            return f"{self.value:{form}} (no interval: {self.why})"
+        return with_ends(self.value, *self.ends, form)
 
 
 def difference(
@@ -280,3 +351,67 @@ def picked(side: Sequence[Row], metric: str) -> str:
     best = max(known, key=lambda row: float(row[metric]))
     many = f" (best of {len(side)} on all prompts)" if len(side) > 1 else ""
     return f"{best['decoder']} {best['spec']}{many}"
+
+
+def picked_cells(side: Sequence[Row], counts: Table, metric: str) -> Table:
+    """The counts of a side (cells, counts, repeats, prompts) with, for each prompt, the cell that
+    the other half picked by the metric; as if of the side's first cell (``composed``).
+    """
+    if len(side) == 1:
+        return counts[0]
+    return composed(side, counts, metric, lambda seen: _largest(side, counts[..., seen], metric))
+
+
+def composed(side: Sequence[Row], counts: Table, metric: str, pick: Pick) -> Table:
+    """``picked_cells`` with the caller's choice.
+
+    The factor of a metric's ratio (MBSU's 1 / (L r + 1)) is carried over from the picked cell to
+    the side's first one.
+    """
+    first = np.arange(counts.shape[-1]) % 2 == 0
+    chosen = np.empty_like(counts[0])
+    for half in (first, ~first):
+        place = pick(~half)
+        cell = counts[place][..., half].copy()
+        cell[0] *= _factor(side[place], metric) / _factor(side[0], metric)
+        chosen[..., half] = cell
+    return chosen
+
+
+def values_of(side: Sequence[Row], counts: Table, metric: str) -> Table:
+    """(cells,) numbers of (cells, counts, repeats, prompts); NaN where there is none."""
+    sums = counts.sum(axis=(2, 3))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = [
+            float(value_of_sums(totals[:, None], row, metric)[0])
+            for row, totals in zip(side, sums, strict=True)
+        ]
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _largest(side: Sequence[Row], counts: Table, metric: str) -> int:
+    values = values_of(side, counts, metric)
+    return 0 if np.isnan(values).all() else int(np.nanargmax(values))
+
+
+def widened(interval: Interval) -> Interval:
+    """The interval of both halves' comparison together, as wide as their correlation may ask."""
+    if interval.low is None or interval.high is None:
+        return interval
+    value = interval.value
+    low, high = (value + (end - value) * _WIDER for end in (interval.low, interval.high))
+    return replace(interval, low=low, high=high)
+
+
+def _factor(row: Row, metric: str) -> float:
+    """A cell's MBSU over its block efficiency; 1 for any other metric."""
+    if metric != "mbsu":
+        return 1.0
+    return float(value_of_sums(np.ones((2, 1)), row, metric)[0])
+
+
+def fisher(r: float, count: int) -> tuple[float, float, Odds]:
+    """The 95% interval of a correlation by Fisher's z, and the odds of its being positive."""
+    z, error = float(np.arctanh(r)), 1 / sqrt(count - 3)
+    low, high = (float(np.tanh(z + sign * 1.96 * error)) for sign in (-1, 1))
+    return low, high, Odds(float(ndtr(-z / error)), float(ndtr(z / error)))

@@ -21,17 +21,11 @@ _PHRASES = {
 
 @dataclass(frozen=True)
 class Line:
-    """Verdicts on one statement of the paper.
+    """Verdicts on one statement of the paper."""
 
-    Attributes:
-        statement: the paper's, its words as a quotation; "" for our additional checks.
-        section: of the paper, with the statement.
-        counts: verdict -> how many checks; empty if unmeasured.
-    """
-
-    statement: str
-    section: str
-    counts: Counter[str]
+    statement: str  # its words as a quotation; "" for our additional checks
+    section: str  # of the paper, with the statement
+    counts: Counter[str]  # verdict -> how many checks; empty if unmeasured
 
     def cells(self, verdicts: Sequence[str]) -> list[str]:
         """A count for each verdict, empty for none; under ``not measured`` an x if so."""
@@ -41,18 +35,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """Verdicts on all claims of a paper, or of a results file.
+    """Verdicts on all claims of a paper, or of a results file."""
 
-    Attributes:
-        sentence: how many hold, are within noise, do not hold; and how many claims were not
-            measured.
-        verdicts: those that occur, ``not measured`` last.
-        lines: one for each statement of the paper, in its order; none without a paper.
-    """
-
-    sentence: str
-    verdicts: tuple[str, ...]
-    lines: tuple[Line, ...]
+    sentence: str  # how many hold, are within noise, do not hold, were not measured
+    verdicts: tuple[str, ...]  # those that occur, ``not measured`` last
+    lines: tuple[Line, ...]  # one for each statement of the paper, in its order
 
 
 def summary_of(checks: Sequence[Check], paper: Paper | None) -> Summary:

@@ -22,15 +22,10 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Odds:
-    """The probabilities of numbers like these.
+    """The probabilities of numbers like these."""
 
-    Attributes:
-        if_false: if the claim is false at best: small where it holds.
-        if_true: if the claim is true at worst: small where it does not hold.
-    """
-
-    if_false: float
-    if_true: float
+    if_false: float  # if the claim is false at best: small where it holds
+    if_true: float  # if the claim is true at worst: small where it does not hold
 
     @property
     def turned(self) -> Odds:
@@ -40,29 +35,16 @@ class Odds:
 
 @dataclass(frozen=True)
 class Check:
-    """One claim on one task, or on all tasks' prompts together.
-
-    A verdict is one of ``VERDICTS``.
-
-    Attributes:
-        claim: the claim's text.
-        where: the task.
-        evidence: the numbers.
-        verdict: of the evidence; where there are odds, once ``judged``.
-        statement: the paper's, its words as a quotation; "" where the check is ours.
-        section: of the paper, with the statement; "" where the check is ours.
-        number: place of the claim among its paper's, from 0.
-        odds: the basis of the verdict; None where no chance is in it, or nothing is decided.
-    """
+    """One claim on one task, or on all tasks' prompts together."""
 
     claim: str
-    where: str
-    evidence: str
-    verdict: str
-    statement: str = ""
-    section: str = ""
-    number: int = -1
-    odds: Odds | None = None
+    where: str  # the task
+    evidence: str  # the numbers
+    verdict: str  # one of ``VERDICTS``; where there are odds, once ``judged``
+    statement: str = ""  # the paper's, its words as a quotation; "" where the check is ours
+    section: str = ""  # of the paper, with the statement
+    number: int = -1  # place of the claim among its paper's, from 0
+    odds: Odds | None = None  # None where no chance is in it, or nothing is decided
 
 
 def judged(checks: Sequence[Check]) -> list[Check]:

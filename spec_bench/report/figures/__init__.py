@@ -1,40 +1,35 @@
 """The papers' figures from measured rows: ``draw("rsd", "4", rows, folder)``.
 
-A figure is described by data, ``drawing:`` in its paper's ``paper.yaml``; see ``drawing``. Knows
-nothing about where rows come from.
+A figure is a function ``figure_4(cells)`` of its paper's ``figures.py``, which returns sheets of
+``panels`` or a matplotlib figure. Knows nothing about where rows come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.apart import slugs
-from spec_bench.report.figures.choose import (
+from spec_bench.report.figures.cells import (
+    Cells,
     NothingMeasuredError,
-    cells,
     nothing_measured,
     pairs_of,
-    parts_of,
+    shows_other_pairs,
 )
-from spec_bench.report.figures.drawing import Drawing, drawing_of
-from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.printed import printed_cells
-from spec_bench.report.figures.published import published_sheets, shows_other_pairs
-from spec_bench.report.figures.select import sheets
-from spec_bench.report.figures.sheet import Sheet
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.panels import Sheet
 from spec_bench.report.figures.style import FORMATS, save, settings
-from spec_bench.report.papers.code import form_of
 from spec_bench.report.papers.paper import Figure, find_figure, load_paper, paper_names
 
 
 def drawable(paper: str) -> tuple[str, ...]:
     """The numbers of a paper's figures that can be drawn."""
-    figures = load_paper(paper).figures
-    return tuple(str(figure.number) for figure in figures if figure.drawing)
+    known = load_paper(paper)
+    return tuple(str(each.number) for each in known.figures if known.draws(each) is not None)
 
 
 def draw(
@@ -66,7 +61,7 @@ def draw(
         NothingMeasuredError: no row is one that it shows.
         ValueError: unknown figure, or rows that cannot be drawn.
     """
-    item, drawing = _drawable_figure(paper, str(figure))
+    item = _drawable_figure(paper, str(figure))
     if pair is not None and "pair" in rows:
         known = list(dict.fromkeys(rows.pair.astype(str)))
         rows = rows[rows.pair == pair]
@@ -74,38 +69,35 @@ def draw(
             raise NothingMeasuredError(
                 f"nothing measured on pair {pair!r}; measured: {', '.join(known) or 'none'}"
             )
-    if drawing.drawer:
-        drawer = form_of(load_paper(paper).folder, drawing.drawer, "drawer")
-        written: list[Path] = drawer(item, rows, folder, formats)
-        return written
-    drawn = _sheets(item, drawing, rows, alone and pair is None)
-    paths = []
-    for sheet, name in zip(drawn, names_of(item, drawn), strict=True):
-        with settings():
-            paths += save(draw_sheet(sheet), folder, name, formats)
+    with settings():
+        drawn = _sheets(item, rows, alone and pair is None)
+        paths = []
+        for sheet, name in zip(drawn, names_of(item, drawn), strict=True):
+            whole = draw_sheet(sheet) if isinstance(sheet, Sheet) else sheet
+            paths += save(whole, folder, name, formats)
     return paths
 
 
-def figure_sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame) -> list[Sheet]:
-    """A figure's data, a sheet per file.
+def figure_sheets(item: Figure, rows: pd.DataFrame, alone: bool = False) -> list[Any]:
+    """A figure's data, a sheet per file, or its matplotlib figures.
 
     Raises:
         NothingMeasuredError: nothing is plotted.
     """
-    source, folder = drawing.source, load_paper(item.paper).folder
-    measured = (form_of(folder, source, "source") if source else cells)(item, drawing, rows)
-    printed = printed_cells(item.paper, measured.pair) if "pair" in measured else pd.DataFrame()
-    plotted = [
-        replace(sheet, setting=setting)
-        for setting, part in parts_of(drawing, measured)
-        for sheet in sheets(drawing, part, printed)
-    ]
+    function = load_paper(item.paper).draws(item)
+    assert function is not None, "drawable figures have a function"
+    try:
+        plotted = list(function(Cells(item, rows, alone)))
+    except NothingMeasuredError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"figure {item.name}: {error}") from error
     if not plotted:
         raise nothing_measured(item)
     return plotted
 
 
-def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> list[Sheet]:
+def _sheets(item: Figure, rows: pd.DataFrame, alone: bool) -> list[Any]:
     """A figure's data, or the paper's numbers alone if unmeasured.
 
     Raises:
@@ -116,41 +108,38 @@ def _sheets(item: Figure, drawing: Drawing, rows: pd.DataFrame, alone: bool) -> 
     if alone and pairs and not measured and not shows_other_pairs(item):
         rows = rows.iloc[:0]
     try:
-        return figure_sheets(item, drawing, rows)
+        return figure_sheets(item, rows)
     except NothingMeasuredError:
-        published = published_sheets(item, drawing) if alone else []
-        if not published:
+        if not alone:
             raise
-        return published
+        return figure_sheets(item, rows, alone=True)
 
 
-def names_of(item: Figure, all_sheets: Sequence[Sheet]) -> list[str]:
+def names_of(item: Figure, all_sheets: Sequence[Any]) -> list[str]:
     """The files' names: the figure's, its pair if it has one, its task if the pair has several."""
-    names, parts = [], slugs(sheet.setting for sheet in all_sheets)
+    own = [sheet for sheet in all_sheets if isinstance(sheet, Sheet)]
+    names, parts = [], slugs(sheet.setting for sheet in own)
     for sheet in all_sheets:
         name = f"{item.paper}-fig{item.number}"
-        pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
-        same = [e for e in all_sheets if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
-        if pair and "," not in pair:
-            name += f"-{pair}"
-        if len(same) > 1:
-            name += f"-{sheet.rows.task.iloc[0]}"
-        names.append(name + parts[sheet.setting])
+        if isinstance(sheet, Sheet):
+            pair = sheet.text("{pair}") if "pair" in sheet.rows else ""
+            same = [e for e in own if (e.text("{pair}"), e.setting) == (pair, sheet.setting)]
+            name += f"-{pair}" if pair and "," not in pair else ""
+            name += f"-{sheet.rows.task.iloc[0]}" if len(same) > 1 else ""
+            name += parts[sheet.setting]
+        names.append(name)
     return names
 
 
-def _drawable_figure(paper: str, figure: str) -> tuple[Figure, Drawing]:
-    """A figure and how it is drawn.
+def _drawable_figure(paper: str, figure: str) -> Figure:
+    """A figure that its paper draws.
 
     Raises:
-        ValueError: there is none, or its paper has no drawing of it.
+        ValueError: there is none, or its paper has no function for it.
     """
     if paper not in paper_names():
         raise ValueError(f"no figures of paper {paper!r}; there are: {', '.join(paper_names())}")
     if figure not in drawable(paper):
         choices = ", ".join(drawable(paper)) or "none"
         raise ValueError(f"{paper} has no figure {figure!r} to draw; it has: {choices}")
-    item = find_figure(f"{paper}/{figure}")
-    drawing = drawing_of(item)
-    assert drawing is not None, "drawable figures have a drawing"
-    return item, drawing
+    return find_figure(f"{paper}/{figure}")

@@ -1,240 +1,526 @@
-"""Draws a figure's data: a grid of panels with one look, its legend, heading and note."""
+"""A figure as data: ``panels(cells, "draft_calls", "block_efficiency", across="task")``.
+
+A figure is a grid of panels, a panel has layers, a layer is one way of drawing some rows. What is
+said of the figure holds for its panels and what is said of a panel for its layers, unless these say
+otherwise; a layer's ``keep`` adds to that of its panel. Columns are those of ``results.csv`` and
+those of ``derived``, such as ``tree.depth`` and ``cell.score``. Texts may name columns in braces
+(``texts``). Nothing is drawn here: the sheets, one for each file, can be read as numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
-import matplotlib
 import pandas as pd
 
-matplotlib.use("Agg")
-from matplotlib import pyplot
+from spec_bench.report.data.apart import split
+from spec_bench.report.data.statistics import best_rows, correlation, front, relative_to
+from spec_bench.report.figures.cells import Cells
+from spec_bench.report.figures.derived import GROUP, SCORE, SCORE_NAME, grouped
+from spec_bench.report.figures.style import Look, looks, shapes
+from spec_bench.report.figures.texts import fill
+from spec_bench.vocabulary.columns import COLUMNS, ENDS, apart_in
 
-from spec_bench.report.data.rows import prompts_of, reason_of
-from spec_bench.report.data.statistics import error_bars
-from spec_bench.report.figures.drawing import Axis, Drawing, by_columns
-from spec_bench.report.figures.sheet import PanelData, Series, Sheet
-from spec_bench.report.figures.style import GREY, TWO_COLUMNS_INCHES
-from spec_bench.report.figures.texts import fill, jobs
-from spec_bench.report.figures.writing import write_texts
-from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.vocabulary.palette import MARKERS
-
-_NARROW = 0.4  # width of an unmeasured column of panels
-
-
-def draw_sheet(sheet: Sheet) -> Any:
-    """A file of a figure, as matplotlib's figure."""
-    drawing, count = sheet.drawing, max(map(len, sheet.grid))
-    empty = [_unmeasured([line[i] for line in sheet.grid if i < len(line)]) for i in range(count)]
-    width = TWO_COLUMNS_INCHES * by_columns(drawing.width, count) * (0.9 if any(empty) else 1)
-    figure, axes = pyplot.subplots(
-        len(sheet.grid),
-        count,
-        figsize=(width, drawing.height * len(sheet.grid) + drawing.rest),
-        width_ratios=[_NARROW if each else 1.0 for each in empty],
-        sharex="x" in drawing.share,
-        sharey="y" in drawing.share,
-        squeeze=False,
-        layout="constrained",
-    )
-    for down, line in enumerate(sheet.grid):
-        for across, plot in enumerate(axes[down]):
-            if across < len(line):
-                _draw_panel(plot, sheet, line[across])
-                _label_panel(plot, sheet, down, across)
-            else:
-                plot.set_axis_off()
-    _cut(sheet, axes)
-    _surround(figure, sheet)
-    return figure
+Names = str | Sequence[str]
+_MARKS = ("line", "point", "front")
+_ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # printed and measured alike
+ALONE = "paper's numbers alone"
+"""The setting in the names and headings of figures of the printed numbers."""
+_OF_A_LINE = ("draft",)  # and the settings of runs: cells that differ are of two lines
 
 
-def _unmeasured(panels: Sequence[PanelData]) -> bool:
-    """Whether a column of panels is unmeasured, so that it only has the reason."""
-    return all(not data.series and not data.panel.empty for data in panels)
+@dataclass(frozen=True)
+class Axis:
+    """The look of a column on an axis."""
+
+    label: str | None = None  # by default the column's title, with its unit if it is a rate
+    log: bool = False  # base 2, with a tick at each value
+    ticks: tuple[float, ...] = ()  # none: matplotlib's choice
+    low: float | None = None  # lower limit
+    better: Literal["up", "down"] | None = None  # for a Pareto front; by default the column's
+    turned: bool = False  # whether the ticks' texts are, so that long ones fit
+    hint: str = ""  # how to measure the column; shown in a panel without numbers
 
 
-def _draw_panel(plot: Any, sheet: Sheet, data: PanelData) -> None:
-    """Everything within a panel."""
-    drawing, panel = sheet.drawing, data.panel
-    if band := data.band:
-        plot.axhspan(*band, color=GREY, alpha=0.15, linewidth=0)
-    if not data.series:
-        _explain(plot, drawing, data)
-        return
-    places = sheet.places(panel.x)
-    for series in data.series:
-        _draw_series(plot, drawing, series, places)
-    if isinstance(panel.guide, float):
-        plot.axhline(panel.guide, color=GREY, linewidth=0.8, zorder=0)
-    _scale(plot, "x", drawing.axis(panel.x), sheet.values(panel.x), data)
-    _scale(plot, "y", drawing.axis(panel.y), sheet.values(panel.y), data)
-    if places:
-        turned = {"rotation": 40, "ha": "right"} if drawing.axis(panel.x).turned else {}
-        plot.set_xticks(range(len(places)), places, **turned)
-        plot.grid(axis="x", visible=not turned)
-    if panel.guide == "diagonal":
-        ticks = sheet.values(panel.x)
-        plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
-        plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    if panel.legend and plot.get_legend_handles_labels()[0]:
-        plot.legend(frameon=False, fontsize=drawing.legend_size)
-    write_texts(plot, data.series)
+@dataclass(frozen=True)
+class Layer:
+    """One way of drawing some rows in a panel; every value of ``hue`` is a series."""
+
+    x: str = ""
+    y: str = ""
+    keep: Mapping[str, Any] = field(default_factory=dict)  # column -> value, values; "max"
+    printed: bool = False  # the paper's numbers, beside rows of the same pair, task and sampling
+    best: str | None = None  # of a series' rows at one x that with the most of this; "y": of y
+    over: str | None = None  # y divided by this decoder's, taken as known without error
+    hue: Names = "decoder"  # columns whose values get a colour each
+    marker: str | None = None  # column whose values get a marker each; by default hue's
+    mark: Literal["line", "point", "front"] = "point"  # front: the Pareto front as steps
+    order: str | None = None  # column along which a line goes; by default x
+    dodge: float | None = None  # how far apart series stand; a factor on a logarithmic axis
+    label: str | None = None  # of a colour in the legend; "": it is not listed
+    shape: str = ""  # of a marker in the legend, where ``marker`` is given
+    names: Mapping[str, str] = field(default_factory=dict)  # hue's value -> how it is written
+    colours: Mapping[str, str] | float = field(default_factory=dict)  # a number: dark to light
+    markers: Mapping[str, str] | str = field(default_factory=dict)  # one: of all
+    dashed: bool | Sequence[str] = False  # or the values of hue whose lines are
+    markersize: float = 4.0  # 0: a line without marks
+    linewidth: float = 1.2
+    elinewidth: float = 0.6
+    capsize: float = 0.0
+    alpha: float | None = None  # of marks and lines
+    faint: float | None = None  # opacity of the error bars
+    write: str = ""  # at each mark; left out where its column has no value
+    at: Literal["inside", "below", "beside", "above"] = "beside"  # above: all over the panel
+
+    @property
+    def hues(self) -> tuple[str, ...]:
+        """The columns of ``hue``."""
+        return _several(self.hue)
 
 
-def _draw_series(plot: Any, drawing: Drawing, series: Series, places: Sequence[str]) -> None:
-    """A series' marks with their intervals, its lines, or its front."""
-    layer, x, y = series.layer, series.x, series.y
-    if layer.mark == "front":
-        # Between two points of the front one gets the worse of both.
-        steps = "pre" if drawing.axis(layer.x).better == "up" else "post"
-        points = series.rows[x], series.rows[y]
-        plot.step(*points, where=steps, color=series.look.colour, linewidth=layer.line)
-        return
-    line = "" if layer.mark == "point" else "--" if series.look.dashed else "-"
-    for number, line_part in enumerate(series.lines() if line else [series]):
-        bars = plot.errorbar(
-            _moved(line_part, drawing.axis(layer.x), places),
-            line_part.rows[y],
-            xerr=error_bars(line_part.points(x)) if not places and line_part.has_ends(x) else None,
-            yerr=error_bars(line_part.points(y)) if line_part.has_ends(y) else None,
-            fmt=f"{series.look.marker if layer.size else ''}{line}",
-            color=series.look.colour,
-            alpha=layer.alpha,
-            linewidth=layer.line,
-            markersize=layer.size,
-            elinewidth=layer.bar,
-            capsize=layer.cap,
-            label=series.label if series.label and not number else None,
-            zorder=4 if layer.write and layer.at == "inside" else None,
-        )
-        for each in bars[2] if layer.faint is not None else ():
-            each.set_alpha(layer.faint)
+@dataclass(frozen=True)
+class Panel(Layer):
+    """A panel."""
+
+    title: str = ""  # where the figure has a ``side``, above the top panels only
+    legend: bool = False
+    guide: float | None = None  # a grey line at this height
+    band: bool = False  # the interval of the decoder that ``over`` names, in grey
+    empty: str = ""  # where nothing is drawn; by default why it was not measured
+    finish: Callable[[Any, Sheet, PanelData], None] | None = None  # draws more, before the texts
+    # What differs by layer; a row of panels without anything of the first one is left out.
+    layers: Sequence[Mapping[str, Any]] = ({},)
+
+    @cached_property
+    def drawn(self) -> tuple[Layer, ...]:
+        """Its layers, bottom to top."""
+        return tuple(_changed(Layer, self, layer) for layer in self.layers)
 
 
-def _moved(series: Series, axis: Axis, places: Sequence[str]) -> Any:
-    """The places of a series' marks along x, moved aside by the layer's ``dodge``."""
-    rows, x, apart = series.rows, series.x, series.layer.dodge
-    values = rows[x].map(lambda value: places.index(str(value))) if places else rows[x]
-    if apart is None:
-        return values
-    return values * apart**series.look.aside if axis.log else values + apart * series.look.aside
+@dataclass(frozen=True)
+class Drawing(Panel):
+    """A figure."""
+
+    files: Names = "pair"  # every combination of these columns' values is a file
+    down: str | None = None  # its values are rows of panels; ``cell.group``: comparable cells
+    across: Names = ()  # their combinations are columns of panels
+    rows: Sequence[Mapping[str, Any]] = ({},)  # what differs by row of panels
+    columns: Sequence[Mapping[str, Any]] = ({},)  # and by column
+    wrap: int | None = None  # so many panels side by side at most; for one row only
+    share: str = ""  # "x", "y", "xy": common limits, labelled at the figure's edge only
+    side: str = ""  # text left of each row of panels, in place of the vertical axis's label
+    axes: Mapping[str, Axis] = field(default_factory=dict)
+    needs: Mapping[str, int] = field(default_factory=dict)  # column -> how many values a file has
+    width: float | Sequence[float] = 1.0  # in widths of a page; several: by columns of panels
+    height: float = 2.4  # of a row of panels, in inches
+    rest: float = 0.9  # height of all else, in inches
+    heading: str = "{pair}"
+    heading_size: float = 8
+    legend_columns: int | Sequence[int] = 4  # at most; several: by columns of panels
+    legend_size: float | None = None  # of the panels' legends
+    note: str = "Bars: 95% intervals over prompts."  # ``{jobs}``: decoders of another job
+    note_printed: str = ""  # added where printed numbers are drawn
+
+    def panel(self, row: int, column: int) -> Panel:
+        """The panel in one of ``rows`` and one of ``columns``."""
+        return _changed(Panel, _changed(Panel, self, self.rows[row]), self.columns[column])
+
+    @property
+    def grid(self) -> list[Panel]:
+        """The panels of all ``rows`` and ``columns``."""
+        places = itertools.product(range(len(self.rows)), range(len(self.columns)))
+        return [self.panel(*place) for place in places]
+
+    def axis(self, column: str, asked: str = "") -> Axis:
+        """The axis of a column, with its label and direction filled in."""
+        given = self.axes.get(column) or self.axes.get(asked) or Axis()
+        known = next((each for each in COLUMNS if each.name == column), None)
+        title, better = (known.title, known.better) if known else (column.rpartition(".")[2], None)
+        if known and "/" in known.unit and known.unit not in title:
+            title = f"{title} ({known.unit})"
+        label = title if given.label is None else given.label
+        return replace(given, label=label, better=given.better or better or "up")
 
 
-def _scale(plot: Any, side: str, axis: Axis, values: Sequence[float], data: PanelData) -> None:
-    """Scale, ticks and limits of one axis."""
-    ticks = getattr(plot, f"set_{side}ticks")
-    if axis.log:
-        getattr(plot, f"set_{side}scale")("log", base=2)
-        ticks(values, [f"{value:g}" for value in values])
-        plot.minorticks_off()
-    if axis.ticks:
-        ticks(axis.ticks)
-    if axis.room is not None:
-        marks = pd.concat([series.rows[getattr(series, side)] for series in data.series])
-        room = axis.room * (marks.max() - marks.min()) or 0.1
-        getattr(plot, f"set_{side}lim")(marks.min() - room, marks.max() + room)
+_Part = TypeVar("_Part", bound=Layer)
 
 
-def _cut(sheet: Sheet, plots: Any) -> None:
-    """Sets lower limits, when all panels are drawn: common axes fit all of them."""
-    for down, line in enumerate(sheet.grid):
-        for across, data in enumerate(line):
-            limits = sheet.drawing.axis(data.panel.x).low, sheet.drawing.axis(data.panel.y).low
-            if data.series and limits != (None, None):
-                plots[down][across].set(xlim=(limits[0], None), ylim=(limits[1], None))
+def _changed(kind: type[_Part], above: Layer, changes: Mapping[str, Any]) -> _Part:
+    """A panel of a figure, or a layer of a panel: what is said above it, and its changes."""
+    base = {each.name: getattr(above, each.name) for each in fields(kind)}
+    return _made(kind, {**base, **changes, "keep": {**above.keep, **changes.get("keep", {})}})
 
 
-def _explain(plot: Any, drawing: Drawing, data: PanelData) -> None:
-    """Writes into an empty panel why it is empty."""
-    panel = data.panel
-    text = panel.empty
-    if text:
-        plot.set_yticks([])
-    else:
-        has_y = panel.y in data.rows and data.rows[panel.y].notna().any()
-        missing = panel.x if has_y else panel.y
-        reasons = [reason_of(row, missing) for _, row in data.rows.iterrows()]
-        axis = drawing.axis(missing)
-        text = f"{axis.label} not\nmeasured: {next(filter(None, reasons), 'no value')}{axis.hint}"
-        plot.set_axis_off()
-    plot.text(0.5, 0.5, text, transform=plot.transAxes, ha="center", va="center", color=GREY)
+def _made(kind: type[_Part], said: Mapping[str, Any]) -> _Part:
+    known = [each.name for each in fields(kind)]
+    for name in said:
+        if name not in known:
+            raise ValueError(f"a {kind.__name__.lower()} has no {name!r}, but {', '.join(known)}")
+    return kind(**said)
 
 
-def _label_panel(plot: Any, sheet: Sheet, down: int, across: int) -> None:
-    """Title and axes' labels; common axes and sides are labelled at the edge only."""
-    drawing, data = sheet.drawing, sheet.grid[down][across]
-    panel = data.panel
-    if title := data.title if down == 0 or not drawing.side else "":
-        above = any(layer.at == "above" and layer.write for layer in panel.drawn)
-        plot.set_title(title, **({"pad": 10} if above else {}))
-    if not data.series and not panel.empty:
-        return
-    if "x" not in drawing.share or down == len(sheet.grid) - 1:
-        plot.set_xlabel(drawing.axis(data.shown(panel.x), panel.x).label)
-    if drawing.side:
-        plot.set_ylabel(fill(drawing.side, data.rows) if across == 0 else "")
-    elif "y" not in drawing.share or across == 0:
-        plot.set_ylabel(drawing.axis(data.shown(panel.y), panel.y).label)
+@dataclass(frozen=True)
+class Series:
+    """The cells that one layer plots in one colour, in the order of the line."""
+
+    layer: Layer
+    rows: pd.DataFrame
+    look: Look
+    label: str  # in a legend; "": in none
+    shape: str = ""  # its marker's label, in a legend
+
+    @property
+    def x(self) -> str:
+        """The column along the horizontal axis."""
+        return self.layer.x
+
+    @property
+    def y(self) -> str:
+        """The column along the vertical axis."""
+        return self.layer.y
+
+    def points(self, column: str) -> list[tuple[float, float, float]]:
+        """(value, low, high) of x or y; the ends are NaN where they are not known."""
+        nothing = pd.Series(float("nan"), self.rows.index)
+        low, high = (self.rows.get(f"{column}{end}", nothing) for end in ENDS)
+        return list(zip(self.rows[column], low, high, strict=True))
+
+    def has_ends(self, column: str) -> bool:
+        """Whether intervals are known, of some rows at least."""
+        return any(not pd.isna(low) for _, low, _ in self.points(column))
+
+    def lines(self) -> list[Series]:
+        """The series by its lines: the cells of one differ in nothing but x."""
+        apart = [each.name for each in apart_in(self.rows)]
+        others = [name for name in (*apart, *_OF_A_LINE) if name in self.rows and name != self.x]
+        names = [name for name in others if self.rows[name].nunique(dropna=False) > 1]
+        if not names:
+            return [self]
+        parts = self.rows.groupby(names, sort=False, dropna=False)
+        return [replace(self, rows=part) for _, part in parts]
 
 
-def _surround(figure: Any, sheet: Sheet) -> None:
-    """The legend of all panels, the heading above it and the note below."""
-    drawing = sheet.drawing
-    heading = ", ".join(filter(None, [sheet.text(drawing.heading), sheet.setting]))
-    if entries := _entries(sheet):
-        columns = int(by_columns(drawing.legend_columns, len(sheet.grid[0])))
-        figure.legend(
-            handles=entries,
-            loc="outside upper center",
-            ncols=min(columns, len(entries)),
-            frameon=False,
-            title=heading or None,
-            title_fontsize=drawing.heading_size,
-        )
-    elif heading:
-        figure.suptitle(heading, fontsize=drawing.heading_size)
-    note = sheet.text(drawing.note, jobs=jobs(sheet.rows))
-    if sheet.printed:
-        note = f"{note} {sheet.text(drawing.note_printed, stand_in=_stand_in(sheet))}".rstrip()
-    if prompts := prompts_of(sheet.rows):
-        note = f"{note} {prompts[0].upper()}{prompts[1:]} a cell.".lstrip()
-    figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left", wrap=True)
+@dataclass(frozen=True)
+class PanelData:
+    """The data of one panel."""
+
+    panel: Panel
+    rows: pd.DataFrame  # all cells of its place, plotted or not
+    series: tuple[Series, ...] = ()  # in the order drawn
+
+    @property
+    def title(self) -> str:
+        """The text above it."""
+        return fill(self.panel.title, self.rows, self.panel.names)
+
+    @property
+    def has_subject(self) -> bool:
+        """Whether it plots its first layer, the figure's subject."""
+        return any(series.layer == self.panel.drawn[0] for series in self.series)
+
+    def shown(self, column: str) -> str:
+        """The real column behind one of this panel's: ``cell.score`` is one of the scores."""
+        names = self.rows[SCORE_NAME].dropna().unique() if SCORE_NAME in self.rows else []
+        return str(names[0]) if column == SCORE and len(names) == 1 else column
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """The interval of the decoder that all is relative to; None where there is none."""
+        base, y = _first_of(self.rows, self.panel.over), self.panel.y
+        if not self.panel.band or base is None or y not in base or not base[y]:
+            return None
+        low, high = (base[f"{y}{end}"] / base[y] for end in ENDS)
+        return None if pd.isna(low) or pd.isna(high) else (float(low), float(high))
 
 
-def _stand_in(sheet: Sheet) -> str:
-    """The sentence on the draft that the pair's stands in for; "" where it is the paper's."""
-    config = pair_configs().get(sheet.text("{pair}"))
-    if config is None or not config.stand_in:
-        return ""
-    return f"The draft stands in for {config.stand_in.partition(',')[0]}."
+@dataclass(frozen=True)
+class Sheet:
+    """One file of a figure."""
+
+    drawing: Drawing
+    grid: list[list[PanelData]]  # rows of panels, top to bottom
+    rows: pd.DataFrame = field(repr=False)  # all cells that are plotted
+    setting: str = ""  # that the figure's other files lack; "" without other files
+
+    @property
+    def panels(self) -> list[PanelData]:
+        """All panels, row by row."""
+        return [panel for line in self.grid for panel in line]
+
+    @property
+    def printed(self) -> bool:
+        """Whether some of the paper's numbers are plotted."""
+        return any(series.layer.printed for panel in self.panels for series in panel.series)
+
+    def values(self, x: str) -> list[Any]:
+        """All values that the panels with this x plot along it, ascending."""
+        columns = [each.rows[x] for each in self._plotted(x) if x in each.rows]
+        return sorted(pd.concat(columns).unique()) if columns else []
+
+    def places(self, x: str) -> list[str]:
+        """The places along an x that is text, the same in all panels; none for numbers."""
+        columns = [each.rows[each.x] for each in self._plotted(x)]
+        if not columns or pd.api.types.is_numeric_dtype(columns[0]):
+            return []
+        return list(dict.fromkeys(str(value) for value in self.rows[columns[0].name]))
+
+    def _plotted(self, column: str) -> list[Series]:
+        series = [each for panel in self.panels for each in panel.series]
+        return [each for each in series if column in (each.x, each.y)]
+
+    def text(self, template: str, **more: object) -> str:
+        """A text about all that is plotted."""
+        return fill(template, self.rows, self.drawing.names, **more)
 
 
-def _entries(sheet: Sheet) -> list[Any]:
-    """The legend of colours and markers; none where panels have their own."""
-    if any(data.panel.legend for data in sheet.panels):
-        return []
-    several = len(sheet.drawing.rows) > 1  # rows of panels with series of their own: one by one
-    lines = [[each for data in line for each in data.series if each.label] for line in sheet.grid]
-    series = [each for line in lines for each in line]
-    parts = lines if several else [series]
-    handles: dict[str, Any] = {}
-    for each in (one for part in parts for one in sorted(part, key=lambda one: one.look.index)):
-        layer, look = each.layer, each.look
-        same = [other.layer.mark for other in series if other.label == each.label]
-        line = "" if set(same) == {"point"} else "--" if look.dashed else "-"
-        style = {"color": GREY if layer.printed else look.colour, "linestyle": line}
-        if layer.marker:
-            style["marker"] = "o"
-        elif layer.size:
-            style |= {"marker": look.marker, "markersize": 4}
-        handles.setdefault(each.label, pyplot.Line2D([], [], label=each.label, **style))
-    shapes = {each.shape: each.look.marker for each in series if each.shape}
-    order = sorted(shapes, key=lambda shape: MARKERS.index(shapes[shape]))
-    grey = {"color": GREY, "linestyle": ""}
+def panels(
+    cells: Cells,
+    x: Names = "",
+    y: Names = "",
+    *,
+    of: pd.DataFrame | None = None,
+    paths_as_rows: bool = False,
+    **said: Any,
+) -> list[Sheet]:
+    """A figure's sheets, each with something plotted.
+
+    Args:
+        cells: of the figure.
+        x: column; several: a column of panels each.
+        y: likewise.
+        of: the rows to draw in place of the measured cells.
+        paths_as_rows: whether cells without tree attention are drawn, too.
+        said: all else of a ``Drawing``.
+    """
+    drawing = drawing_of(x, y, **{"files": () if cells.item.together else "pair", **said})
+    if cells.alone:
+        if of is not None:
+            return []
+        found = sheets(_alone(cells, drawing), cells.rows(), pd.DataFrame())
+        return [replace(sheet, setting=ALONE) for sheet in found]
+    measured = cells.rows(paths_as_rows) if of is None else of
+    printed = cells.printed(measured) if "pair" in measured else pd.DataFrame()
+    shown = {*_several(drawing.files), *_several(drawing.across), "pair", "task"}
+    shown |= {drawing.down} if drawing.down else set()
+    for layer in (layer for panel in drawing.grid for layer in panel.drawn):
+        shown |= {
+            layer.x,
+            layer.y,
+            *layer.hues,
+            *layer.keep,
+            layer.marker or "",
+        }
+    groups = {each.name for each in apart_in(measured)} if GROUP in shown else set()
     return [
-        *handles.values(),
-        *(pyplot.Line2D([], [], marker=shapes[name], label=name, **grey) for name in order),
+        replace(sheet, setting=setting)
+        for setting, part in split(measured, shown | groups)
+        for sheet in sheets(drawing, part, printed)
     ]
+
+
+def drawing_of(x: Names = "", y: Names = "", **said: Any) -> Drawing:
+    """A figure as it is said; several columns for x or y are a column of panels each.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    for name, column in (("x", x), ("y", y)):
+        said[name] = column if isinstance(column, str) else column[0]
+        if not isinstance(column, str):
+            if "columns" in said:
+                raise ValueError(f"columns and several {name} exclude each other")
+            said["columns"] = [{name: each} for each in column]
+    drawing = _made(Drawing, said)
+    if drawing.wrap and (drawing.down or len(drawing.rows) > 1):
+        raise ValueError("wrap is for figures with one row of panels")
+    for layer in (layer for panel in drawing.grid for layer in panel.drawn):
+        if not layer.x or not layer.y:
+            raise ValueError("a panel needs a column for x and one for y")
+        if layer.mark not in _MARKS:
+            raise ValueError(f"mark must be one of {', '.join(_MARKS)}, got {layer.mark!r}")
+    return drawing
+
+
+def _alone(cells: Cells, drawing: Drawing) -> Drawing:
+    """The drawing of the paper's numbers by themselves."""
+    return replace(
+        drawing,
+        layers=[each for each in drawing.layers if not each.get("printed")],
+        heading="{pair}" if "pair" in _several(drawing.files) else "",
+        note=f"As printed in the tables of {cells.paper.title}; no intervals.",
+        note_printed="",
+        needs={},
+    )
+
+
+def sheets(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Iterator[Sheet]:
+    """A figure's files, each with something plotted; rows have their derived columns."""
+    used = _used(drawing, rows)
+    files = [name for name in _several(drawing.files) if name in rows]
+    for values in _facets(kept(rows, drawing.keep), files):
+        part = grouped(rows[used & _matches(rows, values)])
+        counts = {name: part[name].nunique() if name in part else 0 for name in drawing.needs}
+        if any(counts[name] < count for name, count in drawing.needs.items()):
+            continue
+        if sheet := _sheet(drawing, part, printed):
+            yield sheet
+
+
+def kept(rows: pd.DataFrame, keep: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows that a layer draws."""
+    for name, wanted in keep.items():
+        if wanted == "max":
+            rows = rows[rows[name] == rows[name].max()] if name in rows else rows
+        elif name not in rows:
+            return rows.iloc[:0]
+        else:
+            rows = rows[rows[name].isin(wanted if isinstance(wanted, list) else [wanted])]
+    return rows
+
+
+def _used(drawing: Drawing, rows: pd.DataFrame) -> pd.Series:
+    """Marks the rows that some layer draws, or compares with."""
+    used = pd.Series(False, rows.index)
+    for panel in drawing.grid:
+        for layer in panel.drawn:
+            used |= rows.index.isin(kept(rows, layer.keep).index)
+        if panel.over:
+            used |= rows.decoder == panel.over
+    return used
+
+
+def _sheet(drawing: Drawing, rows: pd.DataFrame, printed: pd.DataFrame) -> Sheet | None:
+    """One file; None where nothing is plotted."""
+    drawn = kept(rows, drawing.keep)
+    downs = _facets(drawn, [drawing.down] if drawing.down else [])
+    acrosses = _facets(drawn, _several(drawing.across))
+    views = list(itertools.product(range(len(acrosses)), range(len(drawing.columns))))
+    grid: list[list[PanelData]] = []
+    for down, row in itertools.product(downs, range(len(drawing.rows))):
+        line = []
+        for across, column in views:
+            part = rows[_matches(rows, {**down, **acrosses[across]})]
+            line.append(_panel(drawing, drawing.panel(row, column), part, rows, printed))
+        if any(panel.has_subject for panel in line):
+            grid.append(line)
+    filled = {views[i][0] for line in grid for i, panel in enumerate(line) if panel.has_subject}
+    grid = [[line[i] for i, (across, _) in enumerate(views) if across in filled] for line in grid]
+    if not grid:
+        return None
+    if drawing.wrap:
+        (flat,), wide = grid, drawing.wrap
+        grid = [flat[start : start + wide] for start in range(0, len(flat), wide)]
+    plotted = [each for line in grid for panel in line for each in panel.series]
+    measured = pd.concat([each.rows for each in plotted if not each.layer.printed])
+    return Sheet(drawing, grid, rows[rows.index.isin(measured.index)])
+
+
+def _facets(rows: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The combinations of values; of one column of numbers ascending, else as they come."""
+    if not columns or rows.empty:
+        return [] if rows.empty else [{}]
+    values = rows[list(columns)].drop_duplicates()
+    if len(columns) == 1 and pd.api.types.is_numeric_dtype(values[columns[0]]):
+        values = values.sort_values(columns[0])
+    return [{str(k): v for k, v in each.items()} for each in values.to_dict("records")]
+
+
+def _matches(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.Series:
+    same = pd.Series(True, rows.index)
+    for name, value in values.items():
+        same &= rows[name] == value
+    return same
+
+
+def _panel(
+    drawing: Drawing,
+    panel: Panel,
+    rows: pd.DataFrame,
+    file_rows: pd.DataFrame,
+    printed: pd.DataFrame,
+) -> PanelData:
+    """One panel: the rows at its place, with looks after all rows of the file."""
+    series: list[Series] = []
+    for layer in panel.drawn:
+        shown = _beside(printed, rows, layer.x) if layer.printed else rows
+        if {layer.x, layer.y} <= set(shown):
+            parts = _series(layer, _plotted(layer, shown), file_rows)
+            series += [_front(drawing, each) if layer.mark == "front" else each for each in parts]
+    return PanelData(panel, rows, tuple(series))
+
+
+def _beside(printed: pd.DataFrame, rows: pd.DataFrame, x: str) -> pd.DataFrame:
+    """The printed cells of the pairs, tasks and sampling that a panel's measured rows have."""
+    if printed.empty or x not in printed:
+        return printed.iloc[:0]
+    asked = rows[list(_ASKED)].drop_duplicates()
+    same = printed.reset_index().merge(asked, on=list(_ASKED)).set_index("index")
+    return printed.loc[same.index].dropna(subset=[x])
+
+
+def _plotted(layer: Layer, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a layer draws, its y as it is drawn."""
+    x, y = layer.x, layer.y
+    if layer.over:
+        rows = relative_to(rows, _first_of(rows, layer.over), [y, *(f"{y}{end}" for end in ENDS)])
+    rows = kept(rows, layer.keep)
+    rows = rows[rows[x].notna()]
+    if layer.best:
+        hue = [name for name in layer.hues if name in rows]
+        rows = best_rows(rows, [*hue, x], y if layer.best == "y" else layer.best)
+    return rows[rows[y].notna()]
+
+
+def _series(layer: Layer, rows: pd.DataFrame, file_rows: pd.DataFrame) -> list[Series]:
+    """A series per value of hue and marker that has rows."""
+    hue = [name for name in layer.hues if name in file_rows]
+    known = kept(file_rows, layer.keep)
+    by_hue = looks(layer, known, hue)
+    by_marker = shapes(known[layer.marker]) if layer.marker else {}
+    columns = [*hue, *([layer.marker] if layer.marker else [])]
+    parts = rows.groupby(columns, sort=False, dropna=False) if columns else [((), rows)]
+    curves: list[Series] = []
+    for _, part in parts if len(rows) else ():
+        look = by_hue[tuple(part[name].iloc[0] for name in hue)]
+        if layer.marker:
+            look = replace(look, marker=by_marker[part[layer.marker].iloc[0]])
+        label = _label(layer, part, file_rows) if len(hue) == len(layer.hues) else ""
+        ordered = part.sort_values(layer.order or layer.x, kind="stable")
+        cells = ordered if layer.mark == "line" else part
+        curves.append(Series(layer, cells, look, label, fill(layer.shape, part)))
+    return sorted(curves, key=lambda series: series.look.index)
+
+
+def _label(layer: Layer, part: pd.DataFrame, file_rows: pd.DataFrame) -> str:
+    """A series' name in the legend: of all its rows in the file, in whichever panel."""
+    template = layer.label
+    if template is None:
+        template = " ".join(f"{{{name}}}" for name in layer.hues) + "{marks}"
+    matching = kept(file_rows, layer.keep)
+    for name in layer.hues:
+        matching = matching[matching[name].isin(part[name].unique())]
+    r = correlation(part[layer.x], part[layer.y]) if "{correlation}" in template else None
+    more = {"count": len(part), "correlation": "" if r is None else f", r = {r:.3f}"}
+    return fill(template, part if matching.empty else matching, layer.names, **more)
+
+
+def _front(drawing: Drawing, series: Series) -> Series:
+    """The series with those of its rows that no other beats, x ascending."""
+    places = list(zip(series.rows[series.x], series.rows[series.y], strict=True))
+    up = {name: drawing.axis(name).better == "up" for name in (series.x, series.y)}
+    chosen = front(places, higher_x=up[series.x], higher_y=up[series.y])
+    return replace(series, rows=series.rows.iloc[chosen])
+
+
+def _first_of(rows: pd.DataFrame, decoder: str | None) -> pd.Series | None:
+    """A decoder's first cell."""
+    matching = rows[rows.decoder == decoder] if decoder else rows.iloc[:0]
+    return None if matching.empty else matching.iloc[0]
+
+
+def _several(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

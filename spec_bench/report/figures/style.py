@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import pandas as pd
@@ -13,9 +13,11 @@ import pandas as pd
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from spec_bench.report.figures.drawing import Layer
 from spec_bench.vocabulary.decoders import find_decoder
 from spec_bench.vocabulary.palette import COLOURS, MARKERS, PALETTE
+
+if TYPE_CHECKING:
+    from spec_bench.report.figures.panels import Layer
 
 FORMATS = ("png", "pdf")
 TWO_COLUMNS_INCHES = 7.2  # the width of a page of two columns
@@ -41,68 +43,64 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Look:
-    """The distinctive look of a series.
+    """The distinctive look of a series."""
 
-    Attributes:
-        index: its place among the series of its layer.
-        aside: how many places it stands from the middle one.
-        colour: as matplotlib takes it.
-        marker: matplotlib's letter.
-        dashed: whether its line is.
-    """
-
-    index: int
-    aside: float
+    index: int  # its place among the series of its layer
+    aside: float  # how many places it stands from the middle one
     colour: Any
     marker: str
     dashed: bool
 
 
-def looks_of(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
+def looks(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> dict[tuple[Any, ...], Look]:
     """The looks of a layer's series, by their value of hue, in all panels of a file."""
     values = _ordered(layer, rows, hue) if hue else [()]
-    looks = {}
+    found = {}
     for index, value in enumerate(values):
         name = str(value[0]) if len(value) == 1 else ""
-        usual = find_decoder(name) if layer.hue == ("decoder",) else None
-        colour, marker = _of_index(layer, index, len(values))
+        usual = find_decoder(name) if layer.hues == ("decoder",) else None
+        colour: Any = PALETTE[index % len(PALETTE)].light
+        marker: str = MARKERS[index % len(MARKERS)]
+        if isinstance(layer.colours, float) and len(values) > 2:
+            colour = pyplot.cm.viridis(layer.colours * index / (len(values) - 1))
         if usual is not None:
             colour, marker = usual.colour.light, usual.marker
-        if isinstance(layer.colours, dict):
+        if isinstance(layer.colours, Mapping):
             colour = _COLOURS.get(layer.colours.get(name, ""), layer.colours.get(name, colour))
         if layer.markers:
             markers = layer.markers
             marker = markers if isinstance(markers, str) else markers.get(name, marker)
         dashed = layer.dashed if isinstance(layer.dashed, bool) else name in layer.dashed
-        looks[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
-    return looks
+        found[value] = Look(index, index - (len(values) - 1) / 2, colour, marker, dashed)
+    return found
 
 
-def shapes_of(layer: Layer, rows: pd.DataFrame) -> dict[Any, str]:
-    """The markers of the layer's ``marker`` column, by its value."""
-    values = sorted(rows[layer.marker].dropna().unique()) if layer.marker else []
-    return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(values)}
+def worn(table: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """``colours`` and ``markers`` from ``{"sd": "blue o"}``; a look may lack one of them."""
+    parts = {name: look.partition(" ") for name, look in table.items()}
+    return {
+        "colours": {name: colour for name, (colour, _, _) in parts.items() if colour},
+        "markers": {name: marker for name, (_, _, marker) in parts.items() if marker},
+    }
+
+
+def shapes(values: pd.Series) -> dict[Any, str]:
+    """A marker for each value of a column."""
+    known = sorted(values.dropna().unique())
+    return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(known)}
 
 
 def _ordered(layer: Layer, rows: pd.DataFrame, hue: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The values of hue as the description lists them, numbers ascending, else as they come."""
+    """The values of hue as the figure lists them, numbers ascending, else as they come."""
     values = [tuple(each) for each in rows[list(hue)].drop_duplicates().to_numpy()]
     if len(hue) > 1:
         return values
     listed = layer.keep.get(hue[0])
     if not isinstance(listed, list):
-        listed = list(layer.colours) if isinstance(layer.colours, dict) else []
+        listed = list(layer.colours) if isinstance(layer.colours, Mapping) else []
     if not listed and pd.api.types.is_numeric_dtype(rows[hue[0]]):
         return sorted(values)
     return [*((each,) for each in listed), *(each for each in values if each[0] not in listed)]
-
-
-def _of_index(layer: Layer, index: int, count: int) -> tuple[Any, str]:
-    """Colour and marker of a series that states none."""
-    marker = MARKERS[index % len(MARKERS)]
-    if isinstance(layer.colours, float) and count > 2:
-        return pyplot.cm.viridis(layer.colours * index / (count - 1)), marker
-    return PALETTE[index % len(PALETTE)].light, marker
 
 
 def settings() -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from spec_bench.report.data.rows import Group
 from spec_bench.report.figures.derived import derive
-from spec_bench.report.figures.drawing import Drawing
-from spec_bench.report.figures.panels import draw_sheet
-from spec_bench.report.figures.select import sheets
+from spec_bench.report.figures.draw import draw_sheet
+from spec_bench.report.figures.panels import Axis, Drawing, sheets
 from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, save, settings
 
 _PANELS = (
@@ -36,14 +36,14 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     rows = pd.concat([group.rows for group in groups])
     rows = derive(rows[rows.status != "failed"].reset_index(drop=True))
     longest = max(len(group.title) for group in groups)
-    drawing = drawing_of_sweep(rows["cell.name"].nunique(), len(groups), longest)
+    drawing = Drawing(**layout_of(rows["cell.name"].nunique(), len(groups), longest))
     with settings():
         for sheet in sheets(drawing, rows, pd.DataFrame()):
             save(draw_sheet(sheet), path.parent, path.stem, ("png",), dpi=_DPI)
 
 
-def drawing_of_sweep(cells: int, groups: int, longest: int = 0) -> Drawing:
-    """The figure's description.
+def layout_of(cells: int, groups: int, longest: int = 0) -> dict[str, Any]:
+    """What the figure says, as the words of ``Drawing``.
 
     Groups with long titles are named once above all panels, a line each, and not within each panel.
 
@@ -56,22 +56,26 @@ def drawing_of_sweep(cells: int, groups: int, longest: int = 0) -> Drawing:
     panels = [{**panel, "label": "{cell.group}"} for panel in _PANELS] if above else _PANELS
     rest = groups * _INCHES_PER_LINE if above else 0.0
     inches = min(max(_LEAST_INCHES, 2 * _INCHES_PER_DECODER * cells), _MOST_INCHES)
-    plain = {"label": "", "low": 0}
-    return Drawing.model_validate(
-        {
-            **{"x": "cell.name", "columns": panels, "wrap": 2, "share": "x", "files": []},
-            **{
-                "hue": "cell.group",
-                "label": "{cell.group}",
-                "legend": not above,
-                "dodge": 0.6 / max(groups, 3),
-            },
-            **{"size": 4.5, "cap": 2, "bar": 1.2, "paths_as_rows": True},
-            "axes": {"cell.name": {"label": "", "turned": True}}
-            | {str(panel["y"]): plain for panel in _PANELS},
-            **{"width": inches / TWO_COLUMNS_INCHES, "height": 3.1, "rest": rest},
-            "legend_columns": 1,
-            **{"heading": "{pairs}{marks}: bars are 95% intervals over prompts", "heading_size": 9},
-            "note": "",
-        }
-    )
+    return {
+        "x": "cell.name",
+        "columns": panels,
+        "wrap": 2,
+        "share": "x",
+        "files": (),
+        "hue": "cell.group",
+        "label": "{cell.group}",
+        "legend": not above,
+        "dodge": 0.6 / max(groups, 3),
+        "markersize": 4.5,
+        "capsize": 2,
+        "elinewidth": 1.2,
+        "axes": {"cell.name": Axis("", turned=True)}
+        | {str(panel["y"]): Axis("", low=0) for panel in _PANELS},
+        "width": inches / TWO_COLUMNS_INCHES,
+        "height": 3.1,
+        "rest": rest,
+        "legend_columns": 1,
+        "heading": "{pairs}{marks}: bars are 95% intervals over prompts",
+        "heading_size": 9,
+        "note": "",
+    }

@@ -20,12 +20,7 @@ _PICTURES = 5  # drawing takes a second each; the page has commands for the rest
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as a PNG.
-
-    Attributes:
-        title: its caption.
-        data_uri: the picture itself.
-    """
+    """A figure as a PNG."""
 
     title: str
     data_uri: str
@@ -33,17 +28,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and whose rows it shows.
-
-    Attributes:
-        item: the figure.
-        pairs: names of pairs.
-        in_paper: whether the paper's figure has them.
-    """
+    """A figure and whose rows it shows."""
 
     item: Figure
     pairs: tuple[str, ...]
-    in_paper: bool
+    in_paper: bool  # whether the paper's figure has these pairs
 
     @property
     def title(self) -> str:
@@ -63,7 +52,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
         items: its tables and figures that the experiment measures.
         measured: the rows there are.
     """
-    figures = [item for item in items if isinstance(item, Figure) and item.drawing]
+    figures = [item for item in items if isinstance(item, Figure) and paper.draws(item)]
     pairs = measured.pairs()
     paper_drawings = [
         Drawing(item, (pair,), True)
@@ -76,21 +65,13 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     if not figures or not others:
         return paper_drawings
     fitting = [item for item in figures if item.any_pair] or figures[:1]
-    together = [item for item in fitting if _shows_pairs_together(item)]
+    together = [item for item in fitting if item.together]
     apart = [item for item in fitting if item not in together]
     return [
         *paper_drawings,
         *(Drawing(item, others, False) for item in together),
         *(Drawing(item, (pair,), False) for pair in others for item in apart),
     ]
-
-
-def _shows_pairs_together(item: Figure) -> bool:
-    """Whether a figure has one file for all pairs."""
-    from spec_bench.report.figures.drawing import drawing_of
-
-    drawing = drawing_of(item)
-    return drawing is not None and "pair" not in drawing.files
 
 
 def draw(drawing: Drawing, measured: Measured, folder: Path, *formats: str) -> list[Path]:

@@ -1,43 +1,26 @@
-"""The code of one paper: ``paper.py`` next to its ``paper.yaml``.
+"""The code of one paper: ``claims.py`` and ``figures.py`` next to its ``paper.yaml``.
 
-Claim functions register themselves there; a drawing's ``source`` and ``drawer`` and a claim's
-``join`` and ``compare`` name functions of it. Knows how to import such a file; nothing about its
-functions.
+Each is imported once, as a module of a package that is the paper's folder, so that one file may
+import another: ``from .heads import best_heads``. Knows nothing about what is in a file.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-CODE = "paper.py"
+from zlib import crc32
 
 
 @functools.cache
-def code_of(folder: Path) -> ModuleType | None:
-    """A paper's code, imported once; None where it has none."""
-    path = folder / CODE
-    if not path.is_file():
+def code_of(folder: Path, name: str) -> ModuleType | None:
+    """A file of a paper by its name without the ending; None where there is none."""
+    if not (folder / f"{name}.py").is_file():
         return None
-    spec = spec_from_file_location(f"spec_bench_paper_{folder.name}", path)
-    assert spec is not None and spec.loader is not None, "it is a Python file"
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def form_of(folder: Path | None, name: str, where: str) -> Any:
-    """A function of a paper's code, which a key names.
-
-    Raises:
-        ValueError: there is none.
-    """
-    function = getattr(code_of(folder), name, None) if folder is not None else None
-    if not callable(function):
-        file = CODE if folder is None else folder / CODE
-        raise ValueError(f"{where} must be a function in {file}, got {name!r}")
-    return function
+    package = f"spec_bench_paper_{folder.name}_{crc32(str(folder).encode()):08x}"
+    if package not in sys.modules:
+        made = sys.modules[package] = ModuleType(package)
+        made.__path__ = [str(folder)]
+    return import_module(f"{package}.{name}")

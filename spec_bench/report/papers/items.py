@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from string import Formatter
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from spec_bench.report.papers.recipes import recipe_name
 from spec_bench.settings.validation import settings
@@ -208,35 +208,20 @@ class Table(Item):
 
 @settings
 class Figure(Item):
-    """A figure: its cells. ``figures.drawing`` reads its drawing.
-
-    Attributes:
-        tables: the tables whose numbers it shows; then the rest follows from them.
-        pairs: (target, draft) as the paper prints them; a target with heads alone has no draft.
-        tasks: names of tasks.
-        temperatures: of a figure with several.
-        sampling: temperature, top_k, top_p, as far as they are one and not the defaults.
-        cells: as ``decoder:tree``; none: those of the recipe.
-        any_pair: drawn for pairs that the paper does not have, too, with all measured tasks.
-        rows: a file with its rows, where no results file has them.
-        command: the one that makes that file.
-        how: why that command is no recipe.
-        before: commands that come before the recipe's.
-        words: arguments of its recipe's command beside a pair and tasks.
-        drawing: how it is drawn.
-    """
+    """A figure: its cells. A function of the paper's ``figures.py`` draws them."""
 
     kind: ClassVar[Kind] = "figure"
-    tables: tuple[int, ...] = ()
-    pairs: tuple[tuple[str, str], ...] = ()
+    tables: tuple[int, ...] = ()  # whose numbers it shows; then the rest follows from them
+    pairs: tuple[tuple[str, str], ...] = ()  # (target, draft) as printed; heads have no draft
     tasks: tuple[str, ...] = ()
-    temperatures: tuple[float, ...] = ()
+    temperatures: tuple[float, ...] = ()  # of a figure with several
+    # As far as they are one and not the defaults.
     sampling: Mapping[Literal["temperature", "top_k", "top_p"], float] = field(default_factory=dict)
-    cells: tuple[str, ...] = ()
-    any_pair: bool = False
-    rows: str = ""
-    command: str = ""
-    how: str = "exact, no model"
-    before: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    drawing: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    cells: tuple[str, ...] = ()  # as ``decoder:tree``; none: those of the recipe
+    any_pair: bool = False  # drawn for pairs that the paper does not have, with all their tasks
+    rows: str = ""  # a file with its rows, where no results file has them
+    command: str = ""  # the one that makes that file
+    how: str = "exact, no model"  # why that command is no recipe
+    before: tuple[str, ...] = ()  # commands that come before the recipe's
+    words: tuple[str, ...] = ()  # arguments of its recipe's command beside a pair and tasks
+    together: bool = False  # whether one file shows all pairs

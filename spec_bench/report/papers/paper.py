@@ -1,4 +1,4 @@
-"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables, figures and claims.
+"""A paper as data: ``experiments/PAPER/paper.yaml`` with its tables and figures, and its claims.
 
 Its printed numbers lie beside it in ``reference.csv``. Knows nothing about measured numbers, nor
 about how a table is written or a figure drawn.
@@ -7,7 +7,7 @@ about how a table is written or a figure drawn.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from spec_bench.report.papers.claim import Claim, read_claim
+from spec_bench.report.papers.claim import Claim, read_claims
+from spec_bench.report.papers.code import code_of
 from spec_bench.report.papers.items import Column, Figure, Item, Kind, Lines, Table
 from spec_bench.report.papers.recipes import (
     PAPER,
@@ -50,33 +51,31 @@ __all__ = [
     "recipes_by_name",
 ]
 
+FIGURES = "figures"
 Axes = Mapping[str, Mapping[tuple[str, str], int]]
 """Axis that divides tables into blocks, such as the draft length -> (decoder, tree) -> value."""
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper's data.
+    """One paper's data."""
 
-    Attributes:
-        name: the folder below ``experiments``.
-        title: short and full name.
-        arxiv: identifier.
-        machine: on which its speeds were measured.
-        folder: of its files.
-        tables: in the paper's order.
-        figures: likewise.
-        claims: likewise.
-    """
-
-    name: str
-    title: str
+    name: str  # the folder below ``experiments``
+    title: str  # short and full name
     arxiv: str
-    machine: str
-    folder: Path
-    tables: tuple[Table, ...] = field(repr=False)
-    figures: tuple[Figure, ...] = field(repr=False)
-    claims: tuple[Claim, ...] = field(repr=False)
+    machine: str  # on which its speeds were measured
+    folder: Path  # of its files
+    tables: tuple[Table, ...] = field(repr=False)  # in the paper's order
+    figures: tuple[Figure, ...] = field(repr=False)  # likewise
+
+    @functools.cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What it says, and what we check beside it; read when asked for."""
+        return read_claims(self.folder)
+
+    def draws(self, figure: Figure) -> Callable[[Any], Iterable[Any]] | None:
+        """The function that draws a figure, ``figure_4`` of ``figures.py``; None without one."""
+        return getattr(code_of(self.folder, FIGURES), f"figure_{figure.number}", None)
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -196,7 +195,8 @@ def _paper(name: str, folder: Path) -> Paper:
     ]
     recipe_of = {table.number: table.recipes[0] for table in tables if table.recipes}
     figures = [_figure(name, entry, recipe_of) for entry in _entries(data, "figures")]
-    claims = [read_claim(entry) for entry in _entries(data, "claims")]
+    if "claims" in data:
+        raise ValueError("claims are functions in claims.py beside it now: see docs/extending.md")
     unknown = sorted(data.keys() - {"paper", "arxiv", "machine", DECODERS})
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}")
@@ -208,7 +208,6 @@ def _paper(name: str, folder: Path) -> Paper:
         folder=folder,
         tables=tuple(sorted(tables, key=lambda table: table.number)),
         figures=tuple(figures),
-        claims=tuple(claims),
     )
 
 
@@ -231,6 +230,9 @@ def _figure(paper: str, entry: Mapping[str, Any], recipe_of: Mapping[int, str]) 
     """A figure; one that shows tables' numbers is measured by the tables' recipe."""
     shown = [recipe_of[number] for number in entry.get("tables", ())[:1]]
     raw = {**({"recipe": shown[0]} if shown else {}), **entry}
+    if "drawing" in raw:
+        what = "drawings are functions in figures.py beside it now: see docs/extending.md"
+        raise ValueError(f"figure {raw['number']}: {what}")
     recipes = _recipes(raw)
     return check(Figure, {"paper": paper, "recipes": recipes, **raw}, of=f"figure {raw['number']}")
 

@@ -1,4 +1,4 @@
-"""Compares a results file's decoders with autoregressive decoding: in score and in speed."""
+"""What is checked of any results file: orderings, exact decoders' scores, the fastest decoder."""
 
 from __future__ import annotations
 
@@ -8,25 +8,49 @@ from functools import partial
 import pandas as pd
 
 from spec_bench.metrics.bounded import added_by_prompt, sign_flip_p
-from spec_bench.report.claims.contrast import Contrast, counts_of, difference
-from spec_bench.report.claims.difference import Difference
-from spec_bench.report.claims.functions import claim_function
-from spec_bench.report.claims.select import Scope, name_of, of_our_engine
+from spec_bench.report.claims.ask import Ask
+from spec_bench.report.claims.contrast import Contrast, Difference, counts_of, difference
+from spec_bench.report.claims.question import cells, first
+from spec_bench.report.claims.select import name_of, of_our_engine
 from spec_bench.report.claims.verdict import HOLDS, NOT_DECIDED, Check, Odds
+from spec_bench.report.data.categories import kinds_of
 from spec_bench.report.data.counts import Records, value_of_sums
 from spec_bench.report.data.rows import Group, Row, prompts_of, rows_of, score_column
-from spec_bench.report.papers.claim import Claim
 from spec_bench.vocabulary.columns import ENDS, columns_in
 
 SIMILAR = 0.05
 """Scores are similar that differ by at most this share of the range that they can have."""
 
 
-@claim_function("exact_scores")
-def exact_scores(claim: Claim, scope: Scope) -> Iterator[Check]:
+def checks(ask: Ask) -> Iterator[Check]:
+    """All of them."""
+    ask = ask.of()
+    yield from _orderings(ask)
+    yield from exact_scores(ask)
+    yield from fastest(ask)
+    yield from _fastest_by_category(ask)
+
+
+def _orderings(ask: Ask) -> Iterator[Check]:
+    """The first trees of a file, ordered as in RSD's Figure 4 (arXiv:2402.14160)."""
+    known = partial(cells, status=("complete", "partial"), lossless="exact")
+    for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd")):
+        yield from ask.ahead(
+            "{left} > {right} in {metric}",
+            known(left),
+            known(right),
+            "block_efficiency",
+            by=first,
+            recorded=True,
+            pooled="all tasks",
+            evidence="difference {found}",
+        )
+
+
+def exact_scores(ask: Ask) -> Iterator[Check]:
     """Exact decoders draw from the target's law, so scores differ from AR's by noise only."""
-    for group in scope.groups(claim):
-        yield from exact_scores_of(group, scope.records)
+    for group in ask.groups:
+        yield from exact_scores_of(group, ask.records)
 
 
 def exact_scores_of(group: Group, records: Records) -> Iterator[Check]:
@@ -98,11 +122,18 @@ def _room(score: str) -> float:
     return SIMILAR * ((1.0 if most is None else most) - (least or 0.0))
 
 
-@claim_function("fastest")
-def fastest(claim: Claim, scope: Scope) -> Iterator[Check]:
+def fastest(ask: Ask) -> Iterator[Check]:
     """Whether our fastest speculative decoder is really faster than the baseline."""
-    for group in scope.groups(claim):
-        yield from fastest_of(group, scope.records, group.title)
+    for group in ask.groups:
+        yield from fastest_of(group, ask.records, group.title)
+
+
+def _fastest_by_category(ask: Ask) -> Iterator[Check]:
+    """The same on each category of prompts alone."""
+    for group in ask.groups:
+        for kind in kinds_of(group, ask.records):
+            where = f"{group.title}, category {kind.name}"
+            yield from fastest_of(group, ask.records, where, frozenset(kind.prompts))
 
 
 def fastest_of(

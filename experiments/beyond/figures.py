@@ -1,0 +1,86 @@
+"""Figures of what was found since the four papers."""
+
+from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import worn
+
+# A colour a tree, each rule a marker; traversal is dashed.
+_RULES = {
+    "mark": "line",
+    "label": "{decoder}",
+    "down": "task",
+    "across": "temperature",
+    "title": "{task}, temperature {temperature:g}",
+    **worn({
+        "spectr": "orange s", "optimal": "orange D", "spectr_traversal": "orange X",
+        "specinfer": "purple s", "specinfer_traversal": "purple X", "rsd_c": "green o",
+        "traversal": "green X", "top_and_sample": "green D", "rsd_s": "vermillion o",
+        "rsd_s_traversal": "vermillion X", "sequoia": "black", "opt_tree": "blue",
+        "dyspec": "sky", "block": " X",
+    }),
+    "dashed": ["spectr_traversal", "specinfer_traversal", "traversal", "rsd_s_traversal", "block"],
+    "markersize": 3.5,
+    "capsize": 1.5,
+    "faint": 0.4,
+    "share": "x",
+    "width": [0.65, 0.95, 1.0],
+    "height": 2.3,
+}  # fmt: skip
+
+
+def figure_1(cells):
+    """Rules on equal trees: block efficiency by nodes, task and temperature."""
+    rules = ["spectr", "optimal", "spectr_traversal", "specinfer", "specinfer_traversal", "rsd_c"]
+    rules += ["traversal", "top_and_sample", "rsd_s", "rsd_s_traversal"]
+    return panels(
+        cells, "nodes_per_call", "block_efficiency", **_RULES,
+        keep={"decoder": rules},
+        dodge=0.35,
+        axes={"nodes_per_call": Axis("nodes to verify", ticks=(6, 14, 30))},
+        rest=1.5,
+        legend_columns=[2, 4, 4],
+    )  # fmt: skip
+
+
+def figure_2(cells):
+    """Block verification beside token-level verification, by draft length."""
+    return panels(
+        cells, "draft_calls", "block_efficiency", **_RULES,
+        keep={"decoder": ["sd", "block"]},
+        axes={"draft_calls": Axis("draft length L", ticks=(3, 8))},
+        dodge=0.1,
+        legend_columns=2,
+        rest=1.0,
+    )  # fmt: skip
+
+
+def figure_3(cells):
+    """Trees of equal budgets: block efficiency by nodes."""
+    return panels(
+        cells, "nodes_per_call", "block_efficiency", **{**_RULES, "mark": "point"},
+        keep={"decoder": ["spectr", "rsd_c", "rsd_s", "sequoia", "opt_tree", "dyspec"]},
+        best="y",
+        axes={"nodes_per_call": Axis("nodes to verify", ticks=(14, 30))},
+        dodge=0.7,
+        rest=1.5,
+        legend_columns=[2, 4, 4],
+        note="Bars: 95% intervals over prompts. Each mark is the best of the decoder's trees of so "
+        "many nodes, picked on these numbers.",
+    )  # fmt: skip
+
+
+def figure_4(cells):
+    """No draft model: speed-up against block efficiency, transformers' own beside."""
+    return panels(
+        cells, "block_efficiency", "speedup",
+        label="{decoder}",
+        down="task",
+        across="temperature",
+        title="{task}, temperature {temperature:g}",
+        guide=1.0,
+        markersize=5,
+        axes={"speedup": Axis("speedup over AR")},
+        width=[0.65, 0.9],
+        rest=1.2,
+        legend_columns=3,
+        note="Bars: 95% intervals over prompts. Red: another engine, transformers' own generate.",
+    )  # fmt: skip

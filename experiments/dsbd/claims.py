@@ -1,0 +1,340 @@
+"""DSBD's claims (arXiv:2409.16560), in the words of ``report.claims``.
+
+Each setting of DSBD that is set against a beam width by ``front`` is picked on one half of the
+prompts and compared on the other.
+"""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.contrast import (
+    FEWEST_PICKED,
+    RELATIVE,
+    Contrast,
+    composed,
+    counts_of,
+    of_table,
+    values_of,
+)
+from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.question import (
+    at_least,
+    better,
+    counted,
+    less,
+    less_is_better,
+    more,
+    steps,
+    titled,
+    within,
+)
+from spec_bench.report.claims.select import scores_of
+from spec_bench.report.claims.verdict import NOT_DECIDED, Check, odds_of_all
+
+# "DSBD can be 1.5-1.9x faster than beam sampling" at the same effectiveness (Section 4.2).
+_FACTOR = 1.5
+_BEYOND = 0.25  # so far outside the measured places the nearest one stands in
+_ROOM = 0.05  # how much worse a score is no worse; a share of a perplexity
+_RATE = "token_rate"
+_HOW = "each setting picked on one half of the prompts and compared on the other"
+
+
+def before_single_samples(ask: Ask) -> Checks:
+    """“achieving better output quality than multinomial sampling” (Section 3.1)"""
+    yield from _fronts(ask).ahead(
+        lambda found: f"dsbd at or {found.better} ar in {found.metric}", "dsbd", "ar", "scores",
+        evidence=lambda found: (
+            f"{found.gap}, mean of {found.n} settings{found.one_by_one('ahead', 'behind')}"
+        ),
+    )  # fmt: skip
+
+
+def no_loss(ask: Ask) -> Checks:
+    """“with no loss in downstream performance” (Abstract)"""
+
+    def text(found):
+        room = "5%" if found.column in RELATIVE else "0.05"
+        return f"dsbd's {found.metric} within {room} of that of beam sampling of its average width"
+
+    yield from _at_its_width(
+        ask, text, "scores", within(0.05), lambda found: found.one_by_one("ahead", "behind")
+    )
+
+
+def faster(ask: Ask) -> Checks:
+    """“DSBD can be 1.5–1.9× faster than beam sampling” (Section 4.2)"""
+
+    def said(found):
+        factors = [1 + gap.value for gap in found.single]
+        return f"; one by one {min(factors):.2f} to {max(factors):.2f} times as fast"
+
+    text = "dsbd faster than beam sampling of its average width"
+    yield from _at_its_width(ask, text, _RATE, better, said)
+    text = "dsbd at least 1.5 times as fast as beam sampling of its average width"
+    yield from _at_its_width(ask, text, _RATE, at_least(0.5), said, ", where +50% is claimed")
+
+
+def less_energy(ask: Ask) -> Checks:
+    """“simultaneously reducing energy consumption by 1.8–2.5×” (Section 4.2)"""
+    text = "dsbd takes fewer J/token than beam sampling of its average width"
+    yield from _at_its_width(ask, text, "energy_j_per_token", better, lambda found: "")
+
+
+def front(ask: Ask) -> Checks:
+    """“DSBD consistently outperforms beam sampling, signifying that DSBD achieves superior
+    effectiveness at any given level of throughput or energy consumption.” (Section 4.2)
+
+    DSBD's Pareto front lies above beam sampling's curve; how much faster at no lower score.
+    """
+    ask = _fronts(ask)
+    for group in ask.groups:
+        beams = sorted(group.by_decoder.get("beam_sampling", []), key=lambda r: int(r["spec"]))
+        settings = tuple(group.by_decoder.get("dsbd", []))
+        for score in scores_of(group, "scores") if settings and beams else ():
+            yield _above(group, score, beams, settings, ask)
+            wider = [beam for beam in beams if int(beam["spec"]) > 1]  # width 1 is no beam
+            if wider:
+                yield _faster_at_no_lower(group, score, wider, settings, ask)
+
+
+def small_thresholds_widen(ask: Ask) -> Checks:
+    """“a smaller t leads to a larger” (Section C.2)"""
+    text = "dsbd: average accepted width grows as t falls"
+    yield from _by_threshold(ask, text, "beam_width", more)
+
+
+def small_thresholds_are_slow(ask: Ask) -> Checks:
+    """“setting t = 0.9 could achieve a higher speed and energy efficiency than setting t = 0.7
+    cannot achieve.” (Section C.2)
+    """
+    yield from _by_threshold(ask, "dsbd: speed falls as t falls", _RATE, less)
+
+
+def small_thresholds_are_good(ask: Ask) -> Checks:
+    """“First, we see that t = 0.7 tends to achieve a higher effectiveness.” (Section C.2)"""
+    yield from _by_threshold(ask, "dsbd: perplexity falls as t falls", "perplexity", less)
+
+
+def draft_widths_widen(ask: Ask) -> Checks:
+    """“But it also helps increase the number of beams accepted at each layer.” (Section C.3)"""
+    yield from _by_width(ask, "dsbd: average accepted width grows as W_S grows", "beam_width", more)
+
+
+def draft_widths_trade(ask: Ask) -> Checks:
+    """“we can see that a higher W_S in general leads to lower efficiency but higher effectiveness.”
+    (Section C.3)
+    """
+    yield from _by_width(ask, "dsbd: speed falls as W_S grows", _RATE, less)
+    yield from _by_width(ask, "dsbd: perplexity falls as W_S grows", "perplexity", less)
+
+
+def one_cache_scores(ask: Ask) -> Checks:
+    """“DSBD delivers a significant improvement in output quality, far surpassing the baselines in
+    downstream scores.” (Section 4.3)
+    """
+    yield from _one_cache(ask).ahead(
+        lambda found: f"{_named(found)} {found.better} {found.label[1]} in {found.metric}",
+        "dsbd_one_cache", ("sd", "ar"), "scores", each=("spec", "right"), evidence="{found}",
+    )  # fmt: skip
+
+
+def one_cache_speed(ask: Ask) -> Checks:
+    """“DSBD achieves speed and energy efficiency close to that of speculative decoding”
+    (Section 4.3)
+
+    Table 1 has DSBD 2%, 7%, 5% and 7% behind SD.
+    """
+    yield from _one_cache(ask).ahead(
+        lambda found: f"{_named(found)} at most 10% slower than {found.label[1]}",
+        "dsbd_one_cache", "sd", _RATE, each=("spec", "right"), expect=at_least(-0.1),
+        evidence="{found}, where at most -10% is claimed",
+    )  # fmt: skip
+
+
+def one_cache_memory(ask: Ask) -> Checks:
+    """“the memory cost will be similar to the cost of multinomial sampling and speculative
+    decoding.” (Section 3.4)
+    """
+
+    def said(found):
+        _, ours, theirs = found.counts()[0]
+        mib = f"{ours / 2**20:.2f} MiB against {theirs / 2**20:.2f} MiB"
+        return f"{mib}, {-(1 - ours / theirs):+.1%}"
+
+    yield from _one_cache(ask).ahead(
+        lambda found: f"{_named(found)} takes the cache of {found.label[1]}, within 5%",
+        "dsbd_one_cache", "sd", "cache_bytes",
+        each=("spec", "right"), judge=counted(0.05), evidence=said,
+    )  # fmt: skip
+
+
+def same_distribution(ask: Ask) -> Checks:
+    """“speculative decoding matches the same distribution as multinomial sampling” (Abstract)"""
+    yield from exact_scores(ask.of("dsbd-fronts", "dsbd-one-cache"))
+
+
+def _fronts(ask):
+    return ask.of("dsbd-fronts")
+
+
+def _one_cache(ask):
+    return ask.of("dsbd-one-cache")
+
+
+def _named(found):
+    return f"dsbd with one cache ({found.label[0]})"
+
+
+def _at_its_width(ask, text, metric, expect, more, claimed=""):
+    """DSBD's settings against beam sampling as wide as they are on average."""
+
+    def said(found):
+        n, out = found.n, found.left_out
+        mean = f"mean of {n} settings, beam sampling interpolated linearly in its width"
+        rest = f", {out} settings outside its widths left out" if out else ""
+        return f"{found.gap}{claimed}, {mean}{rest}{more(found)}"
+
+    return _fronts(ask).ahead(
+        text, "dsbd", "beam_sampling", metric, by=_interpolated, expect=expect, evidence=said
+    )
+
+
+def _by_threshold(ask, text, metric, expect):
+    return _by_step(ask, text, "-threshold", ("width", "depth"), metric, expect)
+
+
+def _by_width(ask, text, metric, expect):
+    return _by_step(ask, text, "width", ("depth", "threshold"), metric, expect)
+
+
+def _by_step(ask, text, along, same, metric, expect):
+    return _fronts(ask).ahead(
+        text, "dsbd", "dsbd", metric, by=steps(along), same=same, expect=expect, pooled=True,
+        evidence=lambda found: (
+            f"{found.gap}, mean of {found.n} steps{found.one_by_one('so', 'the other way')}"
+        ),
+    )  # fmt: skip
+
+
+def _above(group, score, beams, settings, ask):
+    """At each beam width the best of the settings that are faster scores higher, and is faster."""
+    odds, said = [], []
+    for beam in beams:
+        found = _compared([beam], settings, score, ask, _best_of_faster)
+        if found is None:
+            return _undecided(_claim_above(score), group)
+        scores, rates = found
+        odds += [scores.below() if less_is_better(score) else scores.above(), rates.above()]
+        said.append(f"width {beam['spec']}: {titled(score)} {scores}, tokens/s {rates}")
+    known = [each for each in odds if each is not None]
+    picked = "the best of the faster settings, or the fastest where none is faster"
+    evidence = f"{picked}: {'; '.join(said)}; {_HOW}"
+    whole = odds_of_all(known) if len(known) == len(odds) else None
+    return Check(_claim_above(score), group.title, evidence, NOT_DECIDED, odds=whole)
+
+
+def _faster_at_no_lower(group, score, beams, settings, ask):
+    """The fastest setting that scores no worse, mean over the widths above 1."""
+    claim = f"dsbd at least {_FACTOR:g} times as fast as beam sampling at no worse {titled(score)}"
+    found = _compared(beams, settings, score, ask, _fastest_of_no_worse)
+    if found is None:
+        return _undecided(claim, group)
+    scores, rates = found
+    near = scores.below(_ROOM) if less_is_better(score) else scores.above(-_ROOM)
+    fast = rates.above(_FACTOR - 1)
+    evidence = (
+        f"tokens/s {rates} ({_FACTOR - 1:+.0%} is claimed), {titled(score)} {scores} (no worse: by "
+        f"less than {_ROOM:g}), mean of widths {', '.join(str(b['spec']) for b in beams)}; {_HOW}"
+    )
+    whole = odds_of_all([fast, near]) if fast and near else None
+    return Check(claim, group.title, evidence, NOT_DECIDED, odds=whole)
+
+
+def _claim_above(score):
+    return f"dsbd's front above beam sampling's curve, {titled(score)} against tokens/s"
+
+
+def _undecided(claim, group):
+    why = f"no records of {FEWEST_PICKED} prompts that all settings were timed in turn on"
+    return Check(claim, group.title, why, NOT_DECIDED)
+
+
+def _compared(beams, settings, score, ask, choice):
+    """Differences in score and token rate to the beams, mean over these; None without records."""
+    parts = {score: [], _RATE: []}
+    for beam in beams:
+        contrast = Contrast(settings, (beam,))
+        tables = {name: counts_of([contrast], name, ask.records) for name in parts}
+        known = {name: own for name, own in tables.items() if own is not None}
+        if len(known) < 2 or len({own.shape[2] for own in known.values()}) > 1:
+            return None
+        cells = {
+            name: own.reshape(len(contrast.cells), -1, *own.shape[1:])
+            for name, own in known.items()
+        }
+        if cells[score].shape[-1] < FEWEST_PICKED:
+            return None
+        pick = partial(_picked, contrast, cells, score, choice)
+        for name, own in cells.items():
+            parts[name] += [composed(settings, own[:-1], name, pick), own[-1]]
+    contrasts = [Contrast(settings[:1], (beam,)) for beam in beams]
+    found = [
+        of_table(contrasts, np.concatenate(own), name, name in RELATIVE)
+        for name, own in parts.items()
+    ]
+    if found[0] is None or found[1] is None:
+        return None
+    return found[0].of_picks, found[1].of_picks
+
+
+def _picked(contrast, cells, score, choice, seen):
+    """The setting that a choice takes when it sees these prompts."""
+    rates, scores = (values_of(contrast.cells, cells[n][..., seen], n) for n in (_RATE, score))
+    return choice(rates, -scores if less_is_better(score) else scores)
+
+
+def _best_of_faster(rates, scores):
+    """The best setting of those faster than the beam; the fastest where none is."""
+    faster = rates[:-1] > rates[-1]
+    if not (faster & np.isfinite(scores[:-1])).any():
+        return int(np.nanargmax(rates[:-1]))
+    return int(np.nanargmax(np.where(faster, scores[:-1], np.nan)))
+
+
+def _fastest_of_no_worse(rates, scores):
+    """The fastest setting of those that score no worse than the beam; the best where none does."""
+    good = scores[:-1] >= scores[-1]
+    return int(np.nanargmax(np.where(good, rates[:-1], np.nan) if good.any() else scores[:-1]))
+
+
+def _interpolated(asked, left, right):
+    """Each cell against the right side of its average width, linear between those measured.
+
+    That width is taken as known: its own interval does
+    not enter. Cells outside the right side's places by more than a quarter are left out.
+    """
+    ordered = sorted(right, key=lambda row: asked.ask.value(row, "width"))
+    for row in left:
+        place = row.get("beam_width")
+        found = (
+            None if place is None or pd.isna(place) else _around(asked.ask, float(place), ordered)
+        )
+        if found is not None:
+            yield Contrast((row,), *found)
+
+
+def _around(ask, place, ordered):
+    """The cells on both sides of a place with their weights."""
+    for lower, upper in pairwise(ordered):
+        low, high = ask.value(lower, "width"), ask.value(upper, "width")
+        if low <= place <= high:
+            share = (place - low) / (high - low)
+            return (lower, upper), (1 - share, share)
+    for end in (*ordered[:1], *ordered[-1:]):
+        if abs(ask.value(end, "width") - place) <= _BEYOND:
+            return (end,), (1.0,)
+    return None

@@ -1,0 +1,101 @@
+"""EAGLE's figures: the published trees, one head under every rule, who drafts."""
+
+from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import worn
+
+_FRONT = {
+    "across": "temperature",
+    "guide": 1.0,
+    "markersize": 5,
+    "axes": {"speedup": Axis("speedup over AR")},
+    "width": [0.65, 0.9],
+    "heading": "{pair}, {tasks}{marks}",
+}
+
+
+def figure_1(cells):
+    """MT-bench: speed-up over plain decoding against block efficiency, the published trees."""
+    return panels(
+        cells, "block_efficiency", "speedup", **_FRONT,
+        keep={"decoder": ["eagle", "eagle2", "eagle3"]},
+        label="{decoder}",
+        colours={"eagle": "orange", "eagle2": "vermillion", "eagle3": "purple"},
+        write="{spec}",
+        title="temperature {temperature:g}",
+        share="y",
+        height=2.8,
+        legend_columns=3,
+    )  # fmt: skip
+
+
+def figure_2(cells):
+    """One head under every rule: block efficiency by nodes and temperature.
+
+    A colour a tree, each rule a marker; traversal is dashed.
+    """
+    drawn = {
+        "eagle3_sd": "blue o", "eagle3_block": "blue X", "eagle3_spectr": "orange s",
+        "eagle3_optimal": "orange D", "eagle3_spectr_traversal": "orange X",
+        "eagle3_mcns": "purple v", "eagle3_specinfer": "purple s",
+        "eagle3_specinfer_traversal": "purple X",
+    }  # fmt: skip
+    without = {
+        "eagle3_rsd_c": "green o", "eagle3_traversal": "green X",
+        "eagle3_top_and_sample": "green D", "eagle3_eagle": "black o",
+        "eagle_traversal": "black X", "eagle_rsd_s": "vermillion o",
+        "eagle_rsd_s_traversal": "vermillion X", "eagle3_dyspec": "sky o",
+        "eagle3_dyspec_traversal": "sky X", "eagle3": "blue P",
+    }  # fmt: skip
+    return panels(
+        cells, "nodes_per_call", "block_efficiency",
+        mark="line",
+        label="{decoder}",
+        files=("pair", "task"),
+        across="temperature",
+        heading="{pair}, {tasks}{marks}",
+        rows=[
+            {"keep": {"decoder": [*drawn]},
+             "title": "with replacement, temperature {temperature:g}"},
+            {"keep": {"decoder": [*without]},
+             "title": "without, or likeliest, temperature {temperature:g}"},
+        ],
+        **worn(drawn | without),
+        dashed=[name for name, look in (drawn | without).items() if "traversal" in name]
+        + ["eagle3_block"],
+        markersize=3.5,
+        capsize=1.5,
+        faint=0.35,
+        dodge=0.55,
+        share="xy",
+        axes={"nodes_per_call": Axis("nodes to verify", ticks=(5, 10, 25))},
+        width=[0.65, 0.95, 1.0],
+        height=2.6,
+        rest=1.7,
+        legend_columns=[1, 2, 3],
+        note="Bars: 95% intervals over prompts; marks moved aside. All trees but the chain of 10 "
+        "are five levels deep.\nAt temperature 0 what is drawn with replacement collapses into a "
+        "chain.",
+    )  # fmt: skip
+
+
+def figure_3(cells):
+    """Who drafts, at equal nodes: a colour a drafter, of one drafter's trees each a marker."""
+    nodes = {"5": ["5", "chain_5", "1x5"], "25": ["10x5@25", "eagle_25", "5x5"]}
+    return panels(
+        cells, "block_efficiency", "speedup", **_FRONT,
+        files=("pair", "task"),
+        label="{decoder} {spec}",
+        rows=[
+            {"keep": {"spec": specs}, "title": f"{count} nodes, temperature {{temperature:g}}"}
+            for count, specs in nodes.items()
+        ],
+        **worn({
+            "sd": "blue o", "opt_tree": "blue s", "rsd_s": "blue D", "medusa": "green ^",
+            "redrafter": "vermillion v", "eagle_sd": "orange o", "eagle2": "orange s",
+            "eagle": "orange D", "eagle3_sd": "purple o", "eagle3": "purple s",
+            "eagle3_eagle": "purple D", "prompt_lookup": "sky P", "lookup_vote": "sky X",
+        }),
+        share="xy",
+        rest=1.5,
+        legend_columns=[2, 4],
+    )  # fmt: skip

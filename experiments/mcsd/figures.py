@@ -1,0 +1,68 @@
+"""MCSD's figures (arXiv:2401.06706)."""
+
+import pandas as pd
+
+from spec_bench.report.figures.panels import Axis, panels
+
+
+def acceptance(cells):
+    """Figures 3 and 5: acceptance rate against the number of candidates."""
+    return panels(
+        cells, "tree.width", "acceptance_rate",
+        keep={"decoder": ["mcsd_wor"], "tree.form": ["number"]},  # one level: the number is k
+        hue="pair",
+        down="temperature",
+        across="task",
+        title="{task}, temperature {temperature:g}",
+        layers=[
+            {"mark": "line", "label": "{pair}{marks}", "markersize": 3.5, "elinewidth": 0.7,
+             "capsize": 1.5},
+            {"printed": True, "markers": "x", "label": "", "markersize": 6, "alpha": 0.6},
+        ],
+        share="xy",
+        axes={"tree.width": Axis("candidates k", log=True)},
+        width=[0.65, 0.95, 1.0],
+        height=2.1,
+        heading="",
+        note_printed="Crosses: what the paper prints.",
+    )  # fmt: skip
+
+
+figure_3 = figure_5 = acceptance
+
+
+def figure_4(cells):
+    """Speedup against block efficiency of every k-configuration of two levels."""
+    return panels(
+        cells, "block_efficiency", "speedup",
+        keep={"decoder": ["mcsd_wor"], "tree.form": ["levels"], "tree.depth": [2]},
+        needs={"spec": 2},
+        hue="tree.order",
+        colours={"decreasing": "blue", "equal": "green", "increasing": "vermillion"},
+        label="{tree.order} widths",
+        marker="tree.paths",
+        shape="{tree.paths:path}",
+        across=("pair", "task", "temperature"),
+        title="{pair}{marks}, {task}, temperature {temperature:g}",
+        wrap=2,
+        guide=1.0,
+        markersize=5,
+        faint=0.3,
+        write="{spec}",
+        finish=_marks_set_the_limits,
+        axes={"speedup": Axis("speedup over AR")},
+        width=[0.62, 1.0],
+        height=2.9,
+        heading="",
+        legend_columns=[3, 5],
+        note="k1-k2: children at the first and second level. Bars: 95% intervals over prompts "
+        "where five or more were measured; long ones leave their panel.",
+    )  # fmt: skip
+
+
+def _marks_set_the_limits(plot, sheet, data):
+    """Few prompts have bars so long that the marks would lie on one heap."""
+    for side in ("x", "y"):
+        marks = pd.concat([series.rows[getattr(series, side)] for series in data.series])
+        room = 0.18 * (marks.max() - marks.min()) or 0.1
+        getattr(plot, f"set_{side}lim")(marks.min() - room, marks.max() + room)

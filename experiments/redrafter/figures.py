@@ -1,0 +1,166 @@
+"""ReDrafter's figures (arXiv:2403.09919)."""
+
+import pandas as pd
+
+from spec_bench.report.data.statistics import half_width
+from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import GREY
+from spec_bench.report.papers.pairs import written
+
+from .heads import ACCURACY, GUESSES, NO_RNN, grid_of, heads_of, shown_heads
+
+_SIDES = {"train": "training", "validation": "validation"}
+
+
+def figure_3(cells):
+    """Accuracy of the heads at t+1 to t+5, Medusa against ReDrafter."""
+    return panels(
+        cells, "guess", "accuracy", of=_best_of_heads(cells.given),
+        hue="head",
+        across="side",
+        title="{side}",
+        mark="line",
+        label="{head}\n{blocks:block}, {size}",
+        names={"redrafter_2": "ReDrafter", "redrafter_4": "ReDrafter"},
+        colours={"medusa": "blue", "redrafter_2": "vermillion", "redrafter_4": "purple",
+                 "redrafter": "vermillion", NO_RNN: "green"},
+        dashed=[NO_RNN],
+        capsize=1.5,
+        share="y",
+        axes={"accuracy": Axis("accuracy of the best guess", low=0)},
+        width=0.8,
+        height=2.9,
+        rest=0,
+        heading="",
+        legend_columns=3,
+        note="Of each kind, of ReDrafter of each size shown, the head with the highest mean "
+        "accuracy in validation.\nThe paper shows ReDrafter with two blocks and with four. Bars: "
+        "95%, as if each held-out dialogue were one draw.\nReDrafter's guess i is judged with the "
+        "right tokens before it given (teacher forcing), Medusa's without.\nThe paper's accuracies "
+        "are on Alpaca Eval; these are on dialogues held out from training, whose answers are the "
+        "target's own.",
+    )  # fmt: skip
+
+
+def figure_4(cells):
+    """Accuracy at t+5 against speed, heads with and without the recurrence."""
+    return panels(
+        cells, ACCURACY, ("token_rate", "block_efficiency"),
+        of=grid_of(heads_of(cells.given), cells.rows()),
+        keep={"temperature": 0},
+        hue="head",
+        names={"redrafter": "with recurrence", NO_RNN: "without"},
+        label="{head} ({count} heads){correlation}",
+        colours={"redrafter": "orange", NO_RNN: "blue"},
+        markersize=5,
+        legend=True,
+        axes={
+            ACCURACY: Axis("validation accuracy at t+5"),
+            "token_rate": Axis("tokens/s"),
+            "block_efficiency": Axis("tokens per target call"),
+        },
+        height=3,
+        rest=0,
+        heading="{pair}: beams {specs}{marks}",
+        note="A mark is a head (number of blocks, learning rate); r: Pearson's correlation. The "
+        "paper prints 0.798 with and 0.907 without recurrence, for speed.\nBars: 95% intervals "
+        "over prompts. Each head decoded in a job of its own, so that speeds hold what the machine "
+        "did meanwhile.",
+    )  # fmt: skip
+
+
+def figure_5(cells):
+    """Accepted tokens per step and compression of the beam against beam width."""
+    rows, median = cells.rows(), "nodes_per_call_p50"
+    if "nodes_per_call_p01" in rows:
+        ends = {f"{median}_low": rows.nodes_per_call_p01, f"{median}_high": rows.nodes_per_call_p99}
+        rows = rows.assign(**ends)
+    return panels(
+        cells, of=rows,
+        files=("pair", "task"),
+        keep={"decoder": ["redrafter"], "temperature": 0},
+        mark="line",
+        columns=[
+            {"x": "tree.width", "y": "block_efficiency", "hue": "max_new_tokens", "colours": 0.85,
+             "label": "up to {max_new_tokens:g} tokens", "dodge": 1.04, "legend": True},
+            {"x": "tree.nodes", "y": median, "keep": {"max_new_tokens": "max"}, "label": "",
+             "markers": "o", "elinewidth": 0.8, "capsize": 2, "finish": _diagonal,
+             "write": "{cell.merged:.2f}×", "at": "below"},
+        ],
+        axes={
+            "tree.width": Axis("beam width", log=True),
+            "block_efficiency": Axis("tokens per target call", low=1),
+            "tree.nodes": Axis("tokens of all beams (width × length)", log=True),
+            median: Axis("nodes after merging", log=True),
+        },
+        height=3.1,
+        rest=0,
+        heading="{pair}, {task}{marks}",
+        note="Left: bars are 95% intervals over prompts; marks moved aside. An answer that ends "
+        "before its limit is as long as it is.\nRight: median over target calls, bars from the 1st "
+        "to the 99th percentile; dashed: nothing merged. The root is not counted.",
+    )  # fmt: skip
+
+
+def figure_6(cells):
+    """Speed and throughput against batch size, with and without tree attention."""
+    return panels(
+        cells, "batch_size", "token_rate_per_request", paths_as_rows=True,
+        columns=[{"y": "token_rate_per_request", "legend": True}, {"y": "token_rate"}],
+        keep={"temperature": 0},
+        needs={"batch_size": 2},
+        mark="line",
+        rows=[
+            {"keep": {"cell.attention": ["tree attention"]}, "hue": ("decoder", "spec")},
+            {"keep": {"decoder": ["redrafter"], "cell.ways": [2]},
+             "hue": ("spec", "cell.attention"),
+             "label": "{decoder} {spec}, {cell.attention}{marks}"},
+        ],
+        markersize=3.5,
+        share="x",
+        axes={
+            "batch_size": Axis("batch size", log=True),
+            "token_rate_per_request": Axis("speed: tokens/s of a request", low=0),
+            "token_rate": Axis("throughput: tokens/s of all", low=0),
+        },
+        height=2.6,
+        rest=0,
+        heading="{pair}, {tasks}",
+        legend_size=6.5,
+        note="Speed: delivered tokens over a request's latency, prefill included. Throughput: over "
+        "the seconds of decoding. Bars: 95% intervals over prompts.\nAbove: all decoders, with "
+        "tree attention; below: ReDrafter with merged beams in one row, and with every beam as "
+        "a row.",
+    )  # fmt: skip
+
+
+def _diagonal(plot, sheet, data):
+    """Where nothing is merged."""
+    ticks = sheet.values(data.panel.x)
+    plot.plot([ticks[0], ticks[-1]], [ticks[0], ticks[-1]], "--", color=GREY, linewidth=0.8)
+    plot.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+
+
+def _best_of_heads(rows):
+    """How often the best head of each kind and size is right: a row per head, side and guess.
+
+    Bars are those of validation, as if each held-out dialogue were one draw: training's positions
+    were learned.
+    """
+    found = []
+    for kind, head in shown_heads(heads_of(rows)).items():
+        for side, title in _SIDES.items():
+            draws = head.get("validation dialogues") if side == "validation" else None
+            for guess in GUESSES:
+                share = head[f"{side} {guess}"]
+                known = draws is not None and not pd.isna(draws)
+                half = half_width(share, float(draws)) if known else float("nan")
+                found.append(
+                    {
+                        **{"head": kind, "side": title, "guess": guess, "blocks": head["blocks"]},
+                        "size": written(int(head["parameters"])),
+                        "accuracy": share,
+                        **{"accuracy_low": share - half, "accuracy_high": share + half},
+                    }
+                )
+    return pd.DataFrame(found)

@@ -1,0 +1,131 @@
+"""RSD's claims (arXiv:2402.14160) and ours beside them, in the words of ``report.claims``."""
+
+from spec_bench.report.claims.ask import Ask, Checks
+from spec_bench.report.claims.general import exact_scores
+from spec_bench.report.claims.question import best, cells, every, most
+
+ALL = ("block_efficiency", "mbsu", "token_rate")
+SIZE = ("depth", "nodes")
+MEAN = "{left} > {right} in {metric}, trees of one size, mean over "
+TO_CHAIN = "{left} > {right} in {metric}, each tree against the chain, mean over draft lengths"
+
+
+def best_at_each_length(ask: Ask) -> Checks:
+    """“RSD-S always outperforms SD, SpecTr and RSD-C.” (Figure 4)"""
+    yield from _at_each_length(ask, "rsd_s", "rsd_c")
+
+
+def orders_at_one_size(ask: Ask) -> Checks:
+    """Beams before constant widths before independent paths, trees of one size."""
+    for left, right in (("rsd_s", "rsd_c"), ("rsd_c", "spectr")):
+        yield from _of_one_size(ask, left, right, "block_efficiency")
+
+
+def constant_widths_before_paths(ask: Ask) -> Checks:
+    """RSD-C before SpecTr at each draft length."""
+    yield from _at_each_length(ask, "rsd_c", "spectr")
+
+
+def trees_before_chains(ask: Ask) -> Checks:
+    """“Our results show that tree-based methods (SpecTr, RSD-C and RSD-S) always outperform SD in
+    terms of block efficiency and MBSU” (Section 5.1)
+    """
+    yield from _at_each_length(ask, "spectr", "sd")
+    for left in ("spectr", "rsd_c", "rsd_s"):
+        yield from _lengths(ask).ahead(
+            "{left} > {right} in {metric} at every draft length, best trees",
+            left, "sd", ("block_efficiency", "mbsu"),
+            by=best, same="draft_length", each="draft_length", judge=every(2),
+            evidence=lambda found: f"{found.places}{found.picked}",
+        )  # fmt: skip
+    yield from _lengths(ask).ahead(
+        TO_CHAIN, "spectr", "sd", "block_efficiency", same="depth", pooled=True
+    )
+
+
+def strictly_better(ask: Ask) -> Checks:
+    """“RSD-S strictly outperforms both SD and SpecTr for all performance metrics” (Section 5.1)"""
+    yield from _of_one_size(ask, "rsd_s", "spectr", ALL)
+    yield from _lengths(ask).ahead(TO_CHAIN, "rsd_s", "sd", ALL, same="depth", pooled=True)
+
+
+def most_budgets(ask: Ask) -> Checks:
+    """“RSD-S outperforms SD, SpecTr and RSD-C in the majority of cases.” (Figure 5)"""
+    yield from _budgets(ask).ahead(
+        "rsd_s > all others in {metric} at most budgets, best trees",
+        "rsd_s", ("rsd_c", "spectr", "sd"), ALL,
+        by=best, same="target_budget", each="target_budget", judge=most,
+        evidence=lambda found: f"ahead at {found.won} budgets: {found.places}{found.picked}",
+    )  # fmt: skip
+
+
+def token_rate_at_every_budget(ask: Ask) -> Checks:
+    """“In terms of token rate, RSD-S strictly outperforms our baselines” (Section 5.2)"""
+    text = "rsd_s > spectr or sd in {metric} at every budget, best trees"
+    yield from _at_budgets(ask, text, "rsd_s", ("spectr", "sd"), "token_rate", 6)
+
+
+def high_budgets(ask: Ask) -> Checks:
+    """“In the high budget regime, on the other hand, RSD-S beats SD for both block efficiency and
+    MBSU.” (Section 5.2)
+
+    Its regimes: SD is said to do well at 6 and 10.
+    """
+    text = "rsd_s > sd in {metric} from budget 14 on, best trees"
+    yield from _at_budgets(ask, text, "rsd_s", "sd", ("block_efficiency", "mbsu"), 14)
+
+
+def beams_at_one_size(ask: Ask) -> Checks:
+    """Beams before constant widths and before independent paths, trees of one size."""
+    for other in ("rsd_c", "spectr"):
+        text = f"{MEAN}budgets"
+        yield from _budgets(ask).ahead(
+            text, "rsd_s", other, "block_efficiency", same=SIZE, pooled=True
+        )
+
+
+def chains_at_low_budgets(ask: Ask) -> Checks:
+    """“SD beats RSD-C in the relatively low budget regime” (Section 5.2)"""
+    low = {"target_budget": lambda budget: budget <= 10}
+    yield from _budgets(ask).ahead(
+        "sd > rsd_c in {metric} at budgets 6 and 10, best trees",
+        cells("sd", **low), cells("rsd_c", **low), ("mbsu", "token_rate"),
+        by=best, same="target_budget", each="target_budget", judge=every(),
+        evidence=lambda found: f"sd against rsd_c at budget {found.places}{found.picked}",
+    )  # fmt: skip
+
+
+def similar_accuracy(ask: Ask) -> Checks:
+    """“All methods including auto-regressive decoding show similar accuracy for WMT and XSum.”
+    (Figure 4)
+    """
+    yield from exact_scores(ask.of("rsd-exp1", "rsd-exp2"))
+
+
+def _lengths(ask):
+    return ask.of("rsd-exp1", axis="draft_length")
+
+
+def _budgets(ask):
+    return ask.of("rsd-exp2", axis="target_budget")
+
+
+def _at_each_length(ask, left, right):
+    return _lengths(ask).ahead(
+        "{left} > {right} in {metric} at draft length {place}, best trees",
+        left, right, "block_efficiency",
+        by=best, same="draft_length", each="draft_length", pooled=True,
+    )  # fmt: skip
+
+
+def _of_one_size(ask, left, right, metrics):
+    text = f"{MEAN}draft lengths"
+    return _lengths(ask).ahead(text, left, right, metrics, same=SIZE, pooled=True)
+
+
+def _at_budgets(ask, text, left, right, metrics, least):
+    return _budgets(ask).ahead(
+        text, left, right, metrics,
+        by=best, same="target_budget", each="target_budget", judge=every(least),
+        evidence=lambda found: f"ahead at {found.won} budgets: {found.places}{found.picked}",
+    )  # fmt: skip

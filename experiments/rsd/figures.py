@@ -1,0 +1,113 @@
+"""RSD's figures (arXiv:2402.14160): the best trees, and acceptance by four rules."""
+
+from functools import partial
+
+import numpy as np
+
+from spec_bench.report.figures.cells import nothing_measured
+from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import TWO_COLUMNS_INCHES, pyplot
+
+RULES = {
+    "multi_round": "multi-round",
+    "k_seq": "K-SEQ",
+    "otm": "OTM",
+    "recursive_rejection": "recursive rejection",
+}
+_LEVELS = (0.5, 0.7, 0.9)
+
+
+def figure_1(cells):
+    """Acceptance of two Bernoulli candidates: four maps with one colour scale.
+
+    The rows have columns p, q and one for each rule, as ``spec_bench.audit.bernoulli`` writes them.
+    """
+    rows = cells.given
+    if cells.alone or rows.empty or not {"p", "q", *RULES} <= set(rows):
+        raise nothing_measured(cells.item)
+    figure, axes = pyplot.subplots(
+        1, 4, figsize=(TWO_COLUMNS_INCHES, 2.25), sharey=True, layout="constrained"
+    )
+    for axis, (rule, title) in zip(axes, RULES.items(), strict=True):
+        image = _draw_map(axis, square(rows, rule))
+        axis.set_title(title)
+    axes[0].set_ylabel("target's probability p")
+    figure.colorbar(image, ax=axes, label="P(a candidate is accepted)", pad=0.01)
+    figure.suptitle(
+        "Acceptance of K = 2 candidates, target Ber(p), draft Ber(q): exact", fontsize=9
+    )
+    return [figure]
+
+
+def best_trees(cells, x, axis, dodge):
+    """Figures 4 to 9: the best of each decoder's trees at a place, relative to AR."""
+    return panels(
+        cells, x,
+        keep={"decoder": ["sd", "spectr", "rsd_c", "rsd_s"]},
+        mark="line",
+        best="y",
+        label="{decoder}",
+        down="cell.group",
+        side="{cell.group}",
+        columns=[
+            {"y": "block_efficiency", "title": "block efficiency / AR's"},
+            {"y": "mbsu", "title": "MBSU / AR's"},
+            {"y": "speedup", "title": "token rate / AR's"},
+            # All exact decoders draw from the same law: the highest score would be the luckiest.
+            {"y": "cell.score", "title": "accuracy / AR's", "over": "ar",
+             "best": "block_efficiency", "band": True, "empty": "no score"},
+        ],
+        guide=1.0,
+        dodge=dodge,
+        layers=[
+            {"markersize": 3.2, "elinewidth": 0.7, "capsize": 1.5},
+            {"printed": True, "dashed": True, "dodge": None, "markersize": 0, "linewidth": 1,
+             "alpha": 0.4, "label": "the paper's"},
+        ],
+        share="x",
+        axes={x: axis},
+        height=1.55,
+        rest=1.15,
+        heading="{pair}{marks}, relative to autoregressive decoding",
+        heading_size=9,
+        legend_columns=5,
+        note="Bars: 95% intervals over prompts. Each mark is the best of the decoder's trees at "
+        "that place, picked on these numbers;\naccuracy is that of the tree with the best block "
+        "efficiency. Grey band: AR's own interval.",
+        note_printed="{stand_in}",
+    )  # fmt: skip
+
+
+figure_4 = figure_6 = figure_7 = partial(
+    best_trees,
+    x="paper.draft_length",
+    axis=Axis("draft length L", ticks=(2, 3, 4, 5)),
+    dodge=0.036,
+)
+figure_5 = figure_8 = figure_9 = partial(
+    best_trees,
+    x="paper.target_budget",
+    axis=Axis("budget B (tree nodes)", ticks=(6, 10, 14, 21, 30)),
+    dodge=0.288,
+)
+
+
+def _draw_map(axis, table):
+    """One rule's map with lines of equal acceptance; returns what the colour bar shows."""
+    cells = (table.columns, table.index, table.to_numpy())
+    scale = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis"}
+    image = axis.pcolormesh(*cells, **scale, shading="nearest", rasterized=True)
+    if np.ptp(table.to_numpy()) > 1e-6:
+        lines = axis.contour(*cells, levels=_LEVELS, colors="white", linewidths=0.6)
+        axis.clabel(lines, fontsize=6, fmt="%.1f")
+    else:
+        axis.text(0.5, 0.5, f"{table.iloc[0, 0]:.0f} everywhere", ha="center")
+    axis.set(xlabel="draft's probability q", aspect="equal")
+    axis.set(xlim=(0, 1), ylim=(0, 1), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    axis.grid(False)
+    return image
+
+
+def square(rows, rule):
+    """A rule's values with p down and q across, both ascending."""
+    return rows.pivot(index="p", columns="q", values=rule).sort_index().sort_index(axis=1)

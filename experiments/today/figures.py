@@ -1,0 +1,34 @@
+"""The figure of today's drafters."""
+
+from spec_bench.report.figures.panels import Axis, panels
+from spec_bench.report.figures.style import worn
+
+
+def figure_1(cells):
+    """At equal nodes: a colour a drafter, of one drafter's trees each a marker."""
+    nodes = {"7": ["7", "1x7"], "25": ["10x7@25", "eagle_25", "5x5"]}
+    return panels(
+        cells, "block_efficiency", "speedup",
+        label="{decoder} {spec}",
+        across="temperature",
+        guide=1.0,
+        markersize=5,
+        axes={"speedup": Axis("speedup over AR")},
+        width=[0.65, 0.9],
+        files=("pair", "task"),
+        heading="{pair}, {tasks}{marks}",
+        rows=[
+            {"keep": {"spec": specs}, "title": f"{count} nodes, temperature {{temperature:g}}"}
+            for count, specs in nodes.items()
+        ],
+        **worn({
+            "sd": "blue o", "opt_tree": "blue s", "eagle3_sd": "orange o", "eagle3": "orange s",
+            "mtp": "purple o", "mtp_eagle3": "purple s", "dflash": "green o",
+            "dflash_ddtree": "green s", "own_blocks": "vermillion o",
+            "own_blocks_eagle3": "vermillion s", "suffix_decoding": "sky X",
+            "prompt_lookup": "sky P", "lookup_vote": "sky D", "token_recycling": "black v",
+        }),
+        share="xy",
+        rest=1.7,
+        legend_columns=[2, 3],
+    )  # fmt: skip

@@ -1,0 +1,468 @@
+"""One question to measured rows and what was found: who is set against whom, what is expected, and
+what a claim says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from math import inf
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from spec_bench.report.claims.contrast import Contrast, Difference, difference, picked
+from spec_bench.report.claims.select import name_of
+from spec_bench.report.claims.verdict import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_COMPARABLE,
+    NOT_DECIDED,
+    Check,
+    Odds,
+    odds_of_all,
+    odds_of_most,
+    verdicts_of,
+)
+from spec_bench.report.data.rows import Group, Row
+from spec_bench.vocabulary.columns import COLUMNS
+
+if TYPE_CHECKING:
+    from spec_bench.report.claims.ask import Ask
+
+Names = str | Sequence[str]
+_PICKED = "; each tree picked on one half of the prompts and compared on the other"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells on one side of a comparison, see ``cells``."""
+
+    decoders: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    tree_attention: bool = True
+    form: str = ""
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+def cells(
+    *decoders: str,
+    without: Names = (),
+    tree_attention: bool = True,
+    form: str = "",
+    **where: Any,
+) -> Cells:
+    """Cells of some decoders, or of all: ``cells("sd", width=lambda width: width > 1)``.
+
+    Args:
+        decoders: names; none: all of our engine.
+        without: names that are left out.
+        tree_attention: with it, or with paths as rows.
+        form: of the tree's shorthand, e.g. ``number``; "": any.
+        where: what ``Ask.value`` must be: a value, several, or a function that says yes.
+    """
+    return Cells(decoders, several(without), tree_attention, form, where)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Contrasts that one check is about."""
+
+    label: tuple[Any, ...]  # values of the question's ``each``; () where there is one check
+    contrasts: tuple[Contrast, ...]  # at least one
+    left_out: int = 0  # number of left cells without a right one
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of each group of rows."""
+
+    ask: Ask
+    text: Text
+    left: Cells
+    right: Cells
+    by: By = field(default_factory=lambda: pairs)
+    same: Names = ()  # columns or parts of the shorthand in which compared cells agree
+    each: Names = ()  # one check by value of these; ``left``, ``right``: decoder and tree
+    expect: Expect = field(default_factory=lambda: better)
+    where: Text = "{title}"
+    evidence: Text = field(default_factory=lambda: usual)
+    judge: Judge = field(default_factory=lambda: mean)
+    recorded: bool = False  # only where there are records by prompt
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "same", several(self.same))
+        object.__setattr__(self, "each", several(self.each))
+
+    def lines(self, rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+        """Cells by their values of ``same``."""
+        lines: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            lines.setdefault(self.ask.values(row, self.same), []).append(row)
+        return lines
+
+    def cases(self, group: Group) -> list[Case]:
+        """A group's contrasts, split by ``each``."""
+        left, right = (self.ask.side(group, side) for side in (self.left, self.right))
+        kept = list(self.by(self, left, right))
+        split: dict[tuple[Any, ...], list[Contrast]] = {}
+        for contrast in kept:
+            label = tuple(
+                name_of(contrast.right[0])
+                if key == "right"
+                else self.ask.value(contrast.left[0], key)
+                for key in self.each
+            )
+            split.setdefault(label, []).append(contrast)
+        ordered = sorted(split) if self.ask.axis and self.each else split
+        return [Case(key, tuple(split[key]), len(left) - len(kept)) for key in ordered]
+
+    def about(self, group: Group, column: str, case: Case) -> Found:
+        """What is known before any number is looked at."""
+        return Found(self, group, column, case.label, case.contrasts, left_out=case.left_out)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The comparison for a claim on one task or on all tasks together."""
+
+    question: Question
+    group: Group  # the cells of one task, the first one where all tasks are pooled
+    column: str  # the metric
+    label: tuple[Any, ...]
+    contrasts: tuple[Contrast, ...]
+    left_out: int = 0
+    tasks: int = 1  # how many are pooled
+    pooled: str = ""  # the place of those
+    gap: Difference | None = None  # the mean; None for counts and places
+    cases: Sequence[Case] = ()
+    by_place: Mapping[Any, Difference] = field(default_factory=dict)
+    judged: tuple[Odds, ...] = ()
+
+    def check(self, outcome: str | Odds | None) -> Check:
+        """The check with its texts, from its odds or a verdict that no chance is in."""
+        odds = outcome if isinstance(outcome, Odds) else None
+        verdict = outcome if isinstance(outcome, str) else NOT_DECIDED
+        asked = self.question
+        bare = verdict == NOT_COMPARABLE
+        evidence = "" if bare else self._said(asked.evidence)
+        where = self.pooled or self._said(asked.where)
+        return Check(self._said(asked.text), where, evidence, verdict, odds=odds)
+
+    def _said(self, text: Text) -> str:
+        if callable(text):
+            return text(self)
+        place = ", ".join(map(str, self.label))
+        sides = (" or ".join(side.decoders) for side in (self.question.left, self.question.right))
+        names = dict(zip(("left", "right"), sides, strict=True))
+        names |= {"metric": self.metric, "place": place, "title": self.title}
+        names |= {"found": str(self.gap), "n": str(self.n)}
+        try:
+            return text.format(**names)
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"{text!r} names {error}; there are {', '.join(names)}") from error
+
+    def of(self, contrast: Contrast) -> Difference | None:
+        """The difference of one contrast alone."""
+        return difference([[contrast]], self.column, self.question.ask.records)
+
+    @property
+    def n(self) -> int:
+        """The number of contrasts."""
+        return len(self.contrasts)
+
+    @property
+    def title(self) -> str:
+        """The task, and the settings that differ between groups."""
+        return self.group.title
+
+    @property
+    def first(self) -> Row:
+        """The left cell of the first contrast."""
+        return self.contrasts[0].left[0]
+
+    @property
+    def other(self) -> Row:
+        """The right cell of it."""
+        return self.contrasts[0].right[0]
+
+    @property
+    def metric(self) -> str:
+        """The metric for people."""
+        return titled(self.column)
+
+    @property
+    def better(self) -> str:
+        """The word for better."""
+        return "below" if less_is_better(self.column) else "above"
+
+    @cached_property
+    def single(self) -> list[Difference]:
+        """The difference of each contrast alone."""
+        return [gap for each in self.contrasts if (gap := self.of(each)) is not None]
+
+    def one_by_one(self, so: str, not_so: str) -> str:
+        """How many contrasts on one task hold on their own, judged together; "" where unknown."""
+        expect = self.question.expect
+        fewer = expect is less or (expect is not more and less_is_better(self.column))
+        odds = [gap.below() if fewer else gap.above() for gap in self.single] if self.n > 1 else []
+        known = [each for each in odds if each is not None]
+        if not odds or self.tasks > 1 or len(known) < len(odds):
+            return ""
+        verdicts = verdicts_of(known)
+        counts = f"{verdicts.count(HOLDS)} {so}, {verdicts.count(DOES_NOT_HOLD)} {not_so}"
+        return f"; one by one {counts}, the rest within noise"
+
+    @property
+    def won(self) -> str:
+        """At how many of the judged places the claim holds."""
+        return f"{verdicts_of(self.judged).count(HOLDS)} of {len(self.judged)}"
+
+    @property
+    def best(self) -> str:
+        """The best tree of each side, of one contrast on one task; "" of several."""
+        if self.n > 1 or self.tasks > 1:
+            return ""
+        both = (self.contrasts[0].left, self.contrasts[0].right)
+        return " against ".join(picked(side, self.column) for side in both)
+
+    @property
+    def picked(self) -> str:
+        """How trees were picked, where some were and there are intervals."""
+        gaps: list[Difference | None] = [*self.by_place.values()] or [self.gap]
+        paired = all(gap is not None and gap.paired for gap in gaps)
+        return _PICKED if paired and any(each.picks for each in self.contrasts) else ""
+
+    @property
+    def places(self) -> str:
+        """Differences by place."""
+        return ", ".join(f"{place}: {gap}" for place, gap in self.by_place.items())
+
+    def counts(self, against: str = "") -> list[tuple[str, float, float]]:
+        """The tree and both sides' counts of each contrast where they are known; ``against`` is a
+        part of the left cell's shorthand that stands for the right side's count.
+        """
+        counts = []
+        for contrast in self.contrasts:
+            left, right = contrast.left[0], contrast.right[0]
+            other = self.question.ask.value(left, against) if against else right.get(self.column)
+            ours = left.get(self.column)
+            if ours is not None and other is not None and not pd.isna([ours, other]).any():
+                counts.append((str(left["spec"]), float(ours), float(other)))
+        return counts
+
+
+Text = str | Callable[[Found], str]
+By = Callable[[Question, list[Row], list[Row]], Iterator[Contrast]]
+Expect = Callable[[Found, Difference], Odds | None]
+Strata = Sequence[Sequence[Contrast]]
+Judge = Callable[[Found, Strata], Check | None]
+Side = str | Sequence[str] | Cells
+
+
+def mean(about: Found, strata: Strata) -> Check | None:
+    """The mean of all comparisons."""
+    asked = about.question
+    gap = difference(strata, about.column, asked.ask.records)
+    if gap is None or (asked.recorded and not gap.paired):
+        return None
+    return replace(about, gap=gap).check(asked.expect(about, gap))
+
+
+def rising(about: Found, strata: Strata) -> Check | None:
+    """More at the end of ``steps`` than at their start, and at no step less.
+
+    A step that adds nothing, as where every candidate list is accepted, is no objection.
+    """
+    whole = about.of(Contrast(about.contrasts[-1].left, about.contrasts[0].right))
+    odds = [gap.above() for gap in map(about.of, about.contrasts) if gap is not None]
+    if whole is None or not odds:
+        return None
+    total, falls = whole.above(), [each.if_true for each in odds if each is not None]
+    if total is not None and len(falls) == len(odds):
+        against = min(1.0, min(total.if_true, *falls) * (len(falls) + 1))
+        total = Odds(total.if_false, against)
+    return replace(about, gap=whole).check(total)
+
+
+def counted(within: float | None = None, against: str = "") -> Judge:
+    """Counts have no interval: each left one is less, or within a share of the right one."""
+
+    def judge(about: Found, strata: Strata) -> Check | None:
+        holds = [
+            one < other if within is None else abs(one - other) <= within * other
+            for _, one, other in about.counts(against)
+        ]
+        return about.check(HOLDS if all(holds) else DOES_NOT_HOLD) if holds else None
+
+    return judge
+
+
+@dataclass(frozen=True)
+class Places:
+    """Each place, a value of ``each``, alone; then all or most of them, from one value on."""
+
+    odds_of: Callable[[Iterable[Odds]], Odds]
+    least: float = -inf
+
+    def __call__(self, about: Found, strata: Strata) -> Check | None:
+        """One check of a whole group."""
+        records = about.question.ask.records
+        known = {
+            case.label[0]: gap
+            for case in about.cases
+            if (gap := difference([case.contrasts], about.column, records)) is not None
+        }
+        about = replace(about, by_place=known)
+        odds = [about.question.expect(about, gap) for at, gap in known.items() if at >= self.least]
+        judged = tuple(each for each in odds if each is not None)
+        if not odds:
+            return None
+        if len(judged) < len(odds):
+            return about.check(NOT_DECIDED)
+        return replace(about, judged=judged).check(self.odds_of(judged))
+
+
+def every(least: float = -inf) -> Places:
+    """At every value of ``each``, from this one on, the claim must hold."""
+    return Places(odds_of_all, least)
+
+
+most = Places(odds_of_most)
+"""At more than half of the values of ``each`` the claim must hold."""
+
+
+def pairs(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """Every left cell with every right one."""
+    rights = asked.lines(right)
+    for row in left:
+        for other in rights.get(asked.ask.values(row, asked.same), []):
+            yield Contrast((row,), (other,))
+
+
+def best(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """The best cell of each side with all of its decoders: that of some is not that of all."""
+    lefts, rights = asked.lines(left), asked.lines(right)
+    for key in (key for key in lefts if key in rights):
+        sides = ((lefts[key], asked.left), (rights[key], asked.right))
+        if all({str(row["decoder"]) for row in rows} >= {*side.decoders} for rows, side in sides):
+            yield Contrast(tuple(lefts[key]), tuple(rights[key]))
+
+
+def first(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+    """The first cell of each side."""
+    rights = asked.lines(right)
+    for key, rows in asked.lines(left).items():
+        if key in rights:
+            yield Contrast((rows[0],), (rights[key][0],))
+
+
+def steps(along: str) -> By:
+    """Each left cell with the next smaller one; a minus puts the smaller one on the left."""
+
+    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        for line in asked.lines(left).values():
+            for smaller, larger in pairwise(_sorted(asked, line, along)):
+                yield _directed(along, smaller, larger)
+
+    return by
+
+
+def ends(along: str) -> By:
+    """The last cell of each line against its first one; lines of one mean reach as far."""
+
+    def by(asked: Question, left: list[Row], right: list[Row]) -> Iterator[Contrast]:
+        lines = [_sorted(asked, line, along) for line in asked.lines(left).values()]
+        key = along.lstrip("-")
+        reach = [tuple(asked.ask.value(line[end], key) for end in (0, -1)) for line in lines]
+        whole = reach and (min(low for low, _ in reach), max(high for _, high in reach))
+        for line, span in zip(lines, reach, strict=True):
+            if len(line) > 1 and (asked.each or span == whole):
+                yield _directed(along, line[0], line[-1])
+
+    return by
+
+
+def _sorted(asked: Question, line: Iterable[Row], along: str) -> list[Row]:
+    return sorted(line, key=lambda row: asked.ask.value(row, along.lstrip("-")))
+
+
+def _directed(along: str, smaller: Row, larger: Row) -> Contrast:
+    return (
+        Contrast((smaller,), (larger,))
+        if along.startswith("-")
+        else Contrast((larger,), (smaller,))
+    )
+
+
+def more(about: Found, gap: Difference) -> Odds | None:
+    """The left side has the larger number."""
+    return gap.above()
+
+
+def less(about: Found, gap: Difference) -> Odds | None:
+    """The left side has the smaller number."""
+    return gap.below()
+
+
+def better(about: Found, gap: Difference) -> Odds | None:
+    """The left side is better, as the column's direction has it."""
+    return gap.below() if less_is_better(about.column) else gap.above()
+
+
+def undecided(about: Found, gap: Difference) -> Odds | None:
+    """Nothing is decided."""
+    return None
+
+
+def at_least(bound: float) -> Expect:
+    """The difference is at least this."""
+    return lambda about, gap: gap.above(bound)
+
+
+def within(room: float | str) -> Expect:
+    """The difference is at most this, e.g. 0.05 or ``10%`` of the left side."""
+    return lambda about, gap: gap.within(nearness(about, room))
+
+
+def nearness(about: Found, room: float | str) -> float:
+    """The largest difference of equal sides: a number, or a share of the left side's mean."""
+    if not isinstance(room, str):
+        return room
+    values = [float(contrast.left[0][about.column]) for contrast in about.contrasts]
+    return float(room.removesuffix("%")) / 100 * fmean(values)
+
+
+def usual(found: Found) -> str:
+    """The difference, of how many comparisons, of which trees."""
+    many = f", mean of {found.n} comparisons fixed in advance" if found.n > 1 else ""
+    return f"{found.gap}{many}{f', {found.best}' if found.best else ''}{found.picked}"
+
+
+def trees(found: Found) -> str:
+    """The difference and the trees on the left."""
+    specs = ", ".join(dict.fromkeys(str(each.left[0]["spec"]) for each in found.contrasts))
+    return f"{found.gap}, {f'mean of {found.n} comparisons: ' if found.n > 1 else ''}{specs}"
+
+
+def titled(metric: str) -> str:
+    """A metric's name in a sentence."""
+    return {"mbsu": "MBSU"}.get(metric, metric.replace("_", " "))
+
+
+def less_is_better(metric: str) -> bool:
+    """Whether a column gets better downwards; of a score that is not listed more is better."""
+    return any(column.name == metric and column.better == "down" for column in COLUMNS)
+
+
+def cells_of(side: Side) -> Cells:
+    """One side: cells, or the names of decoders."""
+    return side if isinstance(side, Cells) else cells(*several(side))
+
+
+def several(names: Names) -> tuple[str, ...]:
+    """A name, or several."""
+    return (names,) if isinstance(names, str) else tuple(names)

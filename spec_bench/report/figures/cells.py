@@ -1,0 +1,172 @@
+"""The rows of a figure: measured cells of its pairs, tasks and experiments, and printed numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from spec_bench.report.data.recipe_rows import of_recipes, once
+from spec_bench.report.data.rows import tree_attention
+from spec_bench.report.figures.derived import derive, with_columns
+from spec_bench.report.papers.pairs import pair_configs, pair_of
+from spec_bench.report.papers.paper import Figure, Paper, load_paper
+from spec_bench.vocabulary.columns import COLUMNS
+from spec_bench.vocabulary.published import side_by_side
+
+_NOT_TRUNCATED = {"top_k": 0.0, "top_p": 1.0}
+
+
+class NothingMeasuredError(ValueError):
+    """There are rows, but none that a figure shows."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a figure may draw."""
+
+    item: Figure
+    given: pd.DataFrame  # all measured rows there are
+    alone: bool = False  # the paper's numbers by themselves, in place of measured ones
+
+    @property
+    def paper(self) -> Paper:
+        """The figure's."""
+        return load_paper(self.item.paper)
+
+    def rows(self, paths_as_rows: bool = False) -> pd.DataFrame:
+        """The measured cells, with the columns that figures derive; ``paths_as_rows``: those
+        without tree attention too.
+
+        Of the paper's pairs the tasks that the figure names are shown, of any other pair all; where
+        none of its pairs is measured, all that are.
+        """
+        if self.alone:
+            return published(self.item)
+        pairs = pairs_of(self.item)
+        shown = paper_pairs_first(usable(self.given, self.item, paths_as_rows), pairs)
+        if self.item.tasks:
+            shown = shown[~shown.pair.isin(pairs) | shown.task.isin(self.item.tasks)]
+        return with_axes(derive(shown), self.item.paper)
+
+    def printed(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The paper's numbers of the pairs of some rows."""
+        return printed_cells(self.item.paper, rows.pair)
+
+
+def usable(rows: pd.DataFrame, item: Figure, paths_as_rows: bool = False) -> pd.DataFrame:
+    """Rows with numbers and tree attention, of the recipe's experiments; each cell once.
+
+    Raises:
+        NothingMeasuredError: nothing is left.
+    """
+    kept = rows if rows.empty or paths_as_rows else rows[tree_attention(rows)]
+    if not kept.empty:
+        kept = kept[kept.status != "failed"]
+    if kept.empty:
+        raise nothing_measured(item)
+    return once(of_recipes(kept, item.experiments))
+
+
+def paper_pairs_first(rows: pd.DataFrame, pairs: Iterable[str]) -> pd.DataFrame:
+    """The rows of the figure's pairs; where there are none, all rows."""
+    matching = rows[rows.pair.isin(set(pairs))]
+    return rows if matching.empty else matching
+
+
+def pairs_of(item: Figure) -> list[str]:
+    """Names of the pair configs that a figure shows in the paper: ``pairs``, or its tables'."""
+    printed = item.pairs
+    if item.tables:
+        rows = load_paper(item.paper).reference
+        printed_rows = rows[rows.table.isin([str(number) for number in item.tables])]
+        printed = printed_rows[["target", "draft"]].drop_duplicates().to_numpy()
+    names = (pair_of(str(target), str(draft)) for target, draft in printed)
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def nothing_measured(item: Figure) -> NothingMeasuredError:
+    """The error for a figure without rows, with the commands that would measure them."""
+    how = [item.command] if item.command else [f"spec-bench -m {name}" for name in item.recipes]
+    ways = " or ".join(how)
+    return NothingMeasuredError(f"nothing measured for figure {item.name}; to measure it: {ways}")
+
+
+def with_axes(rows: pd.DataFrame, paper: str) -> pd.DataFrame:
+    """Measured rows with a column for each axis that divides the paper's tables into blocks.
+
+    A tree stands where the paper's tables have it: budgets are nominal, so that node counts would
+    not place it. Experiments share some trees, which alone are no run of either: an axis is empty
+    in all rows unless some tree is only in its list.
+    """
+    trees = list(zip(rows.decoder, rows.spec.astype(str), strict=True))
+    axes = load_paper(paper).axes
+    for axis, places in axes.items():
+        others = {tree for name, axis_trees in axes.items() if name != axis for tree in axis_trees}
+        belongs = any(tree in places and tree not in others for tree in trees)
+        column = pd.Series([places.get(tree) if belongs else None for tree in trees], rows.index)
+        rows = with_columns(rows, column.astype(float).to_frame(f"paper.{axis}"))
+    return rows
+
+
+def printed_cells(paper: str, pairs: Iterable[str]) -> pd.DataFrame:
+    """The paper's numbers of some pairs, a row per cell, the columns those of measured cells.
+
+    Where a cell is printed twice, the first table counts. A speedup that is not printed is that of
+    the printed token rates of one table.
+    """
+    frames = [_of_pair(paper, pair) for pair in dict.fromkeys(pairs)]
+    known = [frame for frame in frames if not frame.empty]
+    return derive(pd.concat(known, ignore_index=True)) if known else pd.DataFrame()
+
+
+@functools.cache
+def _of_pair(paper: str, pair: str) -> pd.DataFrame:
+    config = pair_configs().get(pair)
+    names = config.printed if config else frozenset()
+    numbers = (n for n in load_paper(paper).numbers if (n["target"], n["draft"]) in names)
+    rows = pd.DataFrame(side_by_side(numbers))
+    if rows.empty:
+        return rows
+    number = {each.name for each in COLUMNS if each.holds == "number"} | {"axis_value", "table"}
+    for name in number.intersection(rows):
+        rows[name] = pd.to_numeric(rows[name], errors="coerce")
+    rows = rows.fillna(_NOT_TRUNCATED).assign(pair=pair)
+    for axis in load_paper(paper).axes:
+        rows[f"paper.{axis}"] = rows.axis_value.where(rows.axis == axis)
+    rows = rows.sort_values("table", kind="stable").reset_index(drop=True)
+    if "token_rate" in rows and "speedup" not in rows:
+        base = rows.token_rate.where(rows.decoder == "ar").groupby(rows.table).transform("first")
+        rows["speedup"] = rows.token_rate / base
+    keys = ["task", "temperature", "top_k", "top_p", "decoder", "spec", "axis"]
+    return rows[~rows.duplicated(keys)]
+
+
+def published(item: Figure) -> pd.DataFrame:
+    """The printed numbers that a figure of them alone shows.
+
+    Raises:
+        NothingMeasuredError: there are none.
+    """
+    rows = printed_cells(item.paper, pairs_of(item))
+    if rows.empty:
+        raise nothing_measured(item)
+    if item.tables:
+        rows = rows[rows.table.isin(item.tables)]
+    elif item.tasks:
+        rows = rows[rows.task.isin(item.tasks)]
+    return rows
+
+
+def shows_other_pairs(item: Figure) -> bool:
+    """Whether a figure is drawn of pairs that it does not have in the paper.
+
+    Either by ``any_pair``, or as the first of those that its recipe measures: the others would be
+    the same picture again.
+    """
+    if item.any_pair or not item.recipes:
+        return True
+    same = [each for each in load_paper(item.paper).figures if each.recipes[:1] == item.recipes[:1]]
+    return item.number == same[0].number

@@ -1,0 +1,15 @@
+"""The comb paper's figure."""
+
+from spec_bench.report.figures.panels import panels
+
+
+def figure_1(cells):
+    """What is gained by verifying more nodes."""
+    return panels(
+        cells,
+        "wasted_nodes",
+        "block_efficiency",
+        keep={"decoder": ["sd", "comb"]},
+        label="{decoder} {spec}",
+        heading="{pair}{marks}",
+    )
