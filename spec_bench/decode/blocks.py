@@ -70,7 +70,8 @@ def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, 
     name = block_of(given, "tree", title).get("policy")
     kind = policy.find(name, f"{title}: tree.policy")
     text = str(spec).strip()
-    sizes = kind.of_spec(parse(text)) if text else None
+    known = parse(text) if text else None
+    sizes = kind.of_spec(known) if known and known.form in kind.forms else None
     if sizes is None:
         raise ValueError(
             f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
+from spec_bench.jobs.config.cells import Cell, DecoderLoader, WrittenCell, build_cells
 from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
@@ -19,9 +19,7 @@ from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub,
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
 from spec_bench.jobs.config.identity import examples_digest, stated
-from spec_bench.jobs.config.overlong import refuse_surely_overlong
 from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
-from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
 from spec_bench.measure.energy import EnergySettings
@@ -210,19 +208,15 @@ def build_settings(
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
-    check_early(asked, load)
+    written = check_early(asked, load)
     asked = asked if unread else shared(asked, task)
-    # The user's files before torch, which cells need; the hub's data, which may be large, after.
+    # The user's files before cells, which import torch; the hub's data, which may be large, after.
     here = None if unread or on_hub(task) else examples_of(task, asked)
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    if here and not engine.served:
-        refuse_surely_overlong(asked.pair, task, here, max_new_tokens)
     batch = Batch(engine.batch_size, engine.batching, sampling)
-    decoding = partial(_pair_and_cells, asked, engine, task.name, batch, load, folders)
-    refuse_before_torch(decoding)
-    pair, cells, left_out = decoding()
+    pair, cells, left_out = _pair_and_cells(asked, engine, task.name, batch, written, folders)
     return JobSettings(
         name=asked.name,
         results=Path(asked.results),
@@ -256,14 +250,14 @@ def _pair_and_cells(
     engine: EngineSettings,
     task: str,
     batch: Batch,
-    load: DecoderLoader,
+    written: Sequence[WrittenCell],
     folders: Sequence[Path],
 ) -> tuple[Pair, tuple[Cell, ...], tuple[str, ...]]:
     """The job's models; its cells, fitted trees filled in; why each of the others is left out."""
     pair = build_pair(with_own_name(asked.pair, folders), engine)
     if engine.served:
         return alone(pair), served_cells(asked), ()
-    cells = build_cells(asked.decoder, asked.spec, asked.cells, load, batch.sampling)
+    cells = build_cells(written, batch.sampling)
     sampling = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
     generation = tuple(f"{key}={value}" for key, value in sampling.items() if value is not None)
     trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), generation)

@@ -16,7 +16,7 @@ from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.identity import run_id
 from spec_bench.jobs.config.model_files import BYTES, ModelSize
 from spec_bench.jobs.config.pair import PairSettings, pair_sizes
-from spec_bench.jobs.config.room import slots_of
+from spec_bench.jobs.config.positions import slots_of
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.devices import gpu_memory_gib
