@@ -2,7 +2,7 @@
 
 A policy is a frozen dataclass whose fields are the block's keys. It says everything that others
 need to know: which shorthand it takes, how siblings are drawn, which shape its trees have,
-and the smallest trees that audit it. ``@policy("name")`` registers it.
+and the smallest trees that audit it. ``@policy("name", forms=..., takes=...)`` registers it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import resolve_spec
 from spec_bench.draft.base import drafter
 from spec_bench.jobs.config.early import read_positions
 from spec_bench.settings.registry import written

@@ -220,7 +220,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them.
     """
-    from spec_bench.decode.blocks import resolve_spec  # needs torch
+    from spec_bench.decode.config import resolve_spec  # needs torch
 
     drafter, rule = decoder.get("drafter"), decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):

@@ -21,8 +21,7 @@ from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import one_line
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.early import check_early
-from spec_bench.jobs.config.examples import examples_of, on_hub, shared
-from spec_bench.jobs.config.settings import build_settings
+from spec_bench.jobs.config.settings import build_settings, on_hub, shared
 from spec_bench.jobs.store.under_way import UnderWay
 from spec_bench.jobs.sweep.launch import config_folders, jobs_of
 from spec_bench.jobs.sweep.watch import tell
@@ -84,7 +83,7 @@ def _names_and_files(asked: RunSettings, folders: list[Path]) -> None:
     check_early(asked, partial(load_decoder, folders))
     task = build_task(asked.task)
     if not on_hub(task):
-        examples_of(task, shared(asked, task))
+        task.examples(shared(asked, task).prompts)
 
 
 def _whole(asked: RunSettings, folders: list[Path]) -> None:
