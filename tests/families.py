@@ -19,8 +19,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import DecoderConfig, read_decoder
+from spec_bench.decode.config import DecoderConfig, read_decoder, resolve_spec
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.records.types import Request

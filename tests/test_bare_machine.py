@@ -16,7 +16,7 @@ for layer in ("core", "engine", "draft", "tree", "verify", "decode"):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
-from spec_bench.decode.blocks import resolve_spec
+from spec_bench.decode.config import resolve_spec
 from spec_bench.decode.config import read_decoder
 chain = {
     "name": "sd",

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.draft.redrafter import RecurrentHead, RecurrentShape
-from spec_bench.jobs.config.cells import Cell, build_cells, load_decoder
+from spec_bench.jobs.config.cells import Cell, build_cells, load_decoder, written_cells
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.model_files import EMBEDDED, model_path
 from spec_bench.report.claims.ask import Ask
@@ -126,7 +126,8 @@ def cells_of(recipe: str) -> list[Cell]:
     sampling = SamplingSettings(temperature=1.0)
     load = partial(load_decoder, [CONF])
     wanted = [cell for cells in (config["cells"], *config["trees"].values()) for cell in cells]
-    return list(build_cells(config["decoder"], config["spec"], wanted, load, sampling))
+    written = written_cells(config["decoder"], config["spec"], wanted, load)
+    return list(build_cells(written, sampling))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")

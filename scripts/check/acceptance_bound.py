@@ -20,8 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from scripts.family.embedded_pair import EMBEDDED
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer
 from spec_bench.records.types import Request
 from spec_bench.verify.bound import bound_iid, bound_without_replacement

@@ -105,7 +105,7 @@ def ratio(job: JobSettings, rows: list[CellResult]) -> tuple[float, float | None
         repeats = CellStore(job.results, row.run_id).load_repeats()
         ids = sorted(repeats[0])
         for what in (lambda g: float(len(g.tokens)), lambda g: g.decode_s):
-            sums.append([[what(repeats[k][i]) for i in ids] for k in range(job.repeats)])
+            sums.append([[what(repeats[k][i]) for i in ids] for k in range(job.asked.repeats)])
     found = rate_ratio_interval(*sums)
     assert found is not None
     return found.value, found.low, found.high
@@ -118,7 +118,7 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     models_of(own.pair, tokenizer_of(own.pair)[1])  # loaded once, before anything is timed
     searched = remembered(asked, f"{task} recommended", lambda: _search(own, task, tally))
     job = settings(task, asked, "name=grid", f"repeats={REPEATS}")
-    full = replace(job, examples=tuple(job.task.examples(grid)), fresh=(), confirm=None, stage="")
+    full = replace(job, examples=tuple(job.task.examples(grid)), fresh=(), stage="")
     with tally.of(f"{task} grid"):
         rows = run_stage(full, ())
     fastest = best_of(rows)
@@ -127,7 +127,8 @@ def check(task: str, asked: argparse.Namespace, tally: Tally) -> tuple[bool, str
     plainly = f"{BASELINE}:-"  # which may be what is recommended
     wanted = [cells[name] for name in dict.fromkeys([plainly, *names]) if name in cells]
     unseen = tuple(job.task.examples(last, max(grid, few + fresh)))
-    duel = replace(full, name="duel", cells=tuple(wanted), examples=unseen)
+    asked = replace(full.asked, name="duel")
+    duel = replace(full, asked=asked, cells=tuple(wanted), examples=unseen)
     by_name = {_named(row): row for row in run_stage(duel, ())}
     plain = by_name[plainly]
     sides = [by_name.get(name, plain) for name in names]

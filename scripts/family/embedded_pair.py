@@ -11,8 +11,7 @@ from pathlib import Path
 import yaml
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec, load_model, load_tokenizer

@@ -34,8 +34,7 @@ from scripts.family.embedded_pair import (
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square
 from spec_bench.audit.greedy import first_difference
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import AnyDecoder, read_decoder
+from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.generate import Aid, generate
 from spec_bench.engine.pass_counts import passes_of

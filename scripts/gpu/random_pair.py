@@ -27,8 +27,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import build_decoder
+from spec_bench.decode.config import build_decoder, resolve_spec
 from spec_bench.decode.decoder import Decoder
 from spec_bench.engine.capture import COMPILE
 from spec_bench.engine.hugging_face import HuggingFaceModel

@@ -9,6 +9,7 @@ that can be refused is refused here, before a model is loaded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,6 @@ from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.beam_decoder import BeamDecoder
 from spec_bench.decode.beam_search import BeamSearch
 from spec_bench.decode.beam_step import BeamPlan
-from spec_bench.decode.blocks import block_of, read_block, read_tree
 from spec_bench.decode.decoder import Decoder
 from spec_bench.decode.elsewhere import aid_of, as_module, check_elsewhere, check_settings
 from spec_bench.decode.generate import GenerateDecoder
@@ -25,11 +25,13 @@ from spec_bench.draft.base import Drafter, drafter
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LanguageModel
 from spec_bench.engine.pool import CachePool
-from spec_bench.settings.fields import shown
+from spec_bench.settings.fields import read, shown
+from spec_bench.settings.registry import Registry
 from spec_bench.tree.base import GrownTree, Policy, policy
 from spec_bench.verify.base import BeamVerifier, TreeVerifier, Verifier, read_verifier, rule
 from spec_bench.verify.elsewhere import Served, Transformers
 from spec_bench.vocabulary.decoders import DISPLAY
+from spec_bench.vocabulary.spec import parse
 
 AnyDecoder = Decoder | BeamDecoder | GenerateDecoder
 _KEYS = ("name", "drafter", "tree", "verifier", "tree_attention")
@@ -240,6 +242,71 @@ class DecoderConfig:
         return BeamPlan(tree.width, tree.depth, tree.threshold, tree.least, one_cache, penalty)
 
 
+def _block_of(given: Mapping[str, Any], key: str, title: str) -> Mapping[str, Any]:
+    """One block of a decoder's settings.
+
+    Raises:
+        ValueError: it is missing, or not a mapping.
+    """
+    block = given.get(key)
+    if not isinstance(block, Mapping):
+        raise ValueError(f"{title}: {key} must be a mapping, got {shown(block)}")
+    return block
+
+
+def _read_block(registry: Registry[Any], block: Mapping[str, Any], kind: str, where: str) -> Any:
+    """A block as the dataclass registered under the kind that it names.
+
+    Raises:
+        ValueError: an unknown kind, or fields that are not its own or out of range.
+    """
+    name = block.get(kind)
+    registered = registry.find(name, f"{where}.{kind}")
+    settings = {key: value for key, value in block.items() if key != kind}
+    return read(registered, settings, where, f"{registry.noun} {name!r}")
+
+
+def read_tree(given: Mapping[str, Any]) -> Policy:
+    """The tree of a decoder's settings.
+
+    Raises:
+        ValueError: in one line that names the key, its value and what is allowed.
+    """
+    title = f"decoder {shown(given.get('name'))}"
+    return _read_block(policy, _block_of(given, "tree", title), "policy", f"{title}: tree")
+
+
+def resolve_spec(given: Mapping[str, Any], spec: str | int | None) -> dict[str, Any]:
+    """Writes a shorthand into a copy of a decoder's settings.
+
+    Args:
+        given: a decoder's settings.
+        spec: the shorthand; None keeps the tree as it is.
+
+    Returns:
+        The settings with the tree's numbers set; their values are not checked here.
+
+    Raises:
+        ValueError: the shorthand does not fit the tree policy, naming the form that it takes.
+    """
+    resolved = deepcopy(dict(given))
+    if spec is None:
+        return resolved
+    title = f"decoder {shown(given.get('name'))}"
+    name = _block_of(given, "tree", title).get("policy")
+    kind = policy.find(name, f"{title}: tree.policy")
+    text = str(spec).strip()
+    known = parse(text) if text else None
+    sizes = kind.of_spec(known) if known and known.form in kind.forms else None
+    if sizes is None:
+        raise ValueError(
+            f"{title}: spec {shown(text)} does not fit its tree policy {name!r}, which takes "
+            f"{kind.takes}"
+        )
+    resolved["tree"] = {**resolved["tree"], **sizes}
+    return resolved
+
+
 def read_decoder(
     given: Mapping[str, Any], settings: SamplingSettings | None = None
 ) -> DecoderConfig:
@@ -263,7 +330,7 @@ def read_decoder(
                 f"{title}: {shown(key, quoted=False)} is no key of a decoder, which has "
                 f"{', '.join(_KEYS)}"
             )
-    blocks = {key: block_of(given, key, title) for key in ("drafter", "tree", "verifier")}
+    blocks = {key: _block_of(given, key, title) for key in ("drafter", "tree", "verifier")}
     wanted = given.get("tree_attention", True)
     if not isinstance(wanted, bool):
         raise ValueError(f"{title}: tree_attention must be true or false, got {shown(wanted)}")
@@ -274,7 +341,7 @@ def read_decoder(
         raise ValueError(f"{title}: {error}") from None
     config = DecoderConfig(
         name,
-        read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
+        _read_block(drafter, blocks["drafter"], "kind", f"{title}: drafter"),
         tree,
         read_verifier(blocks["verifier"], f"{title}: verifier"),
         wanted,

@@ -1,8 +1,6 @@
-"""Whether two models give every token the same id, from dictionaries or from folders' files.
+"""Which tokens a draft may propose, and whether two models give every token the same id.
 
-Knows JSON; imports neither torch nor transformers, so that a pair that cannot work together is
-refused at once. What transformers adds to a tokenizer while it loads it is not known here: tokens
-that only one side's files name as special are left to the loaded tokenizers.
+Knows JSON; imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 INTERSECTION = "intersection"
-_TOKENS, _CONFIG, _SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 
 
 def kept_tokens(outputs: str | int) -> tuple[int, ...]:
@@ -57,55 +54,6 @@ def refuse_different(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None
         f"token {token!r} has id {ours.get(token)} in the target, {theirs.get(token)} in the "
         "draft; speculative decoding needs the same tokens"
     )
-
-
-def refuse_different_files(target: Path, draft: Path) -> None:
-    """The same of two model folders, where their files alone tell.
-
-    Raises:
-        ValueError: naming the first token that differs.
-    """
-    ours, theirs = _vocabulary(target), _vocabulary(draft)
-    if ours is None or theirs is None:
-        return
-    special = _special(target) | _special(draft)
-    certain = [
-        token
-        for token in ours.keys() | theirs.keys()
-        if ours.get(token) != theirs.get(token)
-        and (token not in special or (token in ours and token in theirs))
-    ]
-    if certain:
-        refuse_different(ours, theirs)
-
-
-def _vocabulary(folder: Path) -> dict[str, int] | None:
-    """Ids of the tokens that a folder's files name; None where they are of another kind."""
-    tokenizer, config = parsed(folder / _TOKENS), parsed(folder / _CONFIG)
-    try:
-        vocab = tokenizer["model"]["vocab"]
-        if isinstance(vocab, list):  # Unigram: tokens with their scores, in the order of ids
-            vocab = {token: number for number, (token, _) in enumerate(vocab)}
-        added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens") or ()}
-        decoder = config.get("added_tokens_decoder") or {}
-        more = {each["content"]: int(number) for number, each in decoder.items()}
-        return {**vocab, **added, **more}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _special(folder: Path) -> set[str]:
-    """Tokens that a loader may add: those that the settings name by their text."""
-    special: set[str] = set()
-    for values in (parsed(folder / _CONFIG), parsed(folder / _SPECIAL)):
-        queue: list[Any] = list(values.values())
-        while queue:
-            value = queue.pop()
-            if isinstance(value, str):
-                special.add(value)
-            elif isinstance(value, dict | list):
-                queue += value.values() if isinstance(value, dict) else value
-    return special
 
 
 def parsed(file: Path) -> dict[str, Any]:

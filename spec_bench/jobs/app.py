@@ -27,10 +27,9 @@ from spec_bench.jobs.config.cells import DecoderLoader, load_decoder
 from spec_bench.jobs.config.compose import (
     CHATTY,
     comes_from_hydra,
+    job_arguments,
     one_line,
-    recipe_arguments,
     register,
-    shown_resolved,
 )
 from spec_bench.jobs.config.config import RunSettings, check_settings
 from spec_bench.jobs.config.engine_settings import placed
@@ -51,7 +50,7 @@ from spec_bench.jobs.sweep.launch import (
     place_in_sweep,
     register_resolvers,
 )
-from spec_bench.jobs.sweep.plan import PlannedCell, plan_arguments
+from spec_bench.jobs.sweep.plan import PlannedCell
 from spec_bench.jobs.sweep.plan_table import print_plan
 from spec_bench.jobs.sweep.planner import plan
 from spec_bench.metrics import check_references, check_score
@@ -78,7 +77,7 @@ def main() -> None:
     _statuses.clear()
     _planned.clear()
     try:
-        sys.argv = shown_resolved(recipe_arguments(plan_arguments(sys.argv)))
+        sys.argv = job_arguments(sys.argv)
     except ValueError as error:
         sys.exit(_complain(error))
     register()
@@ -195,7 +194,7 @@ def run(asked: RunSettings) -> list[CellResult]:
         examples = (*settings.examples, *settings.fresh)
         check_references(score, [g for each in examples for g in each.references])
     first = processes.rank() == 0
-    sinks = build_sinks(settings.sink, settings.results / settings.name) if first else []
+    sinks = build_sinks(asked.sink, settings.results / asked.name) if first else []
     if asked.engine.device == AUTO and asked.pair.paper and settings.device == "cpu":
         log.warning("no GPU is seen: %s is decoded on the CPU", settings.pair.name)
     if asked.prompts and len(settings.examples) < asked.prompts:
@@ -214,7 +213,7 @@ def run_stage(settings: JobSettings, sinks: Sequence[Sink]) -> list[CellResult]:
     where = (settings.pair.name, settings.task.name, len(settings.cells))
     log.info("%s, %s: %d cells", *where)
     if processes.rank() == 0:
-        Experiment(settings.results, settings.name).check_places()
+        Experiment(settings.results, settings.asked.name).check_places()
     seen.decodes(settings)
     results = [result.at_stage(settings.stage) for result in run_job_of(settings)]
     if processes.rank() == 0:
@@ -251,13 +250,13 @@ def _hand_over(settings: JobSettings, results: list[CellResult], sinks: Sequence
     more = _in_main and place_in_sweep() is not None and not sinks
     number = place_in_sweep() or 0
     rows = _tables.add(
-        Experiment(settings.results, settings.name), note_of(settings, results, number), more,
+        Experiment(settings.results, settings.asked.name), note_of(settings, results, number), more,
         wait=_in_main,
     )  # fmt: skip
     if sinks:
         feed(sinks, settings, results, rows)
-    if settings.sink.table:  # last: there may be nobody who reads it
-        table = files.results_file(settings.results, settings.name)
+    if settings.asked.sink.table:  # last: there may be nobody who reads it
+        table = files.results_file(settings.results, settings.asked.name)
         print_table(results)
         print(f"results: {table}", *(_answers(table, results) if rows else ()), sep="\n")
 

@@ -73,7 +73,7 @@ def command_of(found: Recommendation, overrides: Sequence[str]) -> str:
 
 def _page(settings: JobSettings, found: Recommendation, told: list[str], needs: list[str]) -> Path:
     """Writes the page below ``results/NAME``."""
-    page = files.results_file(settings.results, settings.name).with_name(
+    page = files.results_file(settings.results, settings.asked.name).with_name(
         f"recommend-{settings.pair.name}-{settings.task.name}.html"
     )
     text = render(

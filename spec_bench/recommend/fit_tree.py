@@ -85,9 +85,9 @@ def fitted(settings: JobSettings, width: int) -> Fit:
     tokenizer, tokens = tokenizer_of(settings.pair)
     requests = Prompts.build(replace(settings, examples=tuple(last)), tokenizer).requests
     models, sampling = models_of(settings.pair, tokens), settings.sampling
-    decoder = cell.config.build(models[0], models[1:2], sampling, settings.batch_size)
+    decoder = cell.config.build(models[0], models[1:2], sampling, settings.engine.batch_size)
     assert isinstance(decoder, Decoder)
-    counts = counted(decoder, requests, width, settings.seed)
+    counts = counted(decoder, requests, width, settings.asked.seed)
     pair, total = settings.pair, sum(counts)
     return Fit(
         pair=pair.name,

@@ -20,8 +20,7 @@ import pandas as pd
 from spec_bench.jobs.app import run_stage
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.identity import run_id
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.settings import JobSettings, run_id
 from spec_bench.recommend.needed import Needed, needed_by
 from spec_bench.records.types import CellResult
 from spec_bench.report.data.rows import Group
@@ -89,7 +88,7 @@ def cost_of(settings: JobSettings, stages: list[Stage]) -> str:
         for place, each in enumerate(stages)
     ]
     cells = sum(each.most + 1 for each in stages)
-    answers = sum((each.most + 1) * len(each.examples) for each in stages) * settings.repeats
+    answers = sum((each.most + 1) * len(each.examples) for each in stages) * settings.asked.repeats
     return (
         f"{', '.join(parts)}: {cells} cells with plain decoding's, {answers} answers of at most "
         f"{settings.max_new_tokens} tokens"
@@ -102,7 +101,7 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
     Raises:
         ValueError: there are no fresh prompts, no decoder fits the pair, or plain decoding failed.
     """
-    confirm = settings.confirm
+    confirm = settings.asked.confirm
     if confirm is None:
         raise ValueError("recommend wants fresh prompts: set confirm={prompts: NUMBER}")
     if len(settings.cells) < 2:
@@ -123,7 +122,6 @@ def recommend(settings: JobSettings, show: Callable[[str], None] | None = None) 
             cells=(plain, *left),
             examples=stage.examples,
             fresh=(),
-            confirm=None,
             stage="confirm" if stage.fresh else "screen",
         )
         measured = run_stage(job, ())

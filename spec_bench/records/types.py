@@ -181,46 +181,8 @@ class Generation:
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What a cell is, known before it runs. The fields are columns of the results table.
-
-    Attributes:
-        pair: the pair's name.
-        target: the target's, as the pair names it.
-        draft: who drafts: draft models, or the folder of heads; nobody for the baseline.
-        task: the task's name.
-        decoder: the decoder's name.
-        spec: the papers' shorthand of its tree.
-        temperature: of the target's distribution.
-        top_k: most probable tokens kept; 0 keeps all.
-        top_p: probability mass kept.
-        seed: of all draws.
-        batch_size: prompts that decode together.
-        batching: ``static``, ``continuous`` or an open loop and its rate.
-        max_new_tokens: limit on delivered tokens.
-        tree_attention: whether a tree is one forward pass; else its paths are rows.
-        simulated_acceptance: the stated acceptance, of all depths or one each; none: the rule's.
-        later_turns: whose answers later turns continue; None without later turns.
-        stage: of a search in two: ``screen`` or ``confirm``; "" where there is no search.
-        data_source: ``embedded``, ``hub``, ``local`` or ``random``.
-        data_file: the file's name, or the dataset's id, configuration and split; never a folder of
-            this machine.
-        data_revision: the commit of the dataset that was read; "" where it is not of the hub.
-        prompts_digest: of the texts asked and the references, in order.
-        target_revision: the hub's commit, or the fingerprint of a folder; "" where unknown.
-        draft_revision: likewise of each draft, or of the heads.
-        tree_revision: of the decoder's tree policy; "" where its trees never changed.
-        device: ``cpu``, or the GPU's name; "" in a cell that did not come to decode, as are all
-            below but ``compile`` and ``engine``.
-        dtype: of the target's weights.
-        attention: transformers' name of the target's attention.
-        compile: how a pass is captured.
-        threads: torch's.
-        draft_temperature: the draft's, where it is another than the target's; None: the same.
-        stop_rule: what ends an answer before its limit: ``eos``, ``eos+newline``, ...; "" where
-            nothing does.
-        machine: count and model of the GPUs, or of the processor's cores.
-        engine: ``ENGINE`` when it was decoded; 0 in rows from before there was one.
-        library: whose code decoded, with its version; "": ours.
+    """What a cell is, known before it runs. The fields are columns of the results table, which
+    ``vocabulary/columns.csv`` explains; what is not known, or is not there, is empty.
     """
 
     pair: str

@@ -20,6 +20,7 @@ Another package writes in its ``pyproject.toml``:
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import pkgutil
@@ -152,6 +153,30 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
                     f"imported: {type(error).__name__}: {first_line(error)}"
                 ) from error
             self._loaded.add((point.name, point.value))
+
+
+def names_of_others(group: str) -> bool:
+    """Whether other packages register something too; what, is known once they are imported."""
+    return bool(_points(group))
+
+
+@functools.cache
+def written(package: str, decorator: str) -> dict[str, dict[str, ast.expr]]:
+    """The names that modules of a package of ours register with a decorator, each with the
+    decorator's keywords.
+
+    It is read from the modules' text, so that a name can be refused before they import torch.
+    """
+    found = {}
+    folders = getattr(find_spec(package), "submodule_search_locations", None) or ()
+    for file in (file for folder in folders for file in sorted(Path(folder).rglob("*.py"))):
+        text = file.read_text(encoding="utf-8")
+        for thing in ast.parse(text).body if f"\n@{decorator}(" in text else ():
+            for call in getattr(thing, "decorator_list", ()):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
+                    keywords = {each.arg or "": each.value for each in call.keywords}
+                    found[str(ast.literal_eval(call.args[0]))] = keywords
+    return found
 
 
 def config_folders() -> list[Path]:

@@ -19,34 +19,34 @@ Row = dict[str, Any]
 
 def labels_of(facts: CellFacts) -> dict[str, str | int | float]:
     """What a cell is, flat; what it does not have is ""."""
-    return {
-        **vars(facts),
-        "draft": ",".join(facts.draft),
-        "tree_attention": str(facts.tree_attention).lower(),
-        "simulated_acceptance": ",".join(f"{share:g}" for share in facts.simulated_acceptance),
-        "later_turns": facts.later_turns or "",
-        "draft_revision": ",".join(facts.draft_revision),
-        "threads": "" if facts.threads is None else facts.threads,
-        "draft_temperature": "" if facts.draft_temperature is None else facts.draft_temperature,
-    }
+    return {name: _flat(value) for name, value in vars(facts).items()}
 
 
 def facts_of(labels: Mapping[str, Any]) -> CellFacts:
     """Inverts ``labels_of``; labels that older records lack have their defaults."""
-    known = {each.name: labels[each.name] for each in fields(CellFacts) if each.name in labels}
-    stated = str(known.get("simulated_acceptance", ""))
-    drafted = str(known.get("draft_temperature", ""))
-    return CellFacts(
-        **{
-            **known,
-            "draft": _split(str(known["draft"])),
-            "tree_attention": str(known.get("tree_attention", True)).lower() != "false",
-            "simulated_acceptance": tuple(map(float, _split(stated))),
-            "later_turns": known.get("later_turns") or None,
-            "draft_revision": _split(str(known.get("draft_revision", ""))),
-            "threads": int(known["threads"]) if known.get("threads") else None,
-            "draft_temperature": float(drafted) if drafted else None,
-        }
+    known = [each for each in fields(CellFacts) if each.name in labels]
+    return CellFacts(**{each.name: _typed(str(each.type), labels[each.name]) for each in known})
+
+
+def _flat(value: Any) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(each if isinstance(each, str) else f"{each:g}" for each in value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _typed(kind: str, value: Any) -> Any:
+    """Inverts ``_flat``, by a field's annotation."""
+    if kind.startswith("tuple"):
+        parts = tuple(part for part in str(value).split(",") if part)
+        return tuple(map(float, parts)) if "float" in kind else parts
+    if kind == "bool":
+        return str(value).lower() != "false"
+    if not kind.endswith(" | None"):
+        return value
+    return (
+        None if value in ("", None) else {"int": int, "float": float, "str": str}[kind[:-7]](value)
     )
 
 
@@ -86,7 +86,3 @@ def restored(content: Mapping[str, Any]) -> CellResult:
         dict(content["metrics"]),
         content["labels"].get("baseline") or None,
     )
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)

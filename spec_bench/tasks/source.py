@@ -217,8 +217,6 @@ def label_of(source: Source, task: str) -> str:
 
 
 def _local(source: Source, task: str) -> Any:
-    from datasets import Dataset, load_dataset, load_from_disk
-
     path = _path(source, task)
     if not path.exists():
         raise ValueError(f"task {task}: source.path {str(path)!r} does not exist")
@@ -226,6 +224,8 @@ def _local(source: Source, task: str) -> Any:
         raise ValueError(
             f"task {task}: cannot read {path.name!r}; choose from {', '.join(LOADERS)} or a folder"
         )
+    from datasets import Dataset, load_dataset, load_from_disk  # slow: not before a refusal
+
     with _named(f"task {task}: cannot read source.path {str(path)!r}"):
         if path.is_file():
             options = {"sep": "\t"} if path.suffix == ".tsv" else {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from functools import partial
 from typing import Any
 
 import hydra
@@ -18,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from spec_bench.jobs.config.compose import CHATTY, register, shown_resolved
-from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.settings.configs import conf_dir
 from spec_bench.settings.fields import one_line
 from spec_bench.system import disk, signals
@@ -57,12 +55,10 @@ def _job(config: DictConfig) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        reading = partial(build_train_settings, plain)
-        refuse_before_torch(reading)
-        settings = reading()
+        settings = build_train_settings(plain)
         if (file := settings.data.file) is not None and not file.is_file():
             raise ValueError(f"data.path: no file {str(file)!r}")
-        from spec_bench.train.train import train_heads  # torch, which no refusal waits for
+        from spec_bench.train.train import train_heads
 
         train_heads(settings)
         _statuses.append(0)

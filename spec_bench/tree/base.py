@@ -2,7 +2,7 @@
 
 A policy is a frozen dataclass whose fields are the block's keys. It says everything that others
 need to know: which shorthand it takes, how siblings are drawn, which shape its trees have,
-and the smallest trees that audit it. ``@policy("name")`` registers it.
+and the smallest trees that audit it. ``@policy("name", forms=..., takes=...)`` registers it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spec_bench.core.warp import SamplingSettings, log_probs
 from spec_bench.draft.base import Drafting
 from spec_bench.settings.fields import MOST_NODES, shown
 from spec_bench.settings.registry import Registry
-from spec_bench.vocabulary.spec import Spec
+from spec_bench.vocabulary.spec import Form, Spec
 
 
 class Policy(ABC):
@@ -31,12 +31,14 @@ class Policy(ABC):
 
     Attributes:
         name: under which it is registered.
-        takes: the shorthand that it takes, in words, for messages.
+        forms: the forms of shorthand that it takes.
+        takes: the same in words, for messages.
         drafters: the kinds of drafter that it works with; None: all that draft level by level.
         shared: keys that must be equal in a rule that has them too.
     """
 
     name: ClassVar[str]
+    forms: ClassVar[Sequence[Form]]
     takes: ClassVar[str]
     drafters: ClassVar[tuple[str, ...] | None] = None
     shared: ClassVar[tuple[str, ...]] = ()
@@ -44,7 +46,7 @@ class Policy(ABC):
     @classmethod
     @abstractmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        """The keys that a shorthand sets; None if the policy takes another form."""
+        """The keys that a shorthand of one of its ``forms`` sets; None if it takes another one."""
 
     @property
     @abstractmethod
@@ -252,8 +254,8 @@ def within_bounds(key: str, nodes: int) -> None:
         )
 
 
-def _declare(name: str, thing: type[Policy]) -> type[Policy]:
-    thing.name = name
+def _declare(name: str, thing: type[Policy], *, forms: Sequence[Form], takes: str) -> type[Policy]:
+    thing.name, thing.forms, thing.takes = name, forms, takes
     return thing
 
 

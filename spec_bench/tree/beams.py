@@ -12,7 +12,7 @@ from spec_bench.tree.base import AuditTree, Policy, policy, within_bounds
 from spec_bench.vocabulary.spec import Spec
 
 
-@policy("beam_root")
+@policy("beam_root", forms=("number",), takes="a number of beams such as 4")
 @dataclass(frozen=True)
 class BeamRoot(Policy):
     """Beams without a draft.
@@ -23,12 +23,11 @@ class BeamRoot(Policy):
 
     width: Count
 
-    takes = "a number of beams such as 4"
     drafters = ("none",)
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"width": spec.numbers[0]} if spec.form == "number" else None
+        return {"width": spec.numbers[0]}
 
     @property
     def spec(self) -> str:
@@ -39,7 +38,11 @@ class BeamRoot(Policy):
         return (AuditTree(cls(2)),)
 
 
-@policy("beams")
+@policy(
+    "beams",
+    forms=("product", "threshold"),
+    takes="WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9",
+)
 @dataclass(frozen=True)
 class Beams(Policy):
     """Beams that a draft model proposes, layer by layer (DSBD, arXiv 2409.16560, section 3).
@@ -56,7 +59,6 @@ class Beams(Policy):
     threshold: Share
     least: Count
 
-    takes = "WxL@t: W draft beams, L layers, threshold t, such as 4x2@0.9"
     drafters = ("language_model",)
 
     def __post_init__(self) -> None:
@@ -66,8 +68,6 @@ class Beams(Policy):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if spec.form not in ("product", "threshold"):
-            return None
         sizes: dict[str, object] = {"width": spec.width, "depth": spec.depth}
         return sizes if spec.threshold is None else {**sizes, "threshold": spec.threshold}
 

@@ -16,7 +16,11 @@ from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.dynamic import Candidates, DynamicTree, kept
 
 
-@policy("best_nodes")
+@policy(
+    "best_nodes",
+    forms=("threshold",),
+    takes="WxL@N: frontier W, L levels, N nodes kept, such as 10x6@59",
+)
 @dataclass(frozen=True)
 class BestNodes(DynamicTree):
     """The N nodes of largest path probability under the draft, siblings in order of rank.
@@ -37,8 +41,6 @@ class BestNodes(DynamicTree):
     """
 
     gain: Share | None = None
-
-    takes = "WxL@N: frontier W, L levels, N nodes kept, such as 10x6@59"
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return "deterministic"

@@ -24,7 +24,12 @@ from spec_bench.vocabulary.spec import Spec
 _NODES = re.compile("@([0-9]{1,9})")
 
 
-@policy("best_slots")
+@policy(
+    "best_slots",
+    forms=("threshold", "name"),
+    takes="@N: N nodes, DySpec's own, such as @24; or WxL@N: at most W siblings and frontier "
+    "nodes, L levels, N nodes kept, such as 8x6@24",
+)
 @dataclass(frozen=True)
 class BestSlots(DynamicTree):
     """The N slots of largest value, each filled with a drawn token.
@@ -49,11 +54,6 @@ class BestSlots(DynamicTree):
         depth: L.
         total: N.
     """
-
-    takes = (
-        "@N: N nodes, DySpec's own, such as @24; or WxL@N: at most W siblings and frontier nodes, "
-        "L levels, N nodes kept, such as 8x6@24"
-    )
 
     def __post_init__(self) -> None:
         if self.unbounded:

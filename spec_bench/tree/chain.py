@@ -16,18 +16,17 @@ from spec_bench.tree.widths import grow_iid
 from spec_bench.vocabulary.spec import Spec
 
 
-@policy("root")
+@policy("root", forms=("root",), takes="'-' (no tree)")
 @dataclass(frozen=True)
 class Root(GrownTree):
     """No tree: the decoding loop is autoregressive."""
 
-    takes = "'-' (no tree)"
     drafters = ("none",)
     fixed_parents = True
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {} if spec.form == "root" else None
+        return {}
 
     @property
     def spec(self) -> str:
@@ -49,7 +48,7 @@ class Root(GrownTree):
         return (AuditTree(cls()),)
 
 
-@policy("chain")
+@policy("chain", forms=("number",), takes="a draft length such as 3")
 @dataclass(frozen=True)
 class Chain(GrownTree):
     """One child per node: speculative decoding as first published.
@@ -60,12 +59,11 @@ class Chain(GrownTree):
 
     depth: Count
 
-    takes = "a draft length such as 3"
     fixed_parents = True
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"depth": spec.numbers[0]} if spec.form == "number" else None
+        return {"depth": spec.numbers[0]}
 
     @property
     def spec(self) -> str:

@@ -69,7 +69,7 @@ class DynamicTree(GrownTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if spec.form != "threshold" or spec.threshold != int(spec.threshold or 0):
+        if spec.threshold is None or spec.threshold != int(spec.threshold):
             return None
         return {"width": spec.width, "depth": spec.depth, "total": int(spec.threshold)}
 

@@ -17,7 +17,7 @@ from spec_bench.tree.base import AuditTree, logits_below, policy
 from spec_bench.tree.chain import Chain
 
 
-@policy("dynamic_chain")
+@policy("dynamic_chain", forms=("number",), takes="the most draft tokens such as 8")
 @dataclass(frozen=True)
 class DynamicChain(Chain):
     """At most L tokens, each drawn from the draft, until one of them is doubtful.
@@ -38,7 +38,6 @@ class DynamicChain(Chain):
     confidence: Share = 0.4
     path: Share | None = None
 
-    takes = "the most draft tokens such as 8"
     fixed_parents = False
     varies = True
     asks = True

@@ -16,7 +16,7 @@ from spec_bench.vocabulary.spec import Spec
 _NODES = re.compile("@([0-9]{1,9})")
 
 
-@policy("fitted_list")
+@policy("fitted_list", forms=("name",), takes="@N: a number of nodes such as @14")
 @dataclass(frozen=True)
 class FittedList(SampledList):
     """The N nodes that are worth most to a pair (arXiv 2402.12374, section 3.1).
@@ -32,7 +32,6 @@ class FittedList(SampledList):
     nodes: tuple[RankPath, ...] = ()
     total: Count = 14
 
-    takes = "@N: a number of nodes such as @14"
     drafters = ("language_model",)
 
     def __post_init__(self) -> None:

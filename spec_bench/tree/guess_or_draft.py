@@ -19,7 +19,7 @@ from spec_bench.tree.dynamic_chain import shortened, skip
 from spec_bench.tree.widths import grow_iid
 
 
-@policy("guess_or_draft")
+@policy("guess_or_draft", forms=("number",), takes="the most draft tokens such as 6")
 @dataclass(frozen=True)
 class GuessOrDraft(Chain):
     """At most L tokens looked up, one-hot; or L tokens drawn from the draft model.
@@ -31,7 +31,6 @@ class GuessOrDraft(Chain):
         depth: L.
     """
 
-    takes = "the most draft tokens such as 6"
     fixed_parents = False
     varies = True
     asks = True

@@ -18,7 +18,9 @@ from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.sizes import Rectangle
 
 
-@policy("guessed")
+@policy(
+    "guessed", forms=("product",), takes="WxL: at most W guesses a level on L levels, such as 1x10"
+)
 @dataclass(frozen=True)
 class Guessed(Rectangle):
     """At most W nodes on each of at most L levels, siblings in order of rank, one-hot.
@@ -31,7 +33,6 @@ class Guessed(Rectangle):
         depth: L.
     """
 
-    takes = "WxL: at most W guesses a level on L levels, such as 1x10"
     drafters = ("lookup", "first_match", "suffix")
     varies = True
     asks = True

@@ -17,7 +17,7 @@ from spec_bench.tree.base import AuditTree, Policy, policy
 from spec_bench.tree.sizes import Rectangle
 
 
-@policy("head_beams")
+@policy("head_beams", forms=("product",), takes="WxL: W beams of L tokens, such as 8x5")
 @dataclass(frozen=True)
 class HeadBeams(Rectangle):
     """W beams of L tokens, shared prefixes merged (tree attention) or every beam apart.
@@ -33,7 +33,6 @@ class HeadBeams(Rectangle):
 
     merge: bool = field(default=True, metadata={"setting": False})
 
-    takes = "WxL: W beams of L tokens, such as 8x5"
     drafters = ("redrafter",)
 
     @property

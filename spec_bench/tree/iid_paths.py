@@ -16,7 +16,7 @@ from spec_bench.tree.base import AuditTree, GrownTree, policy, within_bounds
 from spec_bench.vocabulary.spec import Spec
 
 
-@policy("iid_paths")
+@policy("iid_paths", forms=("product",), takes="KxL: K paths of length L, such as 4x3")
 @dataclass(frozen=True)
 class IidPaths(GrownTree):
     """K i.i.d. paths of length L (SpecTr, arXiv 2310.15141; RSD section 5).
@@ -36,15 +36,11 @@ class IidPaths(GrownTree):
     depth: Count
     merged: bool = False
 
-    takes = "KxL: K paths of length L, such as 4x3"
-
     def __post_init__(self) -> None:
         within_bounds("paths", self.paths * self.depth)
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        if spec.form != "product":
-            return None
         return {"paths": spec.width, "depth": spec.depth}
 
     @property

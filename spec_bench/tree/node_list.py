@@ -36,7 +36,7 @@ def node_lists() -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: tuple(tuple(node) for node in nodes) for name, nodes in named.items()}
 
 
-@policy("node_list")
+@policy("node_list", forms=("name",), takes="the name of a node list, such as mc_sim_7b_63")
 @dataclass(frozen=True)
 class NodeList(GrownTree):
     """The same nodes in every iteration; node (1, 0) is the best child of the second-best child.
@@ -48,7 +48,6 @@ class NodeList(GrownTree):
 
     nodes: str | tuple[RankPath, ...]
 
-    takes = "the name of a node list, such as mc_sim_7b_63"
     # fixed_parents stays False: not laid out by equal shares, which running paths one by one
     # assumes
 

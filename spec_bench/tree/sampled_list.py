@@ -17,7 +17,7 @@ from spec_bench.tree.base import AuditTree, distinct, policy
 from spec_bench.tree.node_list import NodeList
 
 
-@policy("sampled_list")
+@policy("sampled_list", forms=("name",), takes="the name of a node list")
 @dataclass(frozen=True)
 class SampledList(NodeList):
     """Node (1, 0) is the first child drawn of the second child drawn; siblings are distinct.
@@ -29,8 +29,6 @@ class SampledList(NodeList):
         nodes: the name of a list that ships, or paths of ranks; every node's parent and earlier
             siblings are nodes too.
     """
-
-    takes = "the name of a node list"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ class Rectangle(GrownTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"width": spec.width, "depth": spec.depth} if spec.form == "product" else None
+        return {"width": spec.width, "depth": spec.depth}
 
     @property
     def spec(self) -> str:
@@ -58,7 +58,7 @@ class Branching(GrownTree):
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"widths": list(spec.widths)} if spec.widths else None
+        return {"widths": list(spec.numbers)}
 
     @property
     def spec(self) -> str:

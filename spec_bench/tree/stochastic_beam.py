@@ -16,7 +16,7 @@ from spec_bench.tree.base import AuditTree, distinct, policy
 from spec_bench.tree.sizes import Rectangle
 
 
-@policy("stochastic_beam")
+@policy("stochastic_beam", forms=("product",), takes="KxL: beam width K, length L, such as 4x3")
 @dataclass(frozen=True)
 class StochasticBeam(Rectangle):
     """The W sequences with the largest perturbed log-probability at every level.
@@ -33,8 +33,6 @@ class StochasticBeam(Rectangle):
         width: W.
         depth: L.
     """
-
-    takes = "KxL: beam width K, length L, such as 4x3"
 
     def siblings(self, settings: SamplingSettings) -> Siblings:
         return distinct(settings)

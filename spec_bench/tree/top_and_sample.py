@@ -15,7 +15,7 @@ from spec_bench.tree.base import AuditTree, policy
 from spec_bench.tree.sizes import Branching
 
 
-@policy("top_and_sample")
+@policy("top_and_sample", forms=("number", "levels"), takes="children per level such as 3-2-1")
 @dataclass(frozen=True)
 class TopAndSample(Branching):
     """``widths[l]`` children for every node of level l: drawn ones first, then the draft's best.
@@ -30,7 +30,6 @@ class TopAndSample(Branching):
 
     sampled: Count = 1
 
-    takes = "children per level such as 3-2-1"
     shared = ("sampled",)
 
     def siblings(self, settings: SamplingSettings) -> Siblings:

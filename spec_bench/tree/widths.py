@@ -16,7 +16,7 @@ from spec_bench.tree.base import AuditTree, distinct, policy
 from spec_bench.tree.sizes import Branching
 
 
-@policy("widths")
+@policy("widths", forms=("number", "levels"), takes="children per level such as 2-2-1")
 @dataclass(frozen=True)
 class Widths(Branching):
     """``widths[l]`` children for every node of level l.
@@ -31,8 +31,6 @@ class Widths(Branching):
     """
 
     replacement: bool
-
-    takes = "children per level such as 2-2-1"
 
     @property
     def several_drafts(self) -> bool:

@@ -7,8 +7,7 @@ import copy
 import pytest
 
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import build_decoder, read_decoder
+from spec_bench.decode.config import build_decoder, read_decoder, resolve_spec
 from spec_bench.records.types import Request
 from tests.families import DECODERS, decoder_settings, tiny_pair
 from tests.said import naming

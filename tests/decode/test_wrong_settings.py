@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench.decode.blocks import resolve_spec
-from spec_bench.decode.config import read_decoder
+from spec_bench.decode.config import read_decoder, resolve_spec
 from tests.families import decoder_names, decoder_settings
 
 DECODERS = decoder_names()

@@ -1,7 +1,7 @@
 """Run ids of composed jobs, and the tokens of every decoder.
 
 Run ids are read where they are made, in a plan of each command line: whatever
-``spec_bench.jobs.config.identity.digest`` is given as a mapping is a cell's settings.
+``spec_bench.jobs.config.settings.digest`` is given as a mapping is a cell's settings.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _RATES = (
 
 def run_ids(commands: Iterable[str]) -> dict[str, list[str]]:
     """The run ids of each command's cells, in order, each once."""
-    identity = import_module("spec_bench.jobs.config.identity")  # where a run id is made
+    identity = import_module("spec_bench.jobs.config.settings")  # where a run id is made
     pairs = import_module("spec_bench.jobs.config.pair")
     engine = import_module("spec_bench.jobs.config.engine_settings")
     digest = identity.digest

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spec_bench.jobs.config.identity import job_id
+from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.experiment import Experiment, JobNote
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import cell_folder, jsonl, parquet, seals

@@ -9,10 +9,11 @@ import datasets
 import huggingface_hub
 import pytest
 
+from spec_bench.jobs.config.compose import plan_arguments
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import PairSettings
-from spec_bench.jobs.sweep.plan import Memory, PlannedCell, job_memory, plan_arguments
+from spec_bench.jobs.sweep.plan import Memory, PlannedCell, job_memory
 from spec_bench.jobs.sweep.plan_table import totals
 from spec_bench.jobs.sweep.rates import Rate, RateRow, Wanted, find_rate
 from tests.cells import facts

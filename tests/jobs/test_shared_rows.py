@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.examples import shared
+from spec_bench.jobs.config.settings import shared
 from spec_bench.tasks import RandomPrompts
 from spec_bench.tasks.random_prompts import RandomSource
 

@@ -14,8 +14,7 @@ from spec_bench.jobs.app import run_config
 from spec_bench.jobs.config.cells import load_decoder
 from spec_bench.jobs.config.compose import register
 from spec_bench.jobs.config.config import check_settings
-from spec_bench.jobs.config.identity import run_id
-from spec_bench.jobs.config.settings import JobSettings, build_settings
+from spec_bench.jobs.config.settings import JobSettings, build_settings, run_id
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.tiny import rows_of

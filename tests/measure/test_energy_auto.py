@@ -13,7 +13,7 @@ def job(device):
     """What a meter asks of a job's settings."""
     spec = SimpleNamespace(tensor_parallel=False, device_map=None)
     energy, pair = energy_settings({"meter": "auto"}), SimpleNamespace(specs=(spec,))
-    return SimpleNamespace(energy=energy, device=device, pair=pair)
+    return SimpleNamespace(asked=SimpleNamespace(energy=energy), device=device, pair=pair)
 
 
 def test_the_first_meter_that_opens_is_taken_under_its_own_name(play_power, monkeypatch):

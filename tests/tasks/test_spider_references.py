@@ -13,7 +13,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from spec_bench.jobs.config.identity import examples_digest, stated
+from spec_bench.jobs.config.settings import examples_digest, stated
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.tasks import build_task
 from spec_bench.tasks.schema import databases_digest

@@ -12,7 +12,7 @@ from spec_bench.core.draws import Draws, SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
-from spec_bench.decode.blocks import read_tree, resolve_spec
+from spec_bench.decode.config import read_tree, resolve_spec
 from spec_bench.draft.language_model import LanguageModelDrafting
 from spec_bench.tree.base import GrownTree
 from spec_bench.tree.best_nodes import BestNodes

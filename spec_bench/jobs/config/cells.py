@@ -158,6 +158,8 @@ class Cell:
 
 
 DecoderLoader = Callable[[str], dict[str, Any]]
+WrittenCell = tuple[dict[str, Any], Any]
+"""A decoder's settings, and the shorthand of its tree or None."""
 
 
 def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
@@ -177,24 +179,28 @@ def load_decoder(folders: Sequence[Path], name: str) -> dict[str, Any]:
     raise ValueError(f"unknown decoder {name!r}; known: {', '.join(known)}")
 
 
-def build_cells(
-    chosen: Mapping[str, Any],
-    spec: Any,
-    wanted: Sequence[Any],
-    load: DecoderLoader,
-    sampling: SamplingSettings,
-) -> tuple[Cell, ...]:
-    """The cells of a job: the baseline, then those asked for (``decoder:spec``, mappings, grids of
-    trees), each once; the chosen decoder where none is asked for.
+def written_cells(
+    chosen: Mapping[str, Any], spec: Any, wanted: Sequence[Any], load: DecoderLoader
+) -> list[WrittenCell]:
+    """The cells of a job as they are written: the baseline, then those asked for (``decoder:spec``,
+    mappings, grids of trees); the chosen decoder where none is asked for.
 
     Raises:
-        ValueError: a decoder, spec or combination that does not exist, naming it.
+        ValueError: a decoder that does not exist, or an entry that is no cell, naming it.
     """
     listed = [cell for item in wanted for cell in expand_grid(item)]
     asked = [parse_cell(item, load) for item in listed] or [(dict(chosen), spec)]
-    cells = [_make_cell(*each, sampling) for each in [(load(BASELINE), None), *asked]]
+    return [(load(BASELINE), None), *asked]
+
+
+def build_cells(written: Sequence[WrittenCell], sampling: SamplingSettings) -> tuple[Cell, ...]:
+    """The cells of a job, each once.
+
+    Raises:
+        ValueError: a tree, rule or combination that does not exist, naming it.
+    """
     unique: dict[str, Cell] = {}
-    for cell in cells:
+    for cell in (_make_cell(*each, sampling) for each in written):
         unique.setdefault(repr(_ordered(cell.settings)), cell)
     return tuple(unique.values())
 
@@ -214,7 +220,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     A drafter or verifier given by name replaces the decoder's, with the settings given, and the
     decoder is named after all of them.
     """
-    from spec_bench.decode.blocks import resolve_spec  # needs torch
+    from spec_bench.decode.config import resolve_spec  # needs torch
 
     drafter, rule = decoder.get("drafter"), decoder.get("verifier")
     if isinstance(drafter, str) or isinstance(rule, str):
@@ -226,7 +232,7 @@ def _make_cell(decoder: dict[str, Any], spec: Any, sampling: SamplingSettings) -
     return Cell.read(resolve_spec(decoder, None if spec is None else str(spec)), sampling)
 
 
-def parse_cell(item: Any, load: DecoderLoader) -> tuple[dict[str, Any], Any]:
+def parse_cell(item: Any, load: DecoderLoader) -> WrittenCell:
     """A decoder's settings and shorthand from one entry of a list of cells: ``decoder:spec``,
     ``decoder``, or a mapping with overrides of the decoder's parts.
 

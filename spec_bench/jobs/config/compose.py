@@ -47,6 +47,26 @@ class MoreConfigs(SearchPathPlugin):
             search_path.append(folder.parent.name, f"file://{folder}")
 
 
+PLAN = "plan=true"
+_LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
+
+
+def job_arguments(arguments: list[str]) -> list[str]:
+    """A job's command line as Hydra understands it; a setting such as ``seed=1`` stays as it is.
+
+    Raises:
+        ValueError: as ``recipe_arguments``.
+    """
+    return shown_resolved(recipe_arguments(plan_arguments(arguments)))
+
+
+def plan_arguments(arguments: list[str]) -> list[str]:
+    """The command line without launchers if it asks for a plan, which is made where it is asked."""
+    if PLAN not in (argument.lower() for argument in arguments):
+        return arguments
+    return [each for each in arguments if not each.startswith(_LAUNCHER)]
+
+
 def recipe_arguments(arguments: Sequence[str]) -> list[str]:
     """The command line as Hydra understands it.
 

@@ -1,17 +1,39 @@
-"""Positions that prompts and answers may take, by the models' configs: no weights are read."""
+"""Positions and cache slots that prompts, trees and answers take; no weights are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from spec_bench.engine.loading import read_context_length
 from spec_bench.engine.model_spec import ModelSpec
-from spec_bench.jobs.config.overlong import WAYS_OUT
-from spec_bench.jobs.config.room import levels_of
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Request
 from spec_bench.tasks import Task
 from spec_bench.tasks.room import TREE_LEVELS
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import DecoderConfig
+
+
+def levels_of(config: DecoderConfig) -> int:
+    """Positions that a draft tree takes behind the text, the built decoder's ``depth``."""
+    from spec_bench.tree.base import GrownTree  # imports torch
+
+    tree: Any = config.tree
+    return int(tree.shape.depth if isinstance(tree, GrownTree) else getattr(tree, "depth", 0))
+
+
+def slots_of(config: DecoderConfig, prompt: int, new_tokens: int) -> int:
+    """What the built decoder's ``slots_needed`` says; ``prompt`` is the tokens of the longest
+    prompt.
+    """
+    from spec_bench.tree.base import GrownTree
+
+    tree: Any = config.tree
+    if isinstance(tree, GrownTree):
+        return prompt + new_tokens + tree.slots
+    branches = 1 if getattr(config.verifier, "one_cache", False) else tree.width
+    return prompt + branches * (new_tokens + 2) + getattr(tree, "depth", 0) * tree.width
 
 
 def context_of(settings: JobSettings) -> int | None:
@@ -55,11 +77,16 @@ def refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
 def _ways_out(settings: JobSettings) -> str:
     if not isinstance(settings.task, Task):
         return "make task.prompt_tokens or generation.max_new_tokens smaller"
-    return WAYS_OUT
+    return (
+        "task.overlong=skip leaves such prompts out, task.overlong=truncate cuts the middle out of "
+        "their texts, a smaller generation.max_new_tokens leaves more room"
+    )
 
 
 def _length(spec: ModelSpec) -> int | None:
     """A model's longest sequence; None if it has no limit or its config cannot be read."""
+    from spec_bench.engine.loading import read_context_length
+
     try:
         return read_context_length(spec.path, spec.revision)
     except Exception:  # whatever it is, loading the model hits it again and says so

@@ -1,36 +1,36 @@
-"""Everything one job needs, from its checked config, before any model is loaded."""
+"""Everything one job needs, from its checked config, before any model is loaded; and its ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from spec_bench.core import processes
 from spec_bench.core.sampling import SamplingSettings
-from spec_bench.jobs.config.cells import Cell, DecoderLoader, build_cells
-from spec_bench.jobs.config.config import ConfirmSettings, RunSettings
+from spec_bench.jobs.config.cells import Cell, DecoderLoader, WrittenCell, build_cells
+from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.early import check_early
 from spec_bench.jobs.config.engine_settings import EngineSettings, placed
-from spec_bench.jobs.config.examples import examples_of, fresh_examples, on_hub, shared, stand_ins
 from spec_bench.jobs.config.fit import Batch, fitting
 from spec_bench.jobs.config.fitted_trees import FittedTrees
-from spec_bench.jobs.config.identity import examples_digest, stated
-from spec_bench.jobs.config.overlong import refuse_surely_overlong
 from spec_bench.jobs.config.pair import Pair, build_pair, pinned, with_own_name
-from spec_bench.jobs.config.rehearsal import refuse_before_torch
 from spec_bench.jobs.config.served_cells import SERVER, alone, check_served, served_cells
 from spec_bench.jobs.config.simulation import simulate_cells, simulated_acceptance
-from spec_bench.measure.energy import EnergySettings
+from spec_bench.metrics.interval import FEWEST
+from spec_bench.records.sql_reference import SqlReference
 from spec_bench.records.types import ENGINE, CellFacts, Stage
 from spec_bench.server.settings import ServerSettings
-from spec_bench.sinks.settings import SinkSettings
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
+from spec_bench.tasks.schema import databases_digest
+
+log = logging.getLogger(__name__)
 
 _SAMPLING = [each.name for each in fields(SamplingSettings)]
 _DEFAULTS = SamplingSettings()
@@ -42,46 +42,35 @@ _AROUND = ("plain", "chat", "later_turns", "prompt_tokens", "seed")  # a prompt,
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Everything one job needs.
+    """Everything one job needs: what was asked for, and what follows from it."""
 
-    The plain fields are explained in ``conf/config.yaml`` and the groups it names.
-
-    Attributes:
-        task_config: the task as its YAML has it.
-        examples: what is asked, in order.
-        repeats: how often every prompt is decoded; not part of a cell's settings.
-        confirm: what happens to the best cells of a search.
-        fresh: the examples that they are decoded on then.
-        stage: which stage of a search this is.
-        left_out: why cells that were asked for are not among ``cells``.
-        served: how the server is asked that decodes; None: this program decodes.
-        unread: whether the examples only stand for data that are not here, in a plan.
-    """
-
-    name: str
-    results: Path
-    seed: int
-    warmup: int
-    batch_size: int
-    batching: str
-    threads: int | None
-    device: str
+    asked: RunSettings  # explained in ``conf/config.yaml`` and the groups that it names
+    engine: EngineSettings  # that was asked for, placed
     pair: Pair
     task: Task | RandomPrompts
-    task_config: Mapping[str, Any]
-    examples: tuple[Example, ...]
+    examples: tuple[Example, ...]  # what is asked, in order
     sampling: SamplingSettings
     max_new_tokens: int
-    energy: EnergySettings
-    sink: SinkSettings
     cells: tuple[Cell, ...]
-    repeats: int = 1
-    confirm: ConfirmSettings | None = None
-    fresh: tuple[Example, ...] = ()
-    stage: Stage = ""
-    left_out: tuple[str, ...] = ()
-    served: ServerSettings | None = None
-    unread: bool = False
+    fresh: tuple[Example, ...] = ()  # what the best cells of a search are decoded on then
+    stage: Stage = ""  # of a search
+    left_out: tuple[str, ...] = ()  # why cells that were asked for are not among ``cells``
+    unread: bool = False  # whether the examples only stand for data that are not here, in a plan
+
+    @property
+    def results(self) -> Path:
+        """The folder of results."""
+        return Path(self.asked.results)
+
+    @property
+    def served(self) -> ServerSettings | None:
+        """How the server is asked that decodes; None: this program decodes."""
+        return self.asked.server if self.engine.served else None
+
+    @property
+    def device(self) -> str:
+        """Where the job decodes."""
+        return SERVER if self.engine.served else self.engine.device
 
     @property
     def repeatable(self) -> bool:
@@ -90,30 +79,30 @@ class JobSettings:
 
     def cell_settings(self, cell: Cell) -> dict[str, Any]:
         """The resolved settings that change a cell's numbers; their hash is its run id."""
-        kind = cell.heads
-        heads = {} if kind is None else {"heads": self.pair.heads_settings(kind)}
+        engine, target = self.engine, self.pair.specs[0]
+        heads = {} if cell.heads is None else {"heads": self.pair.heads_settings(cell.heads)}
         return {
             "pair": {**self.pair.settings(), **heads},
             "task": {
                 k: v
-                for k, v in self.task_config.items()
+                for k, v in with_metrics(self.asked.task).items()
                 if k not in _NOT_IDENTITY and (k not in _USUAL or v != _USUAL[k])
             },
             "examples": stated(self.examples),
             "generation": {**asdict(self.sampling), "max_new_tokens": self.max_new_tokens},
             "engine": {
                 "device": self.device,
-                "batch_size": self.batch_size,
-                "threads": self.threads,
-                "compile": self.pair.specs[0].compile,
-                **({} if self.batching == "static" else {"batching": self.batching}),
-                **({"tensor_parallel": processes.count()} if self._split else {}),
+                "batch_size": engine.batch_size,
+                "threads": engine.threads,
+                "compile": target.compile,
+                **({} if engine.batching == "static" else {"batching": engine.batching}),
+                **({"tensor_parallel": processes.count()} if target.tensor_parallel else {}),
             },
             "decoder": cell.settings,
             **({"tree_revision": revision} if (revision := cell.config.tree.revision) else {}),
-            "energy": self.energy.identity(),
-            "warmup": self.warmup,
-            "seed": self.seed,
+            "energy": self.asked.energy.identity(),
+            "warmup": self.asked.warmup,
+            "seed": self.asked.seed,
             "engine_number": ENGINE,
         }
 
@@ -122,81 +111,56 @@ class JobSettings:
         heads = {cell.heads for cell in self.cells if cell.heads is not None}
         return replace(self, pair=pinned(self.pair, heads, fetch))
 
-    @property
-    def _split(self) -> bool:
-        """Whether the target is split over processes."""
-        return self.pair.specs[0].tensor_parallel
-
     def facts(self, cell: Cell) -> CellFacts:
         """What identifies a cell in the results table, as far as the settings tell.
 
-        What only the loaded models tell is added later (``run.models.ran_with``).
+        What only the loaded models tell is added later (``jobs.work.models.ran_with``).
         """
+        pair, task, sampling, kind = self.pair, self.task, self.sampling, cell.heads
         rate = self.served.rate if self.served else None
+        several = any(len(example.turns) > 1 for example in self.examples)
+        cold = sampling.draft_temperature in (None, sampling.temperature)
+        drafts = pair.drafts[: cell.drafts] if kind is None else (pair.heads[kind],)
+        revisions = (
+            pair.revisions[1 : 1 + cell.drafts] if kind is None else (pair.heads_revision(kind),)
+        )
+        ours = cell.library in ("", SERVER)  # a server's version is known once it has been asked
         return CellFacts(
-            pair=self.pair.name,
-            target=self.pair.target,
-            draft=self._drafting(cell),
-            task=self.task.name,
+            pair=pair.name,
+            target=pair.target,
+            draft=drafts,
+            task=task.name,
             decoder=cell.name,
             spec=cell.spec,
-            temperature=self.sampling.temperature,
-            top_k=self.sampling.top_k,
-            top_p=self.sampling.top_p,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            batching=self.batching if rate is None else f"open loop, {rate:g}/s",
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=self.asked.seed,
+            batch_size=self.engine.batch_size,
+            batching=self.engine.batching if rate is None else f"open loop, {rate:g}/s",
             max_new_tokens=self.max_new_tokens,
-            draft_temperature=self._draft_temperature(),
+            draft_temperature=None if cold else sampling.draft_temperature,
             tree_attention=cell.config.tree_attention,
             simulated_acceptance=simulated_acceptance(cell),
-            later_turns=self._later_turns(),
+            later_turns=task.later_turns if several and isinstance(task, Task) else None,
             stage=self.stage,
-            data_source=self.task.source.kind,
-            data_file=self.task.data_file,
-            data_revision=self.task.data_revision,
+            data_source=task.source.kind,
+            data_file=task.data_file,
+            data_revision=task.data_revision,
             prompts_digest=self.prompts_digest,
-            target_revision=self.pair.revisions[0] or "",
-            draft_revision=self._drafting_revisions(cell),
+            target_revision=pair.revisions[0] or "",
+            draft_revision=tuple(revision or "-" for revision in revisions),
             tree_revision=str(cell.config.tree.revision or ""),
-            compile="" if self.served else self.pair.specs[0].compile,
+            compile="" if self.served else pair.specs[0].compile,
             engine=ENGINE,
-            library=_library(cell),
+            library=cell.library if ours else f"{cell.library} {version(cell.library)}",
         )
 
     @cached_property
     def prompts_digest(self) -> str:
         """The digest of what is asked and expected, before tokenizer and chat template see it."""
-        around = {key: self.task_config.get(key) for key in _AROUND}
+        around = {key: self.asked.task.get(key) for key in _AROUND}
         return digest([examples_digest(self.examples), around], 8)
-
-    def _draft_temperature(self) -> float | None:
-        """The draft's own temperature; None where it is the target's."""
-        temperature = self.sampling.draft_temperature
-        return None if temperature in (None, self.sampling.temperature) else temperature
-
-    def _later_turns(self) -> str | None:
-        """What later turns continue; None if no example has several turns."""
-        several = any(len(example.turns) > 1 for example in self.examples)
-        return self.task.later_turns if several and isinstance(self.task, Task) else None
-
-    def _drafting(self, cell: Cell) -> tuple[str, ...]:
-        """Who drafts: draft models, or the target's heads."""
-        kind = cell.heads
-        return self.pair.drafts[: cell.drafts] if kind is None else (self.pair.heads[kind],)
-
-    def _drafting_revisions(self, cell: Cell) -> tuple[str, ...]:
-        """Their revisions, in the same order; ``-`` if unknown."""
-        kind = cell.heads
-        drafting = self.pair.revisions[1 : 1 + cell.drafts]
-        revisions = drafting if kind is None else (self.pair.heads_revision(kind),)
-        return tuple(revision or "-" for revision in revisions)
-
-
-def _library(cell: Cell) -> str:
-    """Whose code decodes, with its version; a server's is known once it has been asked."""
-    library = cell.library
-    return library if library in ("", SERVER) else f"{library} {version(library)}"
 
 
 def build_settings(
@@ -210,43 +174,27 @@ def build_settings(
     """
     check_served(asked)
     task, engine = build_task(asked.task), placed(asked.engine, asked.pair.target)
-    check_early(asked, load)
+    written = check_early(asked, load)
     asked = asked if unread else shared(asked, task)
-    # The user's files before torch, which cells need; the hub's data, which may be large, after.
-    here = None if unread or on_hub(task) else examples_of(task, asked)
+    # The user's files before cells, which import torch; the hub's data, which may be large, after.
+    here = None if unread or on_hub(task) else tuple(task.examples(asked.prompts))
     sampling = sampling_of(asked.generation, task.generation)
     limits = asked.generation.max_new_tokens, task.generation.max_new_tokens, _MAX_NEW_TOKENS
     max_new_tokens = next(limit for limit in limits if limit is not None)
-    if here and not engine.served:
-        refuse_surely_overlong(asked.pair, task, here, max_new_tokens)
     batch = Batch(engine.batch_size, engine.batching, sampling)
-    decoding = partial(_pair_and_cells, asked, engine, task.name, batch, load, folders)
-    refuse_before_torch(decoding)
-    pair, cells, left_out = decoding()
+    pair, cells, left_out = _pair_and_cells(asked, engine, task.name, batch, written, folders)
     return JobSettings(
-        name=asked.name,
-        results=Path(asked.results),
-        seed=asked.seed,
-        warmup=asked.warmup,
-        batch_size=engine.batch_size,
-        batching=engine.batching,
-        threads=engine.threads,
-        device=device_of(engine),
-        pair=pair,
-        task=task,
-        task_config=with_metrics(asked.task),
-        examples=stand_ins(asked.prompts) if unread else here or examples_of(task, asked),
-        sampling=sampling,
-        max_new_tokens=max_new_tokens,
-        energy=asked.energy,
-        sink=asked.sink,
-        cells=cells,
-        repeats=asked.repeats,
-        confirm=asked.confirm,
+        asked,
+        engine,
+        pair,
+        task,
+        stand_ins(asked.prompts) if unread else here or tuple(task.examples(asked.prompts)),
+        sampling,
+        max_new_tokens,
+        cells,
         fresh=fresh_examples(asked, None if unread else task),
         stage="screen" if asked.confirm else "",
         left_out=left_out,
-        served=asked.server if engine.served else None,
         unread=unread,
     )
 
@@ -256,25 +204,20 @@ def _pair_and_cells(
     engine: EngineSettings,
     task: str,
     batch: Batch,
-    load: DecoderLoader,
+    written: Sequence[WrittenCell],
     folders: Sequence[Path],
 ) -> tuple[Pair, tuple[Cell, ...], tuple[str, ...]]:
     """The job's models; its cells, fitted trees filled in; why each of the others is left out."""
     pair = build_pair(with_own_name(asked.pair, folders), engine)
     if engine.served:
         return alone(pair), served_cells(asked), ()
-    cells = build_cells(asked.decoder, asked.spec, asked.cells, load, batch.sampling)
+    cells = build_cells(written, batch.sampling)
     sampling = {f"generation.{name}": getattr(asked.generation, name) for name in _SAMPLING}
     generation = tuple(f"{key}={value}" for key, value in sampling.items() if value is not None)
     trees = FittedTrees(pair, task, batch.sampling, Path(asked.results), generation)
     cells, unfitted = trees.filled(cells)
     cells = simulate_cells(cells, asked.simulate, batch.sampling)
     return pair, *fitting(cells, pair, batch, unfitted)
-
-
-def device_of(engine: EngineSettings) -> str:
-    """Where a job decodes."""
-    return SERVER if engine.served else engine.device
 
 
 def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
@@ -289,3 +232,90 @@ def sampling_of(run: Generation, task: Generation) -> SamplingSettings:
     }
     values["temperature"] = float(values["temperature"])
     return SamplingSettings(**values)
+
+
+def shared(asked: RunSettings, task: Task | RandomPrompts) -> RunSettings:
+    """The same with fewer ``prompts`` where the task would not leave a search's second stage enough
+    for an interval and ``confirm.share`` is set; a log line tells how the rows are shared.
+
+    Raises:
+        ValueError: a search has no row for its second stage.
+    """
+    confirm, first = asked.confirm, asked.prompts
+    if confirm is None or first is None:
+        return asked
+    count = len(task.examples(first + confirm.prompts))
+    if confirm.share and count > 1 and count - first < min(confirm.prompts, FEWEST):
+        first = min(first, max(1, round(count * first / (first + confirm.prompts))))
+        log.warning(
+            "%s has %d prompts: %d for the first look, %d fresh ones to measure on",
+            *(task.name, count, first, count - first),
+        )
+    if count <= first:
+        raise ValueError(
+            f"task {task.name} has {count} prompt{'' if count == 1 else 's'}, and prompts={first} "
+            "leaves none fresh for confirm; give more, or fewer prompts=NUMBER"
+        )
+    return replace(asked, prompts=first)
+
+
+def on_hub(task: Task | RandomPrompts) -> bool:
+    """Whether a task's rows are the hub's."""
+    return isinstance(task, Task) and task.source.kind == "hub"
+
+
+def stand_ins(count: int | None) -> tuple[Example, ...]:
+    """So many examples of nothing."""
+    return tuple(Example(str(index), ("",), ((),)) for index in range(count or 0))
+
+
+def fresh_examples(asked: RunSettings, task: Task | RandomPrompts | None) -> tuple[Example, ...]:
+    """The examples of a search's second stage: those after the first one's; stand-ins where there
+    is no task.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if asked.confirm is None:
+        return ()
+    if task is None:
+        return stand_ins(asked.confirm.prompts)
+    assert asked.prompts is not None
+    return tuple(task.examples(asked.confirm.prompts, asked.prompts))
+
+
+def run_id(settings: Mapping[str, Any]) -> str:
+    """The id of one cell, of ``JobSettings.cell_settings``: output folder, sinks and names are no
+    part of it.
+    """
+    return digest(settings)
+
+
+def job_id(run_ids: Iterable[str]) -> str:
+    """The id of a job: the set of its cells, so that a job resumed after a kill is the same job."""
+    return digest(sorted(run_ids))
+
+
+def stated(examples: tuple[Example, ...]) -> dict[str, Any]:
+    """The examples as a cell's settings state them; with the digest of databases they query."""
+    described: dict[str, Any] = {"count": len(examples), "digest": examples_digest(examples)}
+    if files := {
+        gold.database
+        for example in examples
+        for golds in example.references
+        for gold in golds
+        if isinstance(gold, SqlReference)
+    }:
+        described["databases"] = databases_digest(files)
+    return described
+
+
+def examples_digest(examples: tuple[Example, ...]) -> str:
+    """What was asked and expected: a data set that changes under its name is another cell."""
+    return digest(
+        [
+            # Answers that later turns continue; present only if a file of them was given.
+            [each.id, each.turns, each.references, *([each.answers] if each.answers else [])]
+            for each in examples
+        ]
+    )

@@ -12,8 +12,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.identity import run_id
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.settings import JobSettings, run_id
 from spec_bench.jobs.job.backend import Backend
 from spec_bench.jobs.job.turns import decode_in_turn
 from spec_bench.jobs.rows.collect import collect
@@ -41,7 +40,7 @@ def run_job(settings: JobSettings) -> list[CellResult]:
     settings = settings.pinned()
     with ExitStack() as held:
         runs = _open_cells(settings, held)
-        pending = [run for run in runs if not run.store.complete(settings.repeats)]
+        pending = [run for run in runs if not run.store.complete(settings.asked.repeats)]
         if pending:
             _work(settings, runs, pending, held)
         processes.wait_for_all()
@@ -100,7 +99,7 @@ def _open_cells(settings: JobSettings, held: ExitStack) -> list[CellRun]:
     for run in runs:
         if processes.rank():
             run.done = run.store.load_repeats()
-        if run.store.complete(settings.repeats):
+        if run.store.complete(settings.asked.repeats):
             log.info("%s is complete: %s", run.cell.title, run.store.folder)
     return runs
 

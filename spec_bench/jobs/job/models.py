@@ -45,7 +45,7 @@ class ModelBackend(Backend):
                     target,
                     drafts[: run.cell.drafts],
                     settings.sampling,
-                    settings.batch_size,
+                    settings.engine.batch_size,
                     pool,
                     heads_of(settings.pair, run.cell.heads, target),
                 )
@@ -64,7 +64,7 @@ class ModelBackend(Backend):
                     except Exception as error:
                         run.fail(error)
         lengths = [len(request.prompt_ids) for request in requests]
-        pool.prepare(settings.batch_size, min(lengths, default=1))
+        pool.prepare(settings.engine.batch_size, min(lengths, default=1))
         self._prepared = perf_counter()
         self._preparing = self._prepared - start
 
@@ -86,7 +86,7 @@ class ModelBackend(Backend):
 
 def _needed(session: Session, runs: Sequence[CellRun]) -> list[CellRun]:
     """The cells that will decode; the baseline is timed beside whatever does."""
-    repeats = range(session.settings.repeats)
+    repeats = range(session.settings.asked.repeats)
     missing = [run for run in runs if any(run.missing(session.requests, each) for each in repeats)]
     return [run for run in runs if run in missing or (missing and run.cell.name == BASELINE)]
 
@@ -102,6 +102,6 @@ def _warm_up(settings: JobSettings, decoder: AnyDecoder, requests: Sequence[Requ
     """Decodes a few tokens that nothing records."""
     captured = settings.pair.specs[0].compile != "none"
     most = _CAPTURE_TOKENS if captured else _WARMUP_TOKENS
-    for batch in list(batches(requests, settings.batch_size))[: settings.warmup]:
+    for batch in list(batches(requests, settings.engine.batch_size))[: settings.asked.warmup]:
         short = [replace(r, max_new_tokens=min(r.max_new_tokens, most)) for r in batch]
-        decoder.generate(short, settings.seed)
+        decoder.generate(short, settings.asked.seed)

@@ -42,11 +42,11 @@ class ServerBackend(Backend):
             server = client(settings.served, run.cell)
             self._servers.append(server)
             decoder: Any = ServedDecoder(  # of no models
-                server, self._asking, settings.batch_size, settings.served.rate
+                server, self._asking, settings.engine.batch_size, settings.served.rate
             )
             run.decoder = decoder
             decoder.preflight(requests)
-            if any(run.lacking(requests, repeat) for repeat in range(settings.repeats)):
+            if any(run.lacking(requests, repeat) for repeat in range(settings.asked.repeats)):
                 try:
                     _warm_up(settings, decoder, requests)
                 except Exception as error:
@@ -80,11 +80,11 @@ def _asking(settings: JobSettings, tokenizer: Any, tokens: int) -> Asking:
 
 def _warm_up(settings: JobSettings, decoder: ServedDecoder, requests: Sequence[Request]) -> None:
     """A few tokens that nothing records."""
-    for batch in list(batches(requests, settings.batch_size))[: settings.warmup]:
+    for batch in list(batches(requests, settings.engine.batch_size))[: settings.asked.warmup]:
         short = [
             replace(each, max_new_tokens=min(each.max_new_tokens, _WARMUP_TOKENS)) for each in batch
         ]
-        decoder.generate(short, settings.seed)
+        decoder.generate(short, settings.asked.seed)
 
 
 def library_of(server: Server) -> str:

@@ -52,7 +52,7 @@ class Turn:
 def decode_in_turn(session: Session, runs: Sequence[CellRun]) -> None:
     """Interleaves the cells prompt by prompt; a cell that fails leaves the others going."""
     baseline = session.baseline if session.baseline in runs else None
-    shown = session.settings.sink.progress and processes.rank() == 0
+    shown = session.settings.asked.sink.progress and processes.rank() == 0
     progress = Progress(_missing(session, runs, baseline), enabled=shown)
     try:
         for number, (repeat, batch) in enumerate(_batches(session)):
@@ -77,13 +77,14 @@ def _batches(session: Session) -> Iterator[tuple[int, Sequence[Request]]]:
     """Repeat and prompts, all prompts of a repeat before the next."""
     size = _prompts_a_turn(session.settings)
     batched = [batch for wave in session.prompts.waves() for batch in batches(wave, size)]
-    return ((repeat, batch) for repeat in range(session.settings.repeats) for batch in batched)
+    repeats = range(session.settings.asked.repeats)
+    return ((repeat, batch) for repeat in repeats for batch in batched)
 
 
 def _missing(session: Session, runs: Sequence[CellRun], baseline: CellRun | None) -> int:
     """Prompts that will be decoded, the baseline's new timings included."""
     requests, count = session.requests, 0
-    for repeat in range(session.settings.repeats):
+    for repeat in range(session.settings.asked.repeats):
         count += sum(len(run.missing(requests, repeat)) for run in runs if run is not baseline)
         count += 0 if baseline is None else len(to_time(baseline, runs, requests, repeat))
     return count
@@ -105,7 +106,8 @@ def _decode(session: Session, turn: Turn, progress: Progress) -> None:
         run.decoder.remember(_before(session, turn))
         run.memory.begin()
         run.passes.begin(run.decoder)
-        generations = session.metering.generate(run.decoder, requests, settings.seed, progress.step)
+        seed = settings.asked.seed
+        generations = session.metering.generate(run.decoder, requests, seed, progress.step)
         run.passes.end(run.decoder)
         run.memory.end()
         if any(min(each.prefill_s, each.decode_s) < 0 for each in generations):
@@ -197,8 +199,8 @@ def _prompts_a_turn(settings: JobSettings) -> int:
     """Prompts that a cell decodes before the next cell's turn; all of those that arrive."""
     if settings.served is not None and settings.served.rate is not None:
         return len(settings.examples)
-    turns = _QUEUE if settings.batching == "continuous" else 1
-    return settings.batch_size * turns
+    turns = _QUEUE if settings.engine.batching == "continuous" else 1
+    return settings.engine.batch_size * turns
 
 
 def _release_memory(device: str) -> None:

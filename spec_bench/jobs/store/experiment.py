@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from spec_bench.jobs.config.identity import job_id
+from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.records import parquet
 from spec_bench.records.parquet import Packed

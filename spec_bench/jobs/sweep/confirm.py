@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import ConfirmSettings
-from spec_bench.jobs.config.identity import run_id
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.settings import JobSettings, run_id
 from spec_bench.jobs.sweep.plan import PlannedCell, State
 from spec_bench.records.types import CellResult
 from spec_bench.vocabulary import columns
@@ -41,11 +40,12 @@ def best_of(results: Sequence[CellResult], confirm: ConfirmSettings) -> list[str
 
 def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSettings | None:
     """The second job of a search, with a baseline timed anew; None if there is none."""
-    if settings.confirm is None:
+    confirm = settings.asked.confirm
+    if confirm is None or settings.stage != "screen":
         return None
-    chosen = set(best_of(results, settings.confirm))
+    chosen = set(best_of(results, confirm))
     if not chosen:
-        log.warning("nothing to confirm: no cell has a %s", settings.confirm.by)
+        log.warning("nothing to confirm: no cell has a %s", confirm.by)
         return None
     cells = [c for c in settings.cells if run_id(settings.cell_settings(c)) in chosen]
     return replace(
@@ -53,7 +53,6 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
         cells=(settings.cells[0], *cells),
         examples=settings.fresh,
         fresh=(),
-        confirm=None,
         stage="confirm",
     )
 
@@ -62,18 +61,19 @@ def planned_confirmation(
     settings: JobSettings, screened: Sequence[PlannedCell]
 ) -> list[PlannedCell]:
     """The most that the second job takes, while its cells are still unknown."""
-    if settings.confirm is None:
+    confirm = settings.asked.confirm
+    if confirm is None:
         return []
-    windows = len(settings.fresh) * settings.repeats
+    windows = len(settings.fresh) * settings.asked.repeats
     planned = []
     for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
         of_decoder = (cell for cell in screened if cell.facts.decoder == decoder)
         again = [_again(cell, windows, settings.max_new_tokens) for cell in of_decoder]
         again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
-        for place, cell in enumerate(again[: settings.confirm.best], start=1):
+        for place, cell in enumerate(again[: confirm.best], start=1):
             which = cell.facts.spec
             if decoder != BASELINE:
-                which = f"best {place} of {len(again)} by {settings.confirm.by}"
+                which = f"best {place} of {len(again)} by {confirm.by}"
             facts = replace(cell.facts, spec=which, stage="confirm")
             planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
     return planned

@@ -13,11 +13,10 @@ from typing import Literal
 
 from spec_bench.jobs.config.cells import Cell
 from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.identity import run_id
 from spec_bench.jobs.config.model_files import BYTES, ModelSize
 from spec_bench.jobs.config.pair import PairSettings, pair_sizes
-from spec_bench.jobs.config.room import slots_of
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.positions import slots_of
+from spec_bench.jobs.config.settings import JobSettings, run_id
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
@@ -99,7 +98,7 @@ def plan_job(
     memory = (
         Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
         if settings.served
-        else job_memory(pair, engine, longest_sequence(settings), settings.batch_size)
+        else job_memory(pair, engine, longest_sequence(settings), settings.engine.batch_size)
     )
     gpus = None if memory.gpus is None else max(1, memory.gpus)
     planned = []
@@ -113,7 +112,7 @@ def plan_job(
                 store.folder.name,
                 settings.facts(cell),
                 state,
-                prompts * settings.repeats,
+                prompts * settings.asked.repeats,
                 left,
                 rate,
                 0.0 if not left else None if hours is None or gpus is None else hours * gpus,
@@ -126,8 +125,8 @@ def plan_job(
 def _state(settings: JobSettings, store: CellStore, prompts: int) -> tuple[State, int]:
     """What a cell's folder holds, and the prompts it lacks, as far as they can be known."""
     if settings.unread:
-        return "unknown", prompts * settings.repeats
-    return state_of(store, prompts, settings.repeats)
+        return "unknown", prompts * settings.asked.repeats
+    return state_of(store, prompts, settings.asked.repeats)
 
 
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
@@ -202,17 +201,6 @@ def _wanted(settings: JobSettings, cell: Cell) -> Wanted:
         facts.task,
         facts.decoder,
         facts.spec,
-        settings.batch_size,
+        settings.engine.batch_size,
         settings.device.partition(":")[0],
     )
-
-
-PLAN = "plan=true"
-_LAUNCHER = ("hydra/launcher=", "hydra.launcher.", "+hydra.launcher.")
-
-
-def plan_arguments(arguments: list[str]) -> list[str]:
-    """The command line without launchers if it asks for a plan, which is made where it is asked."""
-    if PLAN not in (argument.lower() for argument in arguments):
-        return arguments
-    return [each for each in arguments if not each.startswith(_LAUNCHER)]

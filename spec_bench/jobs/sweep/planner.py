@@ -10,7 +10,7 @@ from spec_bench.jobs.config.cells import DecoderLoader
 from spec_bench.jobs.config.config import RunSettings
 from spec_bench.jobs.config.engine_settings import placed
 from spec_bench.jobs.config.pair import with_own_name
-from spec_bench.jobs.config.settings import JobSettings, build_settings, device_of
+from spec_bench.jobs.config.settings import JobSettings, build_settings
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.jobs.sweep.confirm import confirming, planned_confirmation
 from spec_bench.jobs.sweep.plan import PlannedCell, plan_job
@@ -31,7 +31,7 @@ def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> li
     engine = placed(asked.engine, asked.pair.target)
     here = replace(asked, engine=replace(engine, device="cpu"))
     settings = _settings(here, load, folders).pinned(fetch=False)
-    settings = replace(settings, device=device_of(engine))
+    settings = replace(settings, engine=engine)
     known = (with_own_name(asked.pair, folders), engine, known_rates(settings.results))
     planned = plan_job(settings, *known)
     if any(cell.state in _OPEN for cell in planned):

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spec_bench.core import processes
-from spec_bench.jobs.config.identity import run_id
-from spec_bench.jobs.config.settings import JobSettings
+from spec_bench.jobs.config.settings import JobSettings, run_id
 from spec_bench.jobs.store.experiment import Experiment
 from spec_bench.jobs.store.under_way import RunningJob, UnderWay, summary
 from spec_bench.jobs.sweep.ahead import over, swept
@@ -72,7 +71,7 @@ def decodes(settings: JobSettings) -> None:
     """The job comes to these cells."""
     for running in _now:
         cells = [run_id(settings.cell_settings(cell)) for cell in settings.cells]
-        running.decodes(cells, len(settings.examples) * settings.repeats)
+        running.decodes(cells, len(settings.examples) * settings.asked.repeats)
 
 
 def came_to(results: Sequence[CellResult]) -> None:

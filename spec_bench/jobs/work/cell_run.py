@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.identity import job_id
+from spec_bench.jobs.config.settings import job_id
 from spec_bench.jobs.store.store import CellStore, Repeats
 from spec_bench.jobs.work.passes import PassTally
 from spec_bench.records.reasons import Reason

@@ -43,8 +43,8 @@ class Metering:
     """The job's meter; as a context manager it is open inside."""
 
     def __init__(self, settings: JobSettings) -> None:
-        unseen = settings.energy.meter == "auto" and not settings.device.startswith("cuda")
-        asked = EnergySettings() if unseen else settings.energy
+        unseen = settings.asked.energy.meter == "auto" and not settings.device.startswith("cuda")
+        asked = EnergySettings() if unseen else settings.asked.energy
         self.meter = build_meter(asked, ordinals(settings))
         self._asked = asked.meter != "none"
         self._reading = EnergyReading(None)

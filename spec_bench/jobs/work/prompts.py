@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from spec_bench.jobs.config.positions import context_of, refuse_overlong
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
@@ -89,7 +90,7 @@ class Prompts:
             raise ValueError(
                 f"task {task.name}: all {skipped} prompts are longer than {room} tokens"
             )
-        _refuse_overlong(settings, [each for _, requests in asked for each in requests])
+        refuse_overlong(settings, [each for _, requests in asked for each in requests])
         if truncated or skipped:
             log.warning(
                 "%s: of %d prompts longer than %d tokens are cut %d, left out %d",
@@ -194,7 +195,7 @@ def _requests(settings: JobSettings, tokenizer: Any, example: Example) -> list[R
         if turn and isinstance(task, Task) and task.later_turns == "own":
             ids = task.encode(example, tokenizer, turn, [""] * turn)
             ids += ids[-1:] * (turn * limit)
-            room = _context(settings) if room is None else room
+            room = context_of(settings) if room is None else room
             left = limit if room is None else min(limit, room - len(ids))
             # If not even one token is left the prompt is refused as it is.
             requests.append(Request(prompt_id, ids, left if left > 0 else limit, stop_ids))
@@ -217,20 +218,8 @@ def _room(settings: JobSettings) -> int | None:
     """
     if not isinstance(settings.task, Task) or settings.task.overlong == "fail":
         return None
-    room = _context(settings)
+    room = context_of(settings)
     return None if room is None else room - settings.max_new_tokens
-
-
-def _context(settings: JobSettings) -> int | None:
-    from spec_bench.jobs.config.positions import context_of  # needs torch, which plans do not
-
-    return context_of(settings)
-
-
-def _refuse_overlong(settings: JobSettings, requests: Sequence[Request]) -> None:
-    from spec_bench.jobs.config.positions import refuse_overlong  # likewise
-
-    refuse_overlong(settings, requests)
 
 
 def prompt_ids(task: Task | RandomPrompts, example: Example) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Session:
         cells = [run for run in self.pending if run is not baseline]
         for run in cells:
             run.unpaired = unpaired(run.done, self.against)
-        repeats = range(self.settings.repeats)
+        repeats = range(self.settings.asked.repeats)
         decoding = any(run.lacking(self.requests, each) for run in cells for each in repeats)
         return [baseline, *cells] if decoding or baseline in self.pending else cells
 

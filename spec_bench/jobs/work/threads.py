@@ -32,8 +32,8 @@ def use_threads(settings: JobSettings, target: LanguageModel) -> None:
     """Sets torch's number of threads: the one asked for, else the faster one. It stays where the
     target is no module, or on a GPU.
     """
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
         return
     usual, module = torch.get_num_threads(), getattr(target, "module", None)
     if usual == 1 or module is None or settings.device != "cpu":

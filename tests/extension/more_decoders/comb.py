@@ -16,7 +16,7 @@ from spec_bench.tree.base import AuditTree, GrownTree, distinct, policy, within_
 from spec_bench.vocabulary.spec import Spec
 
 
-@policy("comb")
+@policy("comb", forms=("product",), takes="KxL: L levels of K nodes, such as 3x4")
 @dataclass(frozen=True)
 class Comb(GrownTree):
     """K distinct children of one node per level; only the first of them has children.
@@ -29,14 +29,12 @@ class Comb(GrownTree):
     teeth: Count
     depth: Count
 
-    takes = "KxL: L levels of K nodes, such as 3x4"
-
     def __post_init__(self) -> None:
         within_bounds("teeth", self.teeth * self.depth)
 
     @classmethod
     def of_spec(cls, spec: Spec) -> dict[str, object] | None:
-        return {"teeth": spec.width, "depth": spec.depth} if spec.form == "product" else None
+        return {"teeth": spec.width, "depth": spec.depth}
 
     @property
     def spec(self) -> str:
