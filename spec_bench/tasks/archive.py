@@ -12,19 +12,12 @@ from spec_bench.tasks.source import UnreadDataError
 
 @settings
 class Archive:
-    """A packed folder on the hub.
+    """A packed folder on the hub."""
 
-    Attributes:
-        path: the dataset's id.
-        file: the archive in it.
-        folder: what is wanted of the archive.
-        revision: a commit or a branch.
-    """
-
-    path: Text
-    file: Text
-    folder: Text
-    revision: Text = "main"
+    path: Text  # the dataset's id
+    file: Text  # the archive in it
+    folder: Text  # what is wanted of the archive
+    revision: Text = "main"  # a commit or a branch
 
 
 @cache

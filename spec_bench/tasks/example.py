@@ -9,28 +9,22 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Example:
-    """What is asked, and what a good answer looks like.
+    """What is asked, and what a good answer looks like."""
 
-    Attributes:
-        id: unique within the task and the same whatever the limit and the offset.
-        turns: what the user says, one text per turn; most tasks have one turn. For tasks that are
-            not chats this is the whole prompt.
-        references: reference answers of each turn, as many tuples as turns; empty where there are
-            none (no reference, or a question without an answer).
-        meta: the row's other columns, as they came.
-        answers: fixed answers that later turns continue in place of the references; empty where
-            none were given.
-        system: what stands before the conversation, "" where nothing does.
-        category: what kind of prompt it is; "" where the row does not say.
-    """
-
-    id: str
+    id: str  # unique within the task and the same whatever the limit and the offset
+    # what the user says, one text per turn; most tasks have one turn. For tasks that are not chats
+    # this is the whole prompt.
     turns: tuple[str, ...]
+    # reference answers of each turn, as many tuples as turns; empty where there are none (no
+    # reference, or a question without an answer).
     references: tuple[tuple[str, ...], ...]
+    # the row's other columns, as they came
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # fixed answers that later turns continue in place of the references; empty where none were
+    # given.
     answers: tuple[str, ...] = ()
-    system: str = ""
-    category: str = ""
+    system: str = ""  # what stands before the conversation, "" where nothing does
+    category: str = ""  # what kind of prompt it is; "" where the row does not say
 
     @property
     def prompt_ids(self) -> tuple[str, ...]:

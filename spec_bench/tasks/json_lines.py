@@ -10,15 +10,11 @@ from typing import Any
 
 
 class Line(dict[str, Any]):
-    """A row that remembers on which line of its file it stood.
-
-    Attributes:
-        number: from 1.
-    """
+    """A row that remembers on which line of its file it stood."""
 
     def __init__(self, values: Mapping[str, Any], number: int) -> None:
         super().__init__(values)
-        self.number = number
+        self.number = number  # from 1
 
 
 def lines_of(file: Path, task: str) -> Iterator[Line]:

@@ -17,17 +17,12 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True)
 class Turns:
-    """What a row asks.
+    """What a row asks."""
 
-    Attributes:
-        asked: what the user says, one text per turn, none of them blank.
-        answers: what the assistant answered, at most one per turn; empty for plain texts.
-        system: the system message, "" where there is none.
-    """
-
-    asked: tuple[str, ...]
+    asked: tuple[str, ...]  # what the user says, one text per turn, none of them blank
+    # what the assistant answered, at most one per turn; empty for plain texts
     answers: tuple[str, ...] = ()
-    system: str = ""
+    system: str = ""  # the system message, "" where there is none
 
 
 def read_turns(value: Any, where: str) -> Turns:

@@ -40,58 +40,40 @@ class UnreadDataError(ValueError):
 
 @settings
 class Hub:
-    """A public dataset, pinned.
+    """A public dataset, pinned."""
 
-    Attributes:
-        path: the dataset's id.
-        name: the dataset's configuration, if it has several.
-        split: the split to read.
-        revision: a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of
-            datasets that come with a loading script, which ``datasets`` no longer runs.
-        data_files: read only these files (a pattern inside the dataset), so that a test set does
-            not bring a training set of some gigabytes along.
-    """
-
-    path: Text
-    split: Text
-    name: Text | None = None
+    path: Text  # the dataset's id
+    split: Text  # the split to read
+    name: Text | None = None  # the dataset's configuration, if it has several
+    # a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of datasets that
+    # come with a loading script, which ``datasets`` no longer runs.
     revision: Text | None = None
+    # read only these files (a pattern inside the dataset), so that a test set does not bring a
+    # training set of some gigabytes along
     data_files: Text | None = None
 
 
 @settings
 class Wheel:
-    """A file inside a wheel of the package index, which is fetched and not installed.
+    """A file inside a wheel of the package index, which is fetched and not installed."""
 
-    Attributes:
-        package: with its version, ``name==1.2``.
-        file: JSON lines inside, ``.gz`` or not.
-        sha256: its digest.
-    """
-
-    package: Text
-    file: Text
-    sha256: Text
+    package: Text  # with its version, ``name==1.2``
+    file: Text  # JSON lines inside, ``.gz`` or not
+    sha256: Text  # its digest
 
 
 @settings
 class Source:
-    """Where to read.
+    """Where to read."""
 
-    Attributes:
-        kind: ``embedded``, ``hub``, ``local`` or ``wheel``.
-        hub: the public dataset.
-        wheel: the package's file.
-        path: for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder
-            that ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
-        split: overrides the hub's split, and chooses one of a local folder's.
-    """
-
+    # ``embedded``, ``hub``, ``local`` or ``wheel``
     kind: Literal["embedded", "hub", "local", "wheel"]
-    hub: Hub | None = None
-    wheel: Wheel | None = None
+    hub: Hub | None = None  # the public dataset
+    wheel: Wheel | None = None  # the package's file
+    # for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder that
+    # ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
     path: Text | None = None
-    split: Text | None = None
+    split: Text | None = None  # overrides the hub's split, and chooses one of a local folder's
 
 
 def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
