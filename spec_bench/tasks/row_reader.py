@@ -15,12 +15,9 @@ from typing import Any
 from spec_bench.records.code_reference import CodeReference
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.settings.fields import shown
-from spec_bench.tasks.example import Example
-from spec_bench.tasks.json_lines import Line
-from spec_bench.tasks.messages import Turns, read_references, read_turns
-from spec_bench.tasks.room import cut
-from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import Row
+from spec_bench.tasks.example import Example, Turns, cut, read_references, read_turns
+from spec_bench.tasks.source import Line, Row
+from spec_bench.tasks.spider import database_file, schema_text
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests

@@ -16,16 +16,42 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
-from spec_bench.tasks.archive import Archive, fetched
-from spec_bench.tasks.conversation import history_before, read_answers, turns_asked
-from spec_bench.tasks.example import Example
+from spec_bench.tasks.example import Example, history_before, read_answers, turns_asked
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.row_reader import RowReader, runs_code
-from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
-from spec_bench.tasks.stops import cut_at, stops_of
+from spec_bench.tasks.source import (
+    EMBEDDED,
+    Archive,
+    Row,
+    Source,
+    commit_of,
+    fetched,
+    label_of,
+    load_rows,
+)
 from spec_bench.tasks.template import TEMPLATE, chat_text, check_templates, fill
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
+
+
+def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int]:
+    """What ends an answer while it is decoded, and its token id: ``eos``, and those of the texts
+    that are a single token.
+    """
+    ids = {} if tokenizer.eos_token_id is None else {"eos": int(tokenizer.eos_token_id)}
+    for text in texts:
+        # Some tokenizers put a blank piece first, so it is the last piece that counts.
+        last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
+        if last and tokenizer.decode(last) == text:
+            ids[text] = last[0]
+    return ids
+
+
+def cut_at(texts: Sequence[str], answer: str) -> str:
+    """A decoded answer up to the first of these texts, blanks at its ends removed."""
+    answer = answer.lstrip()
+    cuts = [answer.find(text) for text in texts]
+    return answer[: min((cut for cut in cuts if cut >= 0), default=len(answer))].strip()
 
 
 def _listed(value: Any) -> Any:
@@ -58,7 +84,7 @@ class Task:
     fields: Annotated[dict[str, Text | tuple[Text, ...]], BeforeValidator(_or_empty)] = field(
         default_factory=dict
     )
-    # a field that holds a list of turns, one text, or a list of chat messages (see ``messages``);
+    # a field that holds a list of turns, one text, or a list of chat messages (see ``read_turns``);
     # the template then says ``{turn}``. A template that does not makes one turn of the row.
     turns: Text | None = None
     # the field that holds the reference answer, a text or a list of several (with ``turns``: one
@@ -90,7 +116,7 @@ class Task:
     answers: Text | None = None
     # whether FastChat's judge grades the answers: ``spec-bench answers`` writes the questions, too
     judged: Flag = False
-    # what becomes of a prompt that the models have no room for (see ``room``)
+    # what becomes of a prompt that the models have no room for (see ``fitted``)
     overlong: Literal["fail", "truncate", "skip"] = "fail"
     # which rows a limit takes, the first or a random choice
     sample: Literal["first", "random"] = "first"
@@ -168,7 +194,7 @@ class Task:
         )
 
     def cut_to(self, example: Example, most: int) -> Example:
-        """An example with every text that its row fills in cut to so many letters; see ``room``."""
+        """An example with every text that its row fills in cut to so many letters, see ``fitted``."""
         return replace(example, turns=self._reader.read_turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example
-from spec_bench.tasks.schema import databases_digest
+from spec_bench.tasks.spider import databases_digest
 
 
 def run_id(settings: Mapping[str, Any]) -> str:

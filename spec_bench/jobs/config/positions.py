@@ -11,7 +11,7 @@ from spec_bench.jobs.config.room import levels_of
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Request
 from spec_bench.tasks import Task
-from spec_bench.tasks.room import TREE_LEVELS
+from spec_bench.tasks.example import TREE_LEVELS
 
 
 def context_of(settings: JobSettings) -> int | None:
