@@ -111,7 +111,7 @@ FORBIDDEN = re.compile(
     r"|\"(provenance|result)\.json\"|\"generations\.jsonl\"|\"trace\.txt\""
 )
 ELSEWHERE = {
-    "spec_bench/train/checkpoint.py": 1,  # appends lines to a training's log
+    "spec_bench/train/loop.py": 1,  # appends lines to a training's log
     "spec_bench/report/tables/render.py": 2,  # tables as CSV text
 }
 

@@ -25,11 +25,10 @@ from spec_bench.draft.eagle_network import EagleHead
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_tokenizer
-from spec_bench.train.accuracy import Accuracy, measure
+from spec_bench.train.batches import HiddenStates, SequenceBatches, everywhere
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import HiddenStates, everywhere
-from spec_bench.train.sequences import SequenceBatches
-from spec_bench.train.unrolled import EagleTrainee
+from spec_bench.train.loop import Accuracy, measure
+from spec_bench.train.trainee import EagleTrainee
 
 STEPS = 6
 

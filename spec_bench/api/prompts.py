@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spec_bench.system import files
-from spec_bench.tasks.messages import read_turns
+from spec_bench.tasks.example import read_turns
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]

@@ -1,36 +1,50 @@
 """A served answer's target calls: from the server's own counts where it tells them.
 
 A server says what its drafts came to in up to two places: with the answer (vLLM's
-``--per-request-spec-decode-metrics``), and in counters that are read before and after
-(``server.counters``). Both count the calls that had a draft, and say nothing of the plain calls
-between them, nor of accepted tokens behind the answer's end. These follow from the tokens and the
-chunks: a call brings its accepted tokens and one more, and a chunk holds one call or several that
-came together. Where neither says anything a chunk is a call. Pure.
+``--per-request-spec-decode-metrics``), and in counters (``GET /metrics``) that are read before and
+after. Both count the calls that had a draft, and say nothing of the plain calls between them, nor
+of accepted tokens behind the answer's end. These follow from the tokens and the chunks: a call
+brings its accepted tokens and one more, and a chunk holds one call or several that came together.
+Where neither says anything a chunk is a call.
+
+Counters have vLLM's names. They are of the server as a whole, so they are used where one request is
+under way at a time, and only if they say that the answer's own tokens were all that came meanwhile.
+Pure.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from spec_bench.records.types import Counted, StepRecord
 
+_SAMPLE = re.compile(r"^vllm:(\w+)(?:\{([^}]*)\})?\s+([-+0-9.eE]+|NaN|[+-]Inf)\s*$")
+_PLACE = re.compile(r'\bposition="(\d+)"')
+_DRAFTS = "spec_decode_num_drafts_total"
+_PROPOSED = "spec_decode_num_draft_tokens_total"
+_BY_PLACE = "spec_decode_num_accepted_tokens_per_pos_total"
+_TOKENS = "generation_tokens_total"
+_CALLS = "inter_token_latency_seconds_count"
+_KEPT = (_DRAFTS, _PROPOSED, _BY_PLACE, _TOKENS, _CALLS)
+
+Counters = Mapping[tuple[str, int], float]
+"""(name, position of a draft's token, or -1) -> value, summed over engines and models."""
+
 
 @dataclass(frozen=True)
 class Counts:
-    """What a server says of the calls that verified a draft.
+    """What a server says of the calls that verified a draft."""
 
-    Attributes:
-        source: where it says so.
-        accepted: tokens of each such call, in order, or rising where the order is not known.
-        drafted: tokens proposed to each; () where only their sum is known.
-        calls: of all calls after the prompt's, plain ones too; None where nobody says.
-    """
-
-    source: Counted
+    source: Counted  # where it says so
+    # tokens of each such call, in order, or rising where the order is not known
     accepted: tuple[int, ...]
-    drafted: tuple[int, ...] = ()
+    drafted: tuple[int, ...] = ()  # tokens proposed to each; () where only their sum is known
+    # of all calls after the prompt's, plain ones too; None where nobody says
     calls: int | None = None
 
     @property
@@ -41,17 +55,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Steps:
-    """The target calls of an answer.
+    """The target calls of an answer."""
 
-    Attributes:
-        records: those after the prompt's.
-        counted: where they are known from.
-        proposed: whether it is known how many tokens each verified.
-    """
-
-    records: tuple[StepRecord, ...]
-    counted: Counted
-    proposed: bool
+    records: tuple[StepRecord, ...]  # those after the prompt's
+    counted: Counted  # where they are known from
+    proposed: bool  # whether it is known how many tokens each verified
 
 
 def steps_of(chunks: Sequence[int], sources: Sequence[Counts]) -> Steps:
@@ -120,14 +128,8 @@ def counts_of_request(metrics: Mapping[str, Any]) -> Counts | None:
 def of_histogram(
     source: Counted, histogram: Sequence[int], proposed: Any, most: Any, calls: int | None = None
 ) -> Counts:
-    """Counts whose order is not known.
-
-    Args:
-        source: who says so.
-        histogram: calls that accepted 0, 1, ... tokens.
-        proposed: tokens proposed in all of them.
-        most: that are proposed to one call.
-        calls: of all calls, plain ones too.
+    """Counts whose order is not known: of calls that accepted 0, 1, ... tokens, of the tokens
+    proposed in all of them and at most to one, and of all calls, plain ones too.
     """
     accepted = tuple(tokens for tokens, times in enumerate(histogram) for _ in range(times))
     alike = type(most) is int and proposed == most * len(accepted)
@@ -139,3 +141,45 @@ def _wholes(value: Any) -> tuple[int, ...] | None:
     """A list of numbers from 0; None where it is none."""
     whole = isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
     return tuple(value) if whole else None
+
+
+def parse(text: str) -> Counters:
+    """The counters that are used, from Prometheus' text format."""
+    counters: dict[tuple[str, int], float] = {}
+    for line in text.splitlines():
+        sample = _SAMPLE.match(line)
+        if sample is None or sample[1] not in _KEPT:
+            continue
+        place = _PLACE.search(sample[2] or "")
+        key = (sample[1], int(place[1]) if place else -1)
+        try:
+            value = float(sample[3])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            counters[key] = counters.get(key, 0.0) + value
+    return counters
+
+
+def generated(before: Counters, after: Counters) -> int | None:
+    """Tokens that all requests together generated meanwhile; None where nothing counts them."""
+    key = (_TOKENS, -1)
+    return round(after[key] - before.get(key, 0.0)) if key in after else None
+
+
+def counts_between(before: Counters, after: Counters, tokens: int) -> Counts | None:
+    """The calls of the one answer that came meanwhile, of so many tokens; None where other requests
+    were counted, too, or the server has no such counters.
+    """
+    if generated(before, after) != tokens or (_CALLS, -1) not in after:
+        return None
+
+    def added(name: str, place: int = -1) -> int:
+        return round(after.get((name, place), 0.0) - before.get((name, place), 0.0))
+
+    places = sorted(place for name, place in after if name == _BY_PLACE)
+    at_least = [added(_DRAFTS), *(added(_BY_PLACE, place) for place in places), 0]
+    histogram = [more - fewer for more, fewer in pairwise(at_least)]
+    if places != list(range(len(places))) or min(histogram) < 0:
+        return None
+    return of_histogram("counters", histogram, added(_PROPOSED), len(places), added(_CALLS))

@@ -1,8 +1,8 @@
 """A server as a decoder: requests under way together, each an answer with its times and calls.
 
 What decodes, and how, is the server's. What stands here are the client's clock, its threads (one a
-request under way) and the check that an answer is one. An answer that could not be had is raised
-when those under way beside it have come, and what came is not lost.
+request under way), the check that an answer is one, and whose seconds they were. An answer that
+could not be had is raised when those under way beside it have come, and what came is not lost.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from spec_bench.records.types import Generation, Lossless, Request
-from spec_bench.server.answer import Answer, held
-from spec_bench.server.counters import Counters, counts_between, generated, parse
-from spec_bench.server.counts import Counts, counts_of_request
+from spec_bench.records.types import Delivery, Finish, Generation, Lossless, Request
+from spec_bench.server.counts import (
+    Counters,
+    Counts,
+    counts_between,
+    counts_of_request,
+    generated,
+    parse,
+    steps_of,
+)
 from spec_bench.server.endpoint import RefusedError, Server, ServerError
-from spec_bench.server.shares import shares
-from spec_bench.server.texts import in_tokens
+from spec_bench.server.stream import Chunk, Served, in_tokens
 from spec_bench.system import files
 
 Progress = Callable[[int, int], None]
@@ -31,6 +37,104 @@ _SEEDS = 2**31
 _PROBE = 8  # tokens
 _LATE = 20  # looks at counters that have not heard of an answer yet
 _LOOK_S = 0.05
+
+
+class Span(NamedTuple):
+    """A request under way, on one clock."""
+
+    began_s: float  # when it was sent
+    first_s: float  # when its first chunk came
+    ended_s: float  # when its last one came
+
+
+def shares(spans: Sequence[Span]) -> list[tuple[float, float]]:
+    """(prefill, decoding) seconds of each request.
+
+    At every instant the requests under way have equal parts of it, those that wait for their first
+    chunk as prefill, the others as decoding. So the shares of a batch add up to the time in which
+    anything was under way, and those of a request alone are its own seconds.
+    """
+    moments = sorted({moment for span in spans for moment in span})
+    seconds = [(0.0, 0.0)] * len(spans)
+    for start, end in pairwise(moments):
+        under_way = [i for i, s in enumerate(spans) if s.began_s <= start and end <= s.ended_s]
+        for index in under_way:
+            part = (end - start) / len(under_way)
+            prefill, decoding = seconds[index]
+            waits = end <= spans[index].first_s
+            seconds[index] = (prefill + part, decoding) if waits else (prefill, decoding + part)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that came."""
+
+    request: Request  # what was asked
+    served: Served  # as it came
+    chunks: tuple[Chunk, ...]  # of it those that are the answer
+    sources: Sequence[Counts]  # what the server says of its calls, the best first
+
+    @property
+    def span(self) -> Span:
+        """When it was under way."""
+        seconds = (0.0, self.chunks[0].seconds, self.chunks[-1].seconds)
+        return Span(*(self.served.sent_s + each for each in seconds))
+
+    def arrived(self, moment_s: float) -> Answer:
+        """The same, its seconds counted from a moment on our clock before it was sent."""
+        late = self.served.sent_s - moment_s
+        served, kept = (
+            tuple(Chunk(chunk.seconds + late, chunk.tokens) for chunk in chunks)
+            for chunks in (self.served.chunks, self.chunks)
+        )
+        return replace(
+            self, served=replace(self.served, sent_s=moment_s, chunks=served), chunks=kept
+        )
+
+    def generation(self, prefill_s: float = 0.0, decode_s: float = 0.0) -> Generation:
+        """The record, with its share of the batch's seconds."""
+        sizes = tuple(len(chunk.tokens) for chunk in self.chunks)
+        whole = sizes == tuple(len(chunk.tokens) for chunk in self.served.chunks)
+        steps = steps_of(sizes, self.sources if whole else ())
+        tokens = tuple(token for chunk in self.chunks for token in chunk.tokens)
+        stopped = tokens[-1] in self.request.stop_ids or len(tokens) < self.request.max_new_tokens
+        finish: Finish = "stop" if stopped else "length"
+        seconds = tuple(chunk.seconds for chunk in self.chunks)
+        came = Delivery(seconds, sizes, steps.counted, steps.proposed, self.served.attempts)
+        return Generation(
+            *(self.request.prompt_id, tokens, finish, steps.records, prefill_s, decode_s, 0.0, 0.0),
+            latency_s=seconds[-1],
+            delivery=came,
+        )
+
+
+def held(request: Request, served: Served, url: str, vocabulary: int) -> tuple[Chunk, ...]:
+    """The chunks up to the first stop token.
+
+    Raises:
+        ServerError: they are no answer to the request.
+    """
+    whose = f"{url}: prompt {request.prompt_id!r}"
+    if any(b.seconds < a.seconds for a, b in pairwise((Chunk(0.0, ()), *served.chunks))):
+        raise ServerError(f"{whose}: the clock ran backwards")
+    if (largest := max(served.tokens)) >= vocabulary:
+        raise ServerError(
+            f"{whose}: token {largest}, the target's tokenizer has {vocabulary}: another model is "
+            "served"
+        )
+    limit = request.max_new_tokens
+    ends = (place for place, each in enumerate(served.tokens, 1) if each in request.stop_ids)
+    end = min(next(ends, len(served.tokens)), limit)
+    stopped = served.finish != "length" or served.tokens[end - 1] in request.stop_ids
+    if end < limit and not stopped:
+        raise ServerError(f"{whose}: {end} of {limit} tokens, then no more room")
+    kept, before = [], 0
+    for chunk in served.chunks:
+        if before < end:
+            kept.append(Chunk(chunk.seconds, chunk.tokens[: end - before]))
+        before += len(chunk.tokens)
+    return tuple(kept)
 
 
 class Meter(Protocol):
@@ -46,56 +150,37 @@ class Meter(Protocol):
 
 
 class UnansweredError(ServerError):
-    """Some answers could not be had.
-
-    Attributes:
-        answered: the others of the batch.
-    """
+    """Some answers could not be had."""
 
     def __init__(self, error: Exception, answered: Sequence[Generation]) -> None:
         super().__init__(str(error))
-        self.answered = list(answered)
+        self.answered = list(answered)  # the others of the batch
 
 
 @dataclass(frozen=True)
 class Asking:
-    """How a server is asked.
+    """How a server is asked."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: most probable tokens that are sampled from; 0: all.
-        top_p: mass that is sampled from.
-        vocabulary: tokens that the target has.
-        tokenise: the target's tokenizer, of a server that streams text alone.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    vocabulary: int
+    temperature: float  # 0 is greedy
+    top_k: int  # most probable tokens that are sampled from; 0: all
+    top_p: float  # mass that is sampled from
+    vocabulary: int  # tokens that the target has
+    # the target's tokenizer, of a server that streams text alone
     tokenise: Callable[[str], Sequence[int]] | None = None
 
 
 @dataclass
 class ServedDecoder:
-    """Decodes by a server.
+    """Decodes by a server."""
 
-    Attributes:
-        server: where.
-        asking: how.
-        rows: requests that are under way together.
-        rate: requests a second that arrive, ``rows`` of them under way at most: an open loop; None:
-            one is sent where there is room. Latencies count from a request's arrival.
-        counted: whether its counters are read, where one request is under way at a time.
-        lossless: what is known of its law.
-    """
-
-    server: Server
-    asking: Asking
-    rows: int = 1
+    server: Server  # where
+    asking: Asking  # how
+    rows: int = 1  # requests that are under way together
+    # requests a second that arrive, ``rows`` of them under way at most: an open loop; None: one is
+    # sent where there is room. Latencies count from a request's arrival.
     rate: float | None = None
-    counted: bool = True
-    lossless: Lossless = "unaudited"
+    counted: bool = True  # whether its counters are read, where one request is under way at a time
+    lossless: Lossless = "unaudited"  # what is known of its law
     _probed: bool = field(default=False, init=False)
     target: None = field(default=None, init=False)
     drafts: tuple[()] = field(default=(), init=False)

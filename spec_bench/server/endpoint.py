@@ -1,33 +1,47 @@
 """A server of completions: asked with token ids, asked again, given up in one line.
 
-The key lives in this object alone: it is in no message of an error, no log and no file.
+The key lives in ``Server`` alone: it is in no message of an error, no log and no file. Replies are
+read with bounds: on time, on bytes, on lines. What a server says is made fit to be shown.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
-from spec_bench.server import llama_cpp
-from spec_bench.server.bounds import MOST_TEXT, at_most, lines_of, within
-from spec_bench.server.llama_cpp import LlamaReader
-from spec_bench.server.masking import fit, masked
 from spec_bench.server.stream import (
+    LLAMA_AGAIN,
+    LLAMA_ASKED,
     AnotherKindError,
     BadStreamError,
+    LlamaReader,
     Served,
     StreamReader,
     are_ids,
 )
+from spec_bench.settings.fields import HIDDEN, one_line, without_user
 
+_CONTROL = re.compile(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+# ``--api-key VALUE VALUE``, ``HF_TOKEN=VALUE``, ``'api_key': ['VALUE']``.
+_NAME = r"(?:key|token|secret|password)"
+_OPTION = rf"(--?[\w-]*{_NAME}[= ]+)(?!-)\S+(?: +(?!-)\S+)*"
+_NAMED = rf"(?i){_OPTION}|(-hft +|\b\w+{_NAME}['\"]?\s*[=:]\s*)(?:\[[^]]*\]|\S+)"
+MOST_TEXT = 8 * 2**20  # bytes of what is read beside answers
+_MOST_LINE = 8 * 2**20
+_MOST_ANSWER = 256 * 2**20
+
+Found = TypeVar("Found")
 KEY = "SPEC_BENCH_SERVER_KEY"
 """The environment variable whose value is sent as bearer token."""
 _LONGEST_WAIT_S = 60.0
@@ -46,6 +60,86 @@ NEUTRAL: Mapping[str, float] = {
 _ALL = -1  # top_k that cuts nothing, to vLLM, SGLang and llama.cpp alike
 
 
+def masked(text: str, key: str = "") -> str:
+    """A text without the key, in plain or in base64, the values of what is named as a key, and the
+    user and password of an address.
+    """
+    text = re.sub(_NAMED, rf"\1\2{HIDDEN}", text)
+    if key:
+        for secret in (key, *(_in_base64(key))):
+            text = text.replace(secret, HIDDEN)
+    return without_user(text)
+
+
+def fit(message: object, key: str = "", longest: int | None = None) -> str:
+    """A message from outside in one line; masked before it is cut: no part of a key is left."""
+    return one_line(masked(_CONTROL.sub(" ", str(message)), key), longest)
+
+
+def _in_base64(key: str) -> list[str]:
+    """How a key looks within base64, by where in a group of three bytes it begins."""
+    found = []
+    for before in range(3):
+        whole = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
+        # Letters at both ends are of neighbours, too.
+        inner = whole[-(-8 * before // 6) : len(whole) - bool((len(key) + before) % 3)]
+        found += [inner, inner.replace("+", "-").replace("/", "_")] if len(inner) > 7 else []
+    return found
+
+
+def within(seconds: float, function: Callable[[], Found]) -> Found:
+    """What a function finds, in a thread that is left to itself where it takes too long.
+
+    Headers and bodies that drip are never silent, so that no limit of the connection ends them.
+
+    Raises:
+        BadStreamError: there is no time left.
+    """
+    found: SimpleQueue[tuple[Found | None, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((function(), None))
+        except BaseException as error:
+            found.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        value, error = found.get(timeout=seconds)
+    except Empty:
+        raise BadStreamError(f"no whole answer within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+def at_most(parts: Iterator[bytes], most: int, *, cut: bool = False) -> bytes:
+    """A body of so many bytes at most, cut there or refused with a BadStreamError."""
+    body = b""
+    for part in parts:
+        body += part
+        if len(body) > most:
+            if not cut:
+                raise BadStreamError(f"more than {most // 2**20} MiB")
+            break
+    return body[:most]
+
+
+def lines_of(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Whole lines without their ends; a BadStreamError where one is past all measure."""
+    rest, size = b"", 0
+    for part in parts:
+        size += len(part)
+        if size > _MOST_ANSWER:
+            raise BadStreamError(f"an answer of more than {_MOST_ANSWER // 2**20} MiB")
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.rstrip(b"\r") for line in whole)
+        if len(rest) > _MOST_LINE:
+            raise BadStreamError(f"a line of more than {_MOST_LINE // 2**20} MiB")
+    if rest:
+        yield rest
+
+
 class ServerError(Exception):
     """No answer can be had; the message is one line and names the address."""
 
@@ -56,32 +150,19 @@ class RefusedError(ServerError):
 
 @dataclass
 class Server:
-    """Where completions come from.
+    """Where completions come from."""
 
-    Attributes:
-        url: base address, such as ``http://127.0.0.1:8000/v1``.
-        model: its name there.
-        key: sent as bearer token; "" sends none.
-        ids: whether answers are asked for with token ids; else they are text alone.
-        kind: ``openai`` or ``llama_cpp``.
-        timeout_s: without a byte, after which a request is given up.
-        answer_s: for a whole answer.
-        attempts: requests for one answer, at most.
-        wait_s: before the second of them; doubled each time.
-        sleep: waits so many seconds.
-        log: of a server that this program started, locked while it lives; None: another's.
-    """
-
-    url: str
-    model: str
-    key: str = field(default="", repr=False)
-    ids: bool = True
-    kind: str = "openai"
-    timeout_s: float = 60.0
-    answer_s: float = 600.0
-    attempts: int = 3
-    wait_s: float = 1.0
-    sleep: Callable[[float], None] = time.sleep
+    url: str  # base address, such as ``http://127.0.0.1:8000/v1``
+    model: str  # its name there
+    key: str = field(default="", repr=False)  # sent as bearer token; "" sends none
+    ids: bool = True  # whether answers are asked for with token ids; else they are text alone
+    kind: str = "openai"  # ``openai`` or ``llama_cpp``
+    timeout_s: float = 60.0  # without a byte, after which a request is given up
+    answer_s: float = 600.0  # for a whole answer
+    attempts: int = 3  # requests for one answer, at most
+    wait_s: float = 1.0  # before the second of them; doubled each time
+    sleep: Callable[[float], None] = time.sleep  # waits so many seconds
+    # of a server that this program started, locked while it lives; None: another's
     log: str | None = None
 
     def __post_init__(self) -> None:
@@ -198,11 +279,7 @@ class Server:
         self._client.close()
 
     def _refuse_strangers(self) -> None:
-        """Whoever answers once the server has ended is another one.
-
-        Raises:
-            ServerError: it has.
-        """
+        """Raises a ServerError once the server has ended: whoever answers then is another one."""
         with suppress(OSError), open(self.log or "") as log:
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
             said = last_line(Path(log.name))
@@ -232,16 +309,12 @@ class Server:
     def _asked(self) -> Mapping[str, Any]:
         """What makes a server of this kind send token ids."""
         if self.kind == "llama_cpp":
-            return llama_cpp.ASKED
+            return LLAMA_ASKED
         return {"return_token_ids": True} if self.ids else {}
 
     def _ids_again(self, payload: Mapping[str, Any]) -> list[int]:
-        """The answer's tokens, asked for without a stream.
-
-        Raises:
-            BadStreamError: there are none.
-        """
-        body = {**payload, **llama_cpp.AGAIN}
+        """The answer's tokens, asked for without a stream."""
+        body = {**payload, **LLAMA_AGAIN}
         body.pop("stream_options")
         with self._client.stream("POST", self._address, json=body) as response:
             reply = at_most(response.iter_raw(), MOST_TEXT)

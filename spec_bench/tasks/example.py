@@ -1,36 +1,47 @@
-"""One example of a task, ready to be put to a model."""
+"""One example of a task, ready to be put to a model: its turns, what they continue, its room.
+
+A row's turns are plain texts or chat messages with roles. A list of messages is a recorded
+conversation: what the user says are the turns, what the assistant answered between them are the
+fixed answers that later turns continue, an answer to the last turn is a reference, and a system
+message at the start stands before everything. Knows nothing about templates, models, or who
+answers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+ROLES = ("system", "user", "assistant")
+# fixed: the same given answers whoever decodes. own: the decoder's answers. none: not asked.
+LATER_TURNS = ("fixed", "own", "none")
+CUT = " ... "
+"""Stands where letters were cut out."""
+TREE_LEVELS = 64
+"""Positions left for draft trees, the same for all decoders, so that all have the same prompts."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """What is asked, and what a good answer looks like.
+    """What is asked, and what a good answer looks like."""
 
-    Attributes:
-        id: unique within the task and the same whatever the limit and the offset.
-        turns: what the user says, one text per turn; most tasks have one turn. For tasks that are
-            not chats this is the whole prompt.
-        references: reference answers of each turn, as many tuples as turns; empty where there are
-            none (no reference, or a question without an answer).
-        meta: the row's other columns, as they came.
-        answers: fixed answers that later turns continue in place of the references; empty where
-            none were given.
-        system: what stands before the conversation, "" where nothing does.
-        category: what kind of prompt it is; "" where the row does not say.
-    """
-
-    id: str
+    id: str  # unique within the task and the same whatever the limit and the offset
+    # what the user says, one text per turn; most tasks have one turn. For tasks that are not chats
+    # this is the whole prompt.
     turns: tuple[str, ...]
+    # reference answers of each turn, as many tuples as turns; empty where there are none (no
+    # reference, or a question without an answer).
     references: tuple[tuple[str, ...], ...]
+    # the row's other columns, as they came
     meta: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # fixed answers that later turns continue in place of the references; empty where none were
+    # given.
     answers: tuple[str, ...] = ()
-    system: str = ""
-    category: str = ""
+    system: str = ""  # what stands before the conversation, "" where nothing does
+    category: str = ""  # what kind of prompt it is; "" where the row does not say
 
     @property
     def prompt_ids(self) -> tuple[str, ...]:
@@ -38,3 +49,225 @@ class Example:
         if len(self.turns) == 1:
             return (self.id,)
         return tuple(f"{self.id}/{turn}" for turn in range(len(self.turns)))
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a row asks."""
+
+    asked: tuple[str, ...]  # what the user says, one text per turn, none of them blank
+    # what the assistant answered, at most one per turn; empty for plain texts
+    answers: tuple[str, ...] = ()
+    system: str = ""  # the system message, "" where there is none
+
+
+def read_turns(value: Any, where: str) -> Turns:
+    """The turns in a row's field.
+
+    Args:
+        value: one text, a list of texts, or a list of ``{"role": ..., "content": ...}``.
+        where: the field's name, for messages.
+
+    Raises:
+        ValueError: nothing there, a turn that is neither text nor message, a blank turn, or
+            messages that do not take turns; names the place and the value.
+    """
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, Sequence) or not items:
+        raise ValueError(f"no turns in field {where!r}, got {value!r}")
+    if any(isinstance(item, Mapping) for item in items):
+        return _conversation(items, where)
+    for place, item in enumerate(items):
+        if not isinstance(item, str):
+            raise ValueError(
+                f"{where}[{place}] must be a text or a message with role and content, got {item!r}"
+            )
+    return Turns(_not_blank(items, where))
+
+
+def _conversation(items: Sequence[Any], where: str) -> Turns:
+    """User and assistant in turn, after at most one system message."""
+    spoken: dict[str, list[str]] = {role: [] for role in ROLES}
+    for place, item in enumerate(items):
+        role, content = _message(item, f"{where}[{place}]")
+        turn = len(spoken["user"]) - len(spoken["assistant"])
+        fits = {"system": place == 0, "user": turn == 0, "assistant": turn == 1}
+        if not fits[role]:
+            raise ValueError(
+                f"{where}[{place}]: messages must go system (at most once, first), user, "
+                f"assistant, user, ..., got {role!r} here"
+            )
+        spoken[role].append(content)
+    if not spoken["user"]:
+        raise ValueError(f"no user's message in field {where!r}")
+    asked = _not_blank(spoken["user"], where)
+    return Turns(asked, tuple(spoken["assistant"]), "".join(spoken["system"]))
+
+
+def _message(item: Any, where: str) -> tuple[str, str]:
+    """Role and text of a message."""
+    role = item.get("role") if isinstance(item, Mapping) else None
+    content = item.get("content") if isinstance(item, Mapping) else None
+    if role not in ROLES or not isinstance(content, str):
+        raise ValueError(
+            f"{where} must be a message with a role ({', '.join(ROLES)}) and a text as content, "
+            f"got {item!r}"
+        )
+    return str(role), content
+
+
+def _not_blank(texts: Sequence[str], where: str) -> tuple[str, ...]:
+    for turn, text in enumerate(texts):
+        if not text.strip():
+            raise ValueError(f"turn {turn} in field {where!r} is blank, got {text!r}")
+    return tuple(texts)
+
+
+def read_references(value: Any, where: str) -> list[tuple[str, ...]]:
+    """The reference answers in a row's field, each place with the answers that are as good.
+
+    Args:
+        value: a text, a number, null, or a list of them, in which a place may itself be a list.
+        where: the field's name, for messages.
+
+    Returns:
+        A tuple for each place, empty where it is null.
+
+    Raises:
+        ValueError: a reference that is neither text nor number, naming it.
+    """
+    return [_answers(item, f"{where}[{place}]") for place, item in enumerate(_listed(value))]
+
+
+def _answers(item: Any, where: str) -> tuple[str, ...]:
+    answers = []
+    for answer in _listed(item):
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
+            raise ValueError(f"{where} must be a text, a number, null or a list, got {item!r}")
+        if answer is not None:
+            answers.append(str(answer))
+    return tuple(answers)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def fixed_answers(example: Example) -> tuple[str, ...]:
+    """The answers that are the same for every decoder, up to the first turn that has none."""
+    if example.answers:
+        return example.answers
+    answers: list[str] = []
+    for golds in example.references:
+        if not golds:
+            break
+        answers.append(golds[0])
+    return tuple(answers)
+
+
+def history_before(
+    task: str, example: Example, turn: int, given: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The answers that a turn continues, one per earlier turn.
+
+    Raises:
+        ValueError: no such turn, or an earlier turn without an answer.
+    """
+    if not 0 <= turn < len(example.turns):
+        raise ValueError(
+            f"task {task}: example {example.id} has turns 0..{len(example.turns) - 1}, not {turn}"
+        )
+    history = fixed_answers(example) if given is None else given
+    if len(history) < turn:
+        raise ValueError(
+            f"task {task}: turn {turn} of example {example.id} needs the answers to the"
+            f" {turn} turns before it, got {len(history)}"
+        )
+    return tuple(history[:turn])
+
+
+def turns_asked(example: Example, later_turns: str) -> int:
+    """How many turns can be asked; with ``fixed`` a turn is asked where all turns before it have a
+    fixed answer.
+    """
+    if later_turns == "none":
+        return 1
+    if later_turns == "own":
+        return len(example.turns)
+    return min(len(fixed_answers(example)) + 1, len(example.turns))
+
+
+def read_answers(path: Path, examples: Sequence[Example]) -> dict[str, tuple[str, ...]]:
+    """The answers that a file in FastChat's format (``reference_answer/gpt-4.jsonl``) gives to
+    these examples, by id; each needs one to every turn but its last.
+
+    Raises:
+        ValueError: no such file, a line that is no answer, or an example without one.
+    """
+    if not path.is_file():
+        raise ValueError(f"task.answers: there is no file {str(path)!r}")
+    given: dict[str, tuple[str, ...]] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                key, turns = _answer(line, f"task.answers: {path.name}, line {number}")
+                given[key] = turns
+    for example in examples:
+        needed, there = len(example.turns) - 1, len(given.get(example.id, ()))
+        if there < needed:
+            raise ValueError(
+                f"task.answers: {path.name} has answers to {there} turns of question {example.id},"
+                f" needed: {needed}"
+            )
+    return {example.id: given.get(example.id, ()) for example in examples}
+
+
+def _answer(line: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """Question and answers of one line."""
+    try:
+        values = json.loads(line)
+        key, turns = values["question_id"], values["choices"][0]["turns"]
+    except (ValueError, TypeError, LookupError):
+        raise ValueError(
+            f"{where}: no answer; needs question_id and choices: [{{turns: [...]}}]"
+        ) from None
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(f"{where}: turns must be a list of texts")
+    return str(key), tuple(turns)
+
+
+def cut(value: Any, most: int | None) -> Any:
+    """A text with its middle cut out where it is longer than so many letters; else the value."""
+    if most is None or not isinstance(value, str) or len(value) <= most:
+        return value
+    head = (most + 1) // 2
+    return value[:head] + CUT + value[len(value) - (most - head) :]
+
+
+def fitted(
+    example: Example,
+    room: int,
+    shortened: Callable[[Example, int], Example],
+    tokens: Callable[[Example], int],
+) -> Example:
+    """The example, or with its texts cut to the most letters that leave its longest prompt ``room``
+    tokens. The template stays whole: only what a row fills in is cut, out of its middle.
+
+    Raises:
+        ValueError: what is not the row's own is too long already.
+    """
+    if tokens(example) <= room:
+        return example
+    fits, over = -1, max(len(text) for text in example.turns)
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if tokens(shortened(example, middle)) <= room:
+            fits = middle
+        else:
+            over = middle
+    if fits < 0:
+        raise ValueError(
+            f"prompt {example.id!r}: {tokens(shortened(example, 0))} tokens without any of its "
+            f"row's texts, there is room for {room}; use task.overlong=skip"
+        )
+    return shortened(example, fits)

@@ -23,20 +23,12 @@ Temperature = Annotated[
 
 @settings
 class Generation:
-    """The config group ``generation``, and what a task's own ``generation`` may say.
+    """The config group ``generation``, and what a task's own ``generation`` may say."""
 
-    Attributes:
-        temperature: 0 is greedy.
-        top_k: keep the k largest logits; 0 keeps all.
-        top_p: keep the smallest set of tokens with at least this mass; 1 keeps all.
-        max_new_tokens: limit on the tokens of an answer.
-        draft_temperature: the draft's own temperature.
-        probability_dtype: ``float64`` for audits.
-    """
-
-    temperature: Temperature | None = None
-    top_k: Annotated[Whole, Ge(0)] | None = None
+    temperature: Temperature | None = None  # 0 is greedy
+    top_k: Annotated[Whole, Ge(0)] | None = None  # keep the k largest logits; 0 keeps all
+    # keep the smallest set of tokens with at least this mass; 1 keeps all
     top_p: Annotated[Number, Gt(0), Le(1)] | None = None
-    max_new_tokens: Annotated[Whole, Ge(1)] | None = None
-    draft_temperature: Temperature | None = None
-    probability_dtype: Literal["float32", "float64"] | None = None
+    max_new_tokens: Annotated[Whole, Ge(1)] | None = None  # limit on the tokens of an answer
+    draft_temperature: Temperature | None = None  # the draft's own temperature
+    probability_dtype: Literal["float32", "float64"] | None = None  # ``float64`` for audits

@@ -25,25 +25,16 @@ class RandomSource:
 
 @settings
 class RandomPrompts:
-    """What ``conf/task/random.yaml`` describes; a task like any other to the runner.
+    """What ``conf/task/random.yaml`` describes; a task like any other to the runner."""
 
-    Attributes:
-        name: the task's name.
-        source: that the prompts are random.
-        prompt_tokens: length of every prompt.
-        prompts: how many there are.
-        seed: of the token ids.
-        generation: this task's defaults for what the run leaves open.
-        scores: none.
-    """
-
-    name: Text
-    source: RandomSource
-    prompt_tokens: Annotated[Whole, Ge(1)]
-    prompts: Annotated[Whole, Ge(1)]
-    seed: Annotated[Whole, Ge(0)]
+    name: Text  # the task's name
+    source: RandomSource  # that the prompts are random
+    prompt_tokens: Annotated[Whole, Ge(1)]  # length of every prompt
+    prompts: Annotated[Whole, Ge(1)]  # how many there are
+    seed: Annotated[Whole, Ge(0)]  # of the token ids
+    # this task's defaults for what the run leaves open
     generation: Generation = field(default_factory=Generation)
-    scores: tuple[()] = ()
+    scores: tuple[()] = ()  # none
 
     def examples(self, limit: int | None = None, offset: int = 0) -> list[Example]:
         """Prompts ``offset`` to ``offset + limit``.

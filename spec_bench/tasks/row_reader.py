@@ -15,12 +15,9 @@ from typing import Any
 from spec_bench.records.code_reference import CodeReference
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.settings.fields import shown
-from spec_bench.tasks.example import Example
-from spec_bench.tasks.json_lines import Line
-from spec_bench.tasks.messages import Turns, read_references, read_turns
-from spec_bench.tasks.room import cut
-from spec_bench.tasks.schema import database_file, schema_text
-from spec_bench.tasks.source import Row
+from spec_bench.tasks.example import Example, Turns, cut, read_references, read_turns
+from spec_bench.tasks.source import Line, Row
+from spec_bench.tasks.spider import database_file, schema_text
 from spec_bench.tasks.template import Fields, choose, fill, look_up, placeholders
 
 RUNS_CODE = "pass_at_1"  # the score that runs the row's tests
@@ -42,32 +39,20 @@ def runs_code(scores: Sequence[str], consent: bool) -> bool:
 
 @dataclass(frozen=True)
 class RowReader:
-    """What is read of a row, and how.
+    """What is read of a row, and how."""
 
-    Attributes:
-        task: the task's name, for messages.
-        templates: of one turn; the first whose fields are all filled is used.
-        fields: name in a template -> column or path into columns.
-        turns: the field that holds a list of turns; None: the row is one turn.
-        reference: the field that holds the reference answer; None where there is none.
-        instruction: what stands before every turn, its end included; "" where nothing does.
-        scored: whether answers are scored, so that a reference must be there.
-        runs_sql: whether references are SQL that is asked of the row's database.
-        runs_code: whether references are tests of the program that the row's prompt begins.
-        databases: the folder of all databases; called only where a row needs its own.
-        placeholder: what a turn begins with where its text is not there; None: all are.
-    """
-
-    task: str
-    templates: tuple[str, ...]
-    fields: Fields
-    turns: str | None
-    reference: str | None
-    instruction: str
-    scored: bool
-    runs_sql: bool
-    runs_code: bool
+    task: str  # the task's name, for messages
+    templates: tuple[str, ...]  # of one turn; the first whose fields are all filled is used
+    fields: Fields  # name in a template -> column or path into columns
+    turns: str | None  # the field that holds a list of turns; None: the row is one turn
+    reference: str | None  # the field that holds the reference answer; None where there is none
+    instruction: str  # what stands before every turn, its end included; "" where nothing does
+    scored: bool  # whether answers are scored, so that a reference must be there
+    runs_sql: bool  # whether references are SQL that is asked of the row's database
+    runs_code: bool  # whether references are tests of the program that the row's prompt begins
+    # the folder of all databases; called only where a row needs its own
     databases: Callable[[], Path]
+    # what a turn begins with where its text is not there; None: all are
     placeholder: str | None = None
 
     def example(self, row: Row, index: int) -> Example:

@@ -6,18 +6,20 @@ rows in the hub's schema, so that a task needs one set of field names.
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from spec_bench.settings.fields import first_line
 from spec_bench.settings.validation import Text, settings
-from spec_bench.system.index_wheel import fetch_member
-from spec_bench.system.model_cache import cache_folder
-from spec_bench.tasks.json_lines import lines_of
+from spec_bench.system.model_cache import cache_folder, fetch_member
 
 EMBEDDED = Path(__file__).resolve().parents[1] / "embedded" / "tasks"
 PACKAGE = "package:"
@@ -40,58 +42,40 @@ class UnreadDataError(ValueError):
 
 @settings
 class Hub:
-    """A public dataset, pinned.
+    """A public dataset, pinned."""
 
-    Attributes:
-        path: the dataset's id.
-        name: the dataset's configuration, if it has several.
-        split: the split to read.
-        revision: a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of
-            datasets that come with a loading script, which ``datasets`` no longer runs.
-        data_files: read only these files (a pattern inside the dataset), so that a test set does
-            not bring a training set of some gigabytes along.
-    """
-
-    path: Text
-    split: Text
-    name: Text | None = None
+    path: Text  # the dataset's id
+    split: Text  # the split to read
+    name: Text | None = None  # the dataset's configuration, if it has several
+    # a commit or a branch; ``refs/convert/parquet`` holds the hub's own conversion of datasets that
+    # come with a loading script, which ``datasets`` no longer runs.
     revision: Text | None = None
+    # read only these files (a pattern inside the dataset), so that a test set does not bring a
+    # training set of some gigabytes along
     data_files: Text | None = None
 
 
 @settings
 class Wheel:
-    """A file inside a wheel of the package index, which is fetched and not installed.
+    """A file inside a wheel of the package index, which is fetched and not installed."""
 
-    Attributes:
-        package: with its version, ``name==1.2``.
-        file: JSON lines inside, ``.gz`` or not.
-        sha256: its digest.
-    """
-
-    package: Text
-    file: Text
-    sha256: Text
+    package: Text  # with its version, ``name==1.2``
+    file: Text  # JSON lines inside, ``.gz`` or not
+    sha256: Text  # its digest
 
 
 @settings
 class Source:
-    """Where to read.
+    """Where to read."""
 
-    Attributes:
-        kind: ``embedded``, ``hub``, ``local`` or ``wheel``.
-        hub: the public dataset.
-        wheel: the package's file.
-        path: for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder
-            that ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
-        split: overrides the hub's split, and chooses one of a local folder's.
-    """
-
+    # ``embedded``, ``hub``, ``local`` or ``wheel``
     kind: Literal["embedded", "hub", "local", "wheel"]
-    hub: Hub | None = None
-    wheel: Wheel | None = None
+    hub: Hub | None = None  # the public dataset
+    wheel: Wheel | None = None  # the package's file
+    # for ``local``: a file (parquet, JSON, JSONL, CSV), a folder of such files, or a folder that
+    # ``Dataset.save_to_disk`` wrote. ``package:NAME/FILE`` lies in an installed package.
     path: Text | None = None
-    split: Text | None = None
+    split: Text | None = None  # overrides the hub's split, and chooses one of a local folder's
 
 
 def load_rows(source: Source, task: str, limit: int | None = None, offset: int = 0) -> list[Row]:
@@ -280,3 +264,80 @@ def _split(source: Source, task: str, splits: list[str]) -> str:
             f" {', '.join(splits)}"
         )
     return wanted
+
+
+class Line(dict[str, Any]):
+    """A row that remembers on which line of its file it stood."""
+
+    def __init__(self, values: Mapping[str, Any], number: int) -> None:
+        super().__init__(values)
+        self.number = number  # from 1
+
+
+def lines_of(file: Path, task: str) -> Iterator[Line]:
+    """The rows of a file of JSON objects, one a line; blank lines are skipped.
+
+    Read here and not by ``datasets``, which would make the lines' fields and their types equal.
+
+    Raises:
+        ValueError: a line that is no JSON object, by its number.
+    """
+    opened: Any = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield Line(_object(line, f"task {task}: {file.name}, line {number}"), number)
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    """A line's JSON object.
+
+    Raises:
+        ValueError: no UTF-8, no JSON, no object, or half a character (one of a pair of
+            surrogates), which no tokenizer takes and no file can keep.
+    """
+    try:
+        values = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where}: no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: a {type(values).__name__}, not an object")
+    try:
+        json.dumps(values, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(f"{where}: {half!r} is half a surrogate pair, no character") from None
+    return values
+
+
+@settings
+class Archive:
+    """A packed folder on the hub."""
+
+    path: Text  # the dataset's id
+    file: Text  # the archive in it
+    folder: Text  # what is wanted of the archive
+    revision: Text = "main"  # a commit or a branch
+
+
+@cache
+def fetched(archive: Archive) -> Path:
+    """The unpacked folder in the cache of ``datasets``.
+
+    Raises:
+        ValueError: the hub does not have it or cannot be reached; the message says what to set.
+    """
+    from datasets import DownloadManager
+
+    where = f"datasets/{archive.path}@{archive.revision}/{archive.file}"
+    try:
+        folder = Path(DownloadManager().download_and_extract(f"hf://{where}")) / archive.folder
+    except Exception as error:
+        raise UnreadDataError(
+            f"cannot fetch {archive.file} of hub dataset {archive.path!r} "
+            f"({type(error).__name__}: {first_line(error)}); unpack it anywhere and set "
+            f"task.database to its folder {archive.folder}"
+        ) from error
+    if not folder.is_dir():
+        raise ValueError(f"{archive.file} of hub dataset {archive.path!r} has no {archive.folder}")
+    return folder

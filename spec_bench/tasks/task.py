@@ -16,16 +16,42 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from spec_bench.settings.validation import Flag, Ge, MinLen, Says, Text, Whole, settings
-from spec_bench.tasks.archive import Archive, fetched
-from spec_bench.tasks.conversation import history_before, read_answers, turns_asked
-from spec_bench.tasks.example import Example
+from spec_bench.tasks.example import Example, history_before, read_answers, turns_asked
 from spec_bench.tasks.generation import Generation
 from spec_bench.tasks.row_reader import RowReader, runs_code
-from spec_bench.tasks.source import EMBEDDED, Row, Source, commit_of, label_of, load_rows
-from spec_bench.tasks.stops import cut_at, stops_of
+from spec_bench.tasks.source import (
+    EMBEDDED,
+    Archive,
+    Row,
+    Source,
+    commit_of,
+    fetched,
+    label_of,
+    load_rows,
+)
 from spec_bench.tasks.template import TEMPLATE, chat_text, check_templates, fill
 
 RUNS_SQL = "execution_accuracy"  # the score that asks the row's database
+
+
+def stops_of(texts: Sequence[str], tokenizer: Any) -> dict[str, int]:
+    """What ends an answer while it is decoded, and its token id: ``eos``, and those of the texts
+    that are a single token.
+    """
+    ids = {} if tokenizer.eos_token_id is None else {"eos": int(tokenizer.eos_token_id)}
+    for text in texts:
+        # Some tokenizers put a blank piece first, so it is the last piece that counts.
+        last = tokenizer(text, add_special_tokens=False)["input_ids"][-1:]
+        if last and tokenizer.decode(last) == text:
+            ids[text] = last[0]
+    return ids
+
+
+def cut_at(texts: Sequence[str], answer: str) -> str:
+    """A decoded answer up to the first of these texts, blanks at its ends removed."""
+    answer = answer.lstrip()
+    cuts = [answer.find(text) for text in texts]
+    return answer[: min((cut for cut in cuts if cut >= 0), default=len(answer))].strip()
 
 
 def _listed(value: Any) -> Any:
@@ -47,75 +73,62 @@ Texts = Annotated[
 
 @settings
 class Task:
-    """What ``conf/task/*.yaml`` describes; ``build_task`` makes one.
+    """What ``conf/task/*.yaml`` describes; ``build_task`` makes one."""
 
-    Attributes:
-        name: the task's name.
-        source: where the rows come from.
-        template: text of one turn with ``{field}`` in it; of several templates the first whose
-            fields are all filled is used (an optional context).
-        instruction: a line before the template in every prompt; not with the embedded sample, whose
-            models know none.
-        answered_only: whether rows without a reference answer are left out.
-        fields: name in the template -> column or path into columns; ``id`` and ``category`` need no
-            template.
-        turns: a field that holds a list of turns, one text, or a list of chat messages (see
-            ``messages``); the template then says ``{turn}``. A template that does not makes one
-            turn of the row.
-        reference: the field that holds the reference answer, a text or a list of several (with
-            ``turns``: one per turn); None where there is none.
-        chat: True: the tokenizer's chat template; False: plain text; ``auto``: the chat template
-            where the tokenizer has one.
-        plain: one turn as plain text, with ``{turn}``, for tokenizers without a chat template.
-        stop: texts that end an answer.
-        scores: names of quality metrics, or metric modules of ``evaluate`` by path or hub id.
-        metrics: the same; where they are given, ``scores`` become these.
-        generation: this task's defaults for what the run leaves open: max_new_tokens, and the
-            papers' temperature, top_k and top_p.
-        database: folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is
-            read and which execution accuracy asks; None: beside the rows.
-        databases: the hub's archive of such a folder, for rows that come from the hub.
-        later_turns: what turns after the first continue, one of ``LATER_TURNS``.
-        answers: for ``fixed``: a file of answers (see ``read_answers``) that later turns continue;
-            None: the references.
-        placeholder: what a turn begins with where its text has to be fetched first; such rows are
-            refused.
-        judged: whether FastChat's judge grades the answers: ``spec-bench answers`` writes the
-            questions, too.
-        run_code: consent to a score that runs what a model wrote.
-        overlong: what becomes of a prompt that the models have no room for (see ``room``).
-        sample: which rows a limit takes, the first or a random choice.
-        sample_seed: of the choice; seeds of the draws leave the prompts as they are.
-    """
-
-    name: Text
-    source: Source
+    name: Text  # the task's name
+    source: Source  # where the rows come from
+    # text of one turn with ``{field}`` in it; of several templates the first whose fields are all
+    # filled is used (an optional context).
     template: Annotated[Texts, MinLen(1), Says(TEMPLATE)]
+    # name in the template -> column or path into columns; ``id`` and ``category`` need no template
     fields: Annotated[dict[str, Text | tuple[Text, ...]], BeforeValidator(_or_empty)] = field(
         default_factory=dict
     )
+    # a field that holds a list of turns, one text, or a list of chat messages (see ``read_turns``);
+    # the template then says ``{turn}``. A template that does not makes one turn of the row.
     turns: Text | None = None
+    # the field that holds the reference answer, a text or a list of several (with ``turns``: one
+    # per turn); None where there is none.
     reference: Text | None = None
+    # True: the tokenizer's chat template; False: plain text; ``auto``: the chat template where the
+    # tokenizer has one.
     chat: Literal["auto", True, False] = False
+    # one turn as plain text, with ``{turn}``, for tokenizers without a chat template
     plain: Text = "{turn}"
-    stop: Texts = ()
+    stop: Texts = ()  # texts that end an answer
+    # names of quality metrics, or metric modules of ``evaluate`` by path or hub id
     scores: Texts = ()
-    metrics: Texts | None = None
+    metrics: Texts | None = None  # the same; where they are given, ``scores`` become these
+    # this task's defaults for what the run leaves open: max_new_tokens, and the papers'
+    # temperature, top_k and top_p
     generation: Annotated[Generation, BeforeValidator(_or_empty)] = field(
         default_factory=Generation
     )
+    # folder with ``<db_id>/<db_id>.sqlite``, from which ``{schema}`` in a template is read and
+    # which execution accuracy asks; None: beside the rows.
     database: Text | None = None
+    # the hub's archive of such a folder, for rows that come from the hub
     databases: Archive | None = None
+    # what turns after the first continue, one of ``LATER_TURNS``
     later_turns: Literal["fixed", "own", "none"] = "fixed"
+    # for ``fixed``: a file of answers (see ``read_answers``) that later turns continue; None: the
+    # references.
     answers: Text | None = None
+    # whether FastChat's judge grades the answers: ``spec-bench answers`` writes the questions, too
     judged: Flag = False
+    # what becomes of a prompt that the models have no room for (see ``fitted``)
     overlong: Literal["fail", "truncate", "skip"] = "fail"
+    # which rows a limit takes, the first or a random choice
     sample: Literal["first", "random"] = "first"
+    # of the choice; seeds of the draws leave the prompts as they are
     sample_seed: Annotated[Whole, Ge(0)] = 0
+    # a line before the template in every prompt; not with the embedded sample, whose models know
+    # none.
     instruction: Text | None = None
+    # what a turn begins with where its text has to be fetched first; such rows are refused
     placeholder: Text | None = None
-    answered_only: Flag = False
-    run_code: Flag = False
+    answered_only: Flag = False  # whether rows without a reference answer are left out
+    run_code: Flag = False  # consent to a score that runs what a model wrote
 
     def __post_init__(self) -> None:
         if self.metrics is not None:
@@ -181,7 +194,7 @@ class Task:
         )
 
     def cut_to(self, example: Example, most: int) -> Example:
-        """An example with every text that its row fills in cut to so many letters; see ``room``."""
+        """An example with every text that its row fills in cut to so many letters."""
         return replace(example, turns=self._reader.read_turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:

@@ -10,7 +10,6 @@ V tokens of the target, V' of the draft.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spec_bench.engine.vocabulary_map import of_ids, write_ids
-from spec_bench.train.data import Batches
-from spec_bench.train.dialogues import Dialogue
+from spec_bench.train.batches import Batches
+from spec_bench.train.dialogues import Dialogue, answered_tokens
 from spec_bench.train.trainee import Losses, Trainee
 
 
@@ -64,19 +63,12 @@ class DraftModel(nn.Module):
 
 
 class TextBatch(NamedTuple):
-    """What one part of a step learns from.
+    """What one part of a step learns from."""
 
-    Attributes:
-        tokens: [B, T] whole dialogues, padded on the right.
-        at: [N, 2] dialogue and position t before each token of an answer.
-        x: [N, D] the target's last hidden states there.
-        guessed: [N, 1] tokens t + 1.
-    """
-
-    tokens: Tensor
-    at: Tensor
-    x: Tensor
-    guessed: Tensor
+    tokens: Tensor  # [B, T] whole dialogues, padded on the right
+    at: Tensor  # [N, 2] dialogue and position t before each token of an answer
+    x: Tensor  # [N, D] the target's last hidden states there
+    guessed: Tensor  # [N, 1] tokens t + 1
 
 
 def before_answers(dialogue: Dialogue) -> list[int]:
@@ -170,7 +162,7 @@ def fresh_draft(
     Args:
         shape: layers, width, heads and MLP as ``LlamaConfig`` names them.
         count: V'.
-        target: the target's text config, of which the ends and places of a text are taken.
+        target: the target's text config, whose places of a text are taken.
         output: gives the target's last layer, [V, D] float32.
         dialogues: whose answers' most frequent tokens the draft knows; where they have too few,
             the lowest ids too, which a byte-pair vocabulary merged first.
@@ -194,11 +186,6 @@ def fresh_draft(
 
 def known_tokens(dialogues: Sequence[Dialogue], count: int) -> tuple[int, ...]:
     """The tokens that answers hold twice or more, most frequent first, then the lowest ids."""
-    times = Counter(
-        token
-        for each in dialogues
-        for token, learned in zip(each.ids, each.learned, strict=True)
-        if learned
-    )
+    times = answered_tokens(dialogues)
     frequent = sorted((t for t in times if times[t] > 1), key=lambda t: (-times[t], t))
     return tuple(sorted(list(dict.fromkeys([*frequent, *range(2 * count)]))[:count]))

@@ -1,47 +1,223 @@
-"""The training loop: a step's dialogues, their loss, one update, now and then a line of the log."""
+"""The training loop: a step's dialogues, their loss, one update, now and then a line of the log.
+
+Also what it measures, how often heads are right, and the checkpoints that it goes on from exactly.
+What follows from the step is not stored: the learning rate, and which dialogues come next.
+"""
 
 from __future__ import annotations
 
+import csv
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from spec_bench.train.accuracy import measure
-from spec_bench.train.checkpoint import Checkpoint, Progress, TrainingLog
-from spec_bench.train.data import Batches, step_indices
+from spec_bench.settings.fields import one_line
+from spec_bench.system.disk import naming
+from spec_bench.system.files import digest, replacing, set_aside, write_csv
+from spec_bench.train.batches import Batches, step_indices
+from spec_bench.train.dialogues import IGNORED
 from spec_bench.train.processes import Processes, share
-from spec_bench.train.settings import Optimisation, TrainSettings
+from spec_bench.train.settings import TrainSettings
 from spec_bench.train.trainee import Trainee, weighted, weights_of
+
+log = logging.getLogger(__name__)
+# What reading a file that is none, or half of one, raises.
+_FAULTS = (RuntimeError, ValueError, KeyError, TypeError, EOFError, OSError, UnpicklingError)
+_DIALOGUES = 32  # whose accuracy is measured at a time
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of positions."""
+
+    loss: tuple[float, ...]  # K mean cross-entropies in nats
+    # K lists; ranks[k][n] is the share of positions whose right token is the n-th best guess of
+    # head k, both counted from 0. ReDrafter's are those under teacher forcing.
+    ranks: tuple[tuple[float, ...], ...]
+    counts: tuple[int, ...]  # K numbers of positions
+    # K means of sum min(p, q) at temperature 1, p the target's law and q the head's: what would be
+    # accepted of one token drawn. Empty for heads whose batches hold no p.
+    overlaps: tuple[float, ...] = ()
+
+    @property
+    def best(self) -> tuple[float, ...]:
+        """K shares of positions where the best guess is right."""
+        return tuple(head[0] for head in self.ranks)
+
+
+@torch.no_grad()
+def measure(
+    trainee: Trainee, batches: Batches, indices: Sequence[int], ranks: int
+) -> Accuracy | None:
+    """Accuracy on some dialogues, ranks up to V at most; None where there are none."""
+    if not indices:
+        return None
+    trainee.eval()
+    device, guesses = batches.model.device, trainee.guesses
+    loss = torch.zeros(guesses, dtype=torch.float64, device=device)
+    hits: Tensor | None = None
+    overlaps = torch.zeros_like(loss)
+    counts = [0] * guesses
+    for start in range(0, len(indices), _DIALOGUES):
+        chosen = indices[start : start + _DIALOGUES]
+        batch = batches.of(chosen)
+        counts = [a + b for a, b in zip(counts, batches.counts(chosen), strict=True)]
+        laws = trainee.wanted(batch)
+        for guess, logits in enumerate(trainee.logits(batch)):
+            tokens = batch.guessed[:, guess]
+            if laws is not None:
+                overlaps[guess] += overlap(next(laws), logits)[tokens != IGNORED].sum()
+            surprise = torch.nn.functional.cross_entropy(
+                logits.float(), tokens, ignore_index=IGNORED, reduction="none"
+            )
+            # Heads of fewer tokens than the target's are asked for none that they do not know.
+            loss[guess] += surprise.nan_to_num(posinf=0.0).sum()
+            best = logits.topk(min(ranks, logits.shape[-1]), dim=-1).indices
+            if hits is None:
+                hits = torch.zeros(guesses, best.shape[-1], dtype=torch.long, device=device)
+            hits[guess] += (best == tokens[:, None]).sum(0)
+    trainee.train()
+    assert hits is not None
+    divisor = torch.tensor(counts, device=device).clamp(min=1)
+    return Accuracy(
+        tuple((loss / divisor).tolist()),
+        tuple(tuple(row) for row in (hits / divisor[:, None]).tolist()),
+        tuple(counts),
+        tuple((overlaps / divisor).tolist()) if laws is not None else (),
+    )
+
+
+def overlap(one: Tensor, other: Tensor) -> Tensor:
+    """[N] sum min(p, q) of the laws of two logits [N, V] at temperature 1."""
+    p, q = (logits.float().softmax(dim=-1) for logits in (one, other))
+    return torch.minimum(p, q).sum(dim=-1)
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    step: int = 0  # optimiser steps done
+    tokens: int = 0  # positions trained on
+    seconds: float = 0.0  # spent training, validation included
+    window: dict[str, Any] | None = None  # sums since the last line of the log, by name
+
+
+class Checkpoint:
+    """One file in a training's folder, replaced as a whole; that of other settings is refused."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.file = folder / "checkpoint.pt"
+        self.settings = digest(settings)
+
+    def save(
+        self, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress
+    ) -> None:
+        """Writes everything, atomically."""
+        state = {
+            "settings": self.settings,
+            "module": module.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "progress": vars(progress),
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        with replacing(self.file) as partial, partial.open("wb") as stream:
+            torch.save(state, stream)  # not by name: torch would not say why it cannot
+
+    def load(self, module: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
+        """Goes back to the last checkpoint; without one nothing changes.
+
+        Raises:
+            ValueError: the checkpoint is of other settings.
+        """
+        if not self.file.is_file():
+            return Progress()
+        fresh = deepcopy((module.state_dict(), optimiser.state_dict()))
+        try:
+            state = torch.load(self.file, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or not isinstance(state["settings"], str):
+                raise ValueError("it holds no training")
+            if state["settings"] == self.settings:
+                return _restored(state, module, optimiser)
+        except _FAULTS as error:
+            self._set_aside(error)
+            module.load_state_dict(fresh[0])
+            optimiser.load_state_dict(fresh[1])
+            return Progress()
+        raise ValueError(
+            f"{self.file.parent} holds a training with other settings; give this one another "
+            "name=..., or remove that folder"
+        )
+
+    def _set_aside(self, error: Exception) -> None:
+        reason = one_line(error, 120)
+        try:
+            name = set_aside(self.file).name
+        except FileNotFoundError:  # another process of the training was first
+            return
+        log.warning("%s: %s; it is now %s, training begins anew", self.file, reason, name)
+
+
+def _restored(
+    state: Mapping[str, Any], module: torch.nn.Module, optimiser: torch.optim.Optimizer
+) -> Progress:
+    """Puts everything back as it was saved."""
+    progress = Progress(**state["progress"])
+    module.load_state_dict(state["module"])
+    optimiser.load_state_dict(state["optimiser"])
+    torch.set_rng_state(state["random"])
+    if state["random_cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["random_cuda"])
+    return progress
+
+
+class TrainingLog:
+    """``log.csv``: a line every so many steps."""
+
+    def __init__(self, file: Path, columns: Sequence[str]) -> None:
+        self.file, self.columns = file, list(columns)
+
+    def rewind(self, step: int) -> None:
+        """Drops the lines of steps after ``step``, which are about to be done again."""
+        rows = [row for row in self.rows() if int(row["step"]) <= step]
+        write_csv(self.file, rows, self.columns)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Appends a line; what the row does not name stays empty."""
+        with naming(self.file), self.file.open("a", encoding="utf-8", newline="") as stream:
+            csv.DictWriter(stream, self.columns).writerow(row)
+
+    def rows(self) -> list[dict[str, str]]:
+        """All lines, as text."""
+        if not self.file.is_file():
+            return []
+        with self.file.open(encoding="utf-8", newline="") as stream:
+            return [row for row in csv.DictReader(stream) if row.get(self.columns[-1]) is not None]
 
 
 @dataclass(frozen=True)
 class Training:
-    """Everything a training works with.
+    """Everything a training works with."""
 
-    Attributes:
-        settings: of the training.
-        trainee: the heads; frozen is everything else.
-        train: dialogues to train on.
-        validation: dialogues to validate on.
-        steps: optimiser steps in all.
-        batch: dialogues in a step.
-        processes: that share the work.
-    """
-
-    settings: TrainSettings
-    trainee: Trainee
-    train: Batches
-    validation: Batches
-    steps: int
-    batch: int
-    processes: Processes
+    settings: TrainSettings  # of the training
+    trainee: Trainee  # the heads; frozen is everything else
+    train: Batches  # dialogues to train on
+    validation: Batches  # dialogues to validate on
+    steps: int  # optimiser steps in all
+    batch: int  # dialogues in a step
+    processes: Processes  # that share the work
 
 
 def columns(guesses: int) -> list[str]:
@@ -59,7 +235,12 @@ def run_training(training: Training) -> Progress:
     """
     settings, processes = training.settings, training.processes
     trainee = training.trainee.to(processes.device).train()
-    optimiser = _optimiser(trainee, settings.optimiser)
+    optimiser = torch.optim.AdamW(
+        trainee.parameters(),
+        lr=settings.optimiser.learning_rate,
+        betas=settings.optimiser.betas,
+        weight_decay=settings.optimiser.weight_decay,
+    )
     checkpoint = Checkpoint(settings.folder, {**settings.config, "steps": training.steps})
     progress = checkpoint.load(trainee, optimiser)
     log = TrainingLog(settings.folder / "log.csv", columns(trainee.guesses))
@@ -70,12 +251,8 @@ def run_training(training: Training) -> Progress:
     bar = tqdm(total=training.steps, initial=progress.step, desc=settings.name, disable=not shown)
     began = time.perf_counter() - progress.seconds
     while progress.step < training.steps:
-        rate = learning_rate(
-            progress.step,
-            training.steps,
-            settings.optimiser.warmup,
-            settings.optimiser.learning_rate,
-        )
+        asked = settings.optimiser
+        rate = learning_rate(progress.step, training.steps, asked.warmup, asked.learning_rate)
         sums = _step(training, wrapped, optimiser, progress.step, rate)
         progress.step += 1
         _note(progress, sums, time.perf_counter() - began)
@@ -106,15 +283,6 @@ def learning_rate(step: int, steps: int, warmup: float, peak: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def _optimiser(trainee: Trainee, settings: Optimisation) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        trainee.parameters(),
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-    )
-
-
 def _step(
     training: Training,
     wrapped: torch.nn.Module,
@@ -142,7 +310,9 @@ def _step(
         apart = processes.alone(wrapped) if number + 1 < len(parts) else nullcontext()
         with apart:
             batch = training.train.of(part)
-            with _precision(settings.precision, processes.device):
+            with torch.autocast(
+                processes.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"
+            ):
                 losses = wrapped(*batch)
             # The exchange averages; a step's loss is the sum of what each process adds to it.
             (weighted(losses.loss, counts, weights) * processes.count).backward()
@@ -153,12 +323,6 @@ def _step(
     optimiser.zero_grad(set_to_none=True)
     summed = processes.total(sums)
     return {"loss": summed[0].cpu(), "right": summed[1].cpu(), "count": torch.tensor(counts)}
-
-
-def _precision(name: str, device: torch.device) -> Any:
-    if name == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def _note(progress: Progress, sums: dict[str, Tensor], seconds: float) -> None:

@@ -12,17 +12,11 @@ from torch import Tensor, nn
 
 
 class Processes(Protocol):
-    """How a step is shared out.
+    """How a step is shared out."""
 
-    Attributes:
-        rank: of this process.
-        count: of processes.
-        device: this process's.
-    """
-
-    rank: int
-    count: int
-    device: torch.device
+    rank: int  # of this process
+    count: int  # of processes
+    device: torch.device  # this process's
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
@@ -79,7 +73,7 @@ class Accelerated:
             raise ValueError(
                 "accelerate=true needs the package accelerate: pip install 'spec-bench[train]'"
             ) from None
-        # The others wait while the first has the target answer and keeps its hidden states.
+        # The others wait while the first has the target answer.
         patience = InitProcessGroupKwargs(timeout=timedelta(days=2))
         self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[patience])
         self.rank: int = self._accelerator.process_index

@@ -1,4 +1,4 @@
-"""A training's settings, checked before any model is loaded."""
+"""A training's settings, checked before any model is loaded; imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from spec_bench.jobs.config.config import check_folder
 from spec_bench.jobs.config.engine_settings import EngineSettings
@@ -16,6 +16,7 @@ from spec_bench.settings.validation import (
     Flag,
     Ge,
     Le,
+    MinLen,
     Number,
     Says,
     Text,
@@ -25,7 +26,25 @@ from spec_bench.settings.validation import (
 )
 from spec_bench.sinks.settings import SinkSettings
 from spec_bench.tasks import RandomPrompts, Task, build_task
-from spec_bench.train.answer_settings import AnswerSettings
+
+Temperatures = Annotated[
+    tuple[Annotated[Number, Ge(0)], ...],
+    MinLen(1),
+    BeforeValidator(lambda value: value if isinstance(value, list | tuple) else [value]),
+    Says("a number >= 0 or a list of one or more"),
+]
+
+
+@settings
+class AnswerSettings:
+    """How the target answers."""
+
+    # prompt i is answered at temperature i mod their number; 0 is greedy
+    temperatures: Temperatures = (0.0, 1.0)
+    max_new_tokens: Annotated[Whole, Ge(1)] = 128  # limit
+    batch_size: Annotated[Whole, Ge(1)] = 32  # prompts answered at a time
+    seed: Annotated[Whole, Ge(0)] = 0  # of the first batch; the following ones count up
+
 
 Count = Annotated[Whole, Ge(1)]
 DRAFT_MODEL = "draft_model"  # no heads: a model of its own
@@ -142,7 +161,7 @@ class Optimisation:
 def _folder_name(name: str) -> str:
     assert name.strip("/.") and ".." not in name.split("/") and "\0" not in name
     if name.split("/")[0] == "cache":
-        raise ValueError("name 'cache' is taken: hidden states lie there")
+        raise ValueError("name 'cache' is taken: answers of targets lie there")
     return name
 
 
@@ -178,11 +197,7 @@ class AskedTraining:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """Everything one training needs.
-
-    Attributes:
-        config: what the numbers follow from, as composed; part of the checkpoint.
-    """
+    """Everything one training needs."""
 
     name: str
     results: Path
@@ -201,7 +216,7 @@ class TrainSettings:
     out: Path
     out_dtype: str
     sink: SinkSettings
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # what the numbers follow from, as composed; part of the checkpoint
 
     @property
     def folder(self) -> Path:

@@ -2,28 +2,118 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from spec_bench.draft.base import heads_class
+from spec_bench.draft.dflash_network import DFlashHead
+from spec_bench.draft.feature_head import FeatureHead
+from spec_bench.draft.network import HeadPlan, Heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
-from spec_bench.engine.loading import load_model
+from spec_bench.engine.loading import DTYPES, load_model
+from spec_bench.engine.packed_products import dense_weight
 from spec_bench.jobs.work.models import tokenizer_of
+from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
-from spec_bench.train.data import Batches, check_data, read_dialogues, steps_of
-from spec_bench.train.dialogues import Dialogue, split
-from spec_bench.train.finish import finish
-from spec_bench.train.hidden import HiddenStates
-from spec_bench.train.loop import Training, run_training
+from spec_bench.system.files import write_text
+from spec_bench.train.batches import Batches, HiddenStates, steps_of
+from spec_bench.train.dialogues import (
+    Dialogue,
+    answered_tokens,
+    check_data,
+    positions,
+    read_dialogues,
+    split,
+)
+from spec_bench.train.draft_model import fresh_draft
+from spec_bench.train.loop import Accuracy, Progress, Training, measure, run_training
 from spec_bench.train.processes import Accelerated, OneProcess, Processes
-from spec_bench.train.settings import TrainSettings
-from spec_bench.train.start import fresh_heads
-from spec_bench.train.trainee import Trainee
+from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
+from spec_bench.train.trainee import BlockTrainee, EagleTrainee, Trainee
 
+_MOST_TRAIN = 512  # training dialogues that the accuracy of training is measured on
 log = logging.getLogger(__name__)
+
+
+def fresh_heads(
+    head: HeadSettings,
+    model: HuggingFaceModel,
+    seed: int,
+    dialogues: Sequence[Dialogue] = (),
+) -> Trainee:
+    """Heads that have learned nothing yet, as wide as the target and with its last layer where
+    they start with that; those of a smaller vocabulary know the dialogues' most frequent tokens.
+
+    Raises:
+        ValueError: the target's embeddings are not as wide as its hidden states.
+    """
+    table = model.module.get_input_embeddings().weight
+    vocab, width = table.shape
+    if width != model.hidden_size:
+        raise ValueError(
+            f"embeddings are {width} wide and hidden states {model.hidden_size}: heads for such a "
+            "target are not supported"
+        )
+    torch.manual_seed(seed)
+
+    def output() -> torch.Tensor:
+        return dense_weight(model.module.get_output_embeddings()).detach().float().cpu()
+
+    config = model.module.config.get_text_config()
+    if head.kind == DRAFT_MODEL:
+        assert head.width is not None and head.draft_vocab is not None
+        shape = {
+            "hidden_size": head.width,
+            "intermediate_size": head.inner,
+            "num_hidden_layers": head.blocks,
+            "num_attention_heads": head.width // HEAD_WIDTH,
+        }
+        return fresh_draft(shape, head.draft_vocab, config, output, dialogues)
+    plan = HeadPlan(
+        head.guesses,
+        head.blocks,
+        head.recurrent,
+        head.inner,
+        head.init,
+        config.to_dict(),
+        frequent(dialogues, head.draft_vocab) if (head.draft_vocab or vocab) < vocab else None,
+        head.fc_norm,
+    )
+    made = heads_class(head.kind).fresh(plan, width, vocab, output)
+    return trainee_of(made, model, head.guesses, head.steps, head.noise)
+
+
+def trainee_of(
+    heads: Heads,
+    model: HuggingFaceModel,
+    guesses: int,
+    steps: int | None = None,
+    noise: float = 0.0,
+) -> Trainee:
+    """What makes heads of a kind learn; arguments as ``SequenceTrainee``'s, the target for its
+    last layer and its embeddings.
+    """
+    given = (guesses, model.project, steps, noise)
+    if isinstance(heads, FeatureHead):
+        return EagleTrainee(heads, *given)
+    if isinstance(heads, DFlashHead):
+        mask = model.embed(torch.tensor([heads.shape.mask_token], device=model.device))[0]
+        return BlockTrainee(heads, mask.clone(), *given)
+    return Trainee(heads, guesses)
+
+
+def frequent(dialogues: Sequence[Dialogue], count: int | None) -> tuple[int, ...]:
+    """The target ids of the answers' most frequent tokens, in increasing order."""
+    times = answered_tokens(dialogues)
+    return tuple(sorted(sorted(times, key=lambda token: (-times[token], token))[:count]))
 
 
 def train_heads(settings: TrainSettings) -> dict[str, Any]:
@@ -103,3 +193,76 @@ def _batches(
     layers, size = trainee.layers(model.blocks), settings.data.hidden_batch
     hidden = HiddenStates(model, dialogues, size, layers, trainee.picked)
     return trainee.batches(dialogues, hidden, model, settings.head.guesses)
+
+
+def finish(training: Training, progress: Progress) -> dict[str, Any]:
+    """Writes ``settings.out``: heads, ``accuracies.json``, ``training.json``, ``log.csv``.
+
+    The heads are rounded to ``out_dtype`` first: what is stored is what is measured.
+
+    Returns:
+        What ``training.json`` holds.
+    """
+    settings, trainee = training.settings, training.trainee
+    trainee.save(settings.out, DTYPES[settings.out_dtype])
+    held_out = range(len(training.validation.dialogues))
+    seen = range(min(_MOST_TRAIN, len(training.train.dialogues)))
+    validation = measure(trainee, training.validation, held_out, settings.ranks)
+    train = measure(trainee, training.train, seen, settings.ranks)
+    facts = {
+        "head": settings.head.name,
+        "target": settings.pair.target,
+        "target_revision": settings.pair.revisions[0],
+        "parameters": trainee.heads.parameter_count,
+        "stored_as": settings.out_dtype,
+        "settings": settings.config,
+        "data": {"train": _size(training.train), "validation": _size(training.validation)},
+        "steps": progress.step,
+        "dialogues_per_step": training.batch,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+        "processes": training.processes.count,
+        "accuracy": {"train": _named(train), "validation": _named(validation)},
+        "validation_loss": None if validation is None else _rounded(validation.loss),
+        "provenance": _provenance(),
+    }
+    _write(settings.out / "training.json", facts)
+    measured = validation or train
+    if measured is not None:
+        ranks = [_rounded(head) for head in measured.ranks]
+        on = "validation" if validation else "training"
+        _write(
+            settings.out / "accuracies.json",
+            {"measured_on": on, "positions": list(measured.counts), "accuracies": ranks}
+            | ({"overlaps": _rounded(measured.overlaps)} if measured.overlaps else {}),
+        )
+    shutil.copyfile(settings.folder / "log.csv", settings.out / "log.csv")
+    return facts
+
+
+def _size(batches: Batches) -> dict[str, int]:
+    return {
+        "dialogues": len(batches.dialogues),
+        "tokens": sum(len(dialogue.ids) for dialogue in batches.dialogues),
+        "positions": sum(len(positions(dialogue)) for dialogue in batches.dialogues),
+    }
+
+
+def _named(accuracy: Accuracy | None) -> dict[str, float] | None:
+    """Accuracy of each guess under the papers' name for it."""
+    if accuracy is None:
+        return None
+    return {f"t+{i + 1}": round(share, 4) for i, share in enumerate(accuracy.best)}
+
+
+def _rounded(values: tuple[float, ...]) -> list[float]:
+    return [round(value, 5) for value in values]
+
+
+def _provenance() -> dict[str, Any]:
+    """Where it came from; the command without the folder that this machine has it in."""
+    return provenance() | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]}
+
+
+def _write(file: Path, value: Mapping[str, Any]) -> None:
+    write_text(file, json.dumps(value, indent=2, default=str) + "\n")

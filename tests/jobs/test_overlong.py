@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench.jobs.store.store import CellStore
 from spec_bench.tasks import build_task
-from spec_bench.tasks.room import CUT, cut, fitted
+from spec_bench.tasks.example import CUT, cut, fitted
 from tests.jobs.tiny import TEXTS, RunJob, rows_of, tokens_of
 from tests.said import naming
 from tests.tasks.conftest import LetterTokenizer, config

@@ -14,8 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from spec_bench.serve.command import _up
-from spec_bench.serve.engines import PLAIN, ServingEngine, read_engine
+from spec_bench.serve.command import PLAIN, ServingEngine, _up, read_engine
 from spec_bench.server.endpoint import Server
 from spec_bench.settings.configs import conf_dir
 from tests.jobs.processes import alive, gone
@@ -66,10 +65,10 @@ def started(tmp_path, family, *more, port=None):
     """``serve toy`` with an engine of its own, on the tiny family."""
     taken = f"command._free_port = lambda: {port};" if port else ""
     program = (
-        "import sys; from pathlib import Path; import spec_bench.serve.engines as engines;"
+        "import sys; from pathlib import Path; import spec_bench.serve.command as command;"
         "from spec_bench.settings.configs import conf_dirs;"
-        f"engines.conf_dirs = lambda: [*conf_dirs(), Path({str(tmp_path)!r})];"
-        "from spec_bench.serve import command; from spec_bench.system.signals import orderly\n"
+        f"command.conf_dirs = lambda: [*conf_dirs(), Path({str(tmp_path)!r})];"
+        "from spec_bench.system.signals import orderly\n"
         f"{taken}\nwith orderly('interrupted'): sys.exit(command.main(sys.argv[1:]))"
     )
     (tmp_path / "server").mkdir(exist_ok=True)

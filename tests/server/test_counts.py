@@ -7,8 +7,14 @@ from itertools import product
 import pytest
 
 from spec_bench.records.types import StepRecord
-from spec_bench.server.counters import counts_between, parse
-from spec_bench.server.counts import Counts, counts_of_request, of_histogram, steps_of
+from spec_bench.server.counts import (
+    Counts,
+    counts_between,
+    counts_of_request,
+    of_histogram,
+    parse,
+    steps_of,
+)
 
 REAL = {  # of vLLM 0.32.0 with a draft model
     "num_spec_steps": 13,

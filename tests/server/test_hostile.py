@@ -13,11 +13,9 @@ import pytest
 
 from spec_bench.metrics.served import in_bursts
 from spec_bench.records.types import Delivery, Generation, Request
-from spec_bench.server.answer import held
-from spec_bench.server.counters import parse
-from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError
-from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError
-from spec_bench.server.masking import fit, masked
+from spec_bench.server.counts import parse
+from spec_bench.server.decoder import Asking, ServedDecoder, UnansweredError, held
+from spec_bench.server.endpoint import NEUTRAL, RefusedError, Server, ServerError, fit, masked
 from spec_bench.server.settings import ServerSettings
 from spec_bench.server.stream import Chunk, Served
 from spec_bench.settings.validation import check

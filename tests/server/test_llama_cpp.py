@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from spec_bench.server.counts import counts_of_request, steps_of
-from spec_bench.server.llama_cpp import LlamaReader
-from spec_bench.server.stream import BadStreamError
+from spec_bench.server.stream import BadStreamError, LlamaReader
 
 Line = tuple[list[int], int, float, int, int]  # ids, tokens so far, clock, drafted, accepted
 

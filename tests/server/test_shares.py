@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.server.shares import Span, shares
+from spec_bench.server.decoder import Span, shares
 
 
 def test_a_request_alone_has_its_own_seconds() -> None:

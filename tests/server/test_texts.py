@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.server.stream import BadStreamError, Chunk, Served
-from spec_bench.server.texts import in_tokens
+from spec_bench.server.stream import BadStreamError, Chunk, Served, in_tokens
 
 
 def tokenise(text: str) -> list[int]:

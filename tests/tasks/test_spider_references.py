@@ -16,8 +16,8 @@ import pytest
 from spec_bench.jobs.config.settings import examples_digest, stated
 from spec_bench.records.sql_reference import SqlReference
 from spec_bench.tasks import build_task
-from spec_bench.tasks.schema import databases_digest
 from spec_bench.tasks.source import EMBEDDED
+from spec_bench.tasks.spider import databases_digest
 from tests.said import naming
 
 from .conftest import config

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from spec_bench.engine.model import LAST
-from spec_bench.train.accuracy import measure
+from spec_bench.train.batches import hidden_states
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
-from spec_bench.train.hidden import hidden_states
-from spec_bench.train.loop import run_training
+from spec_bench.train.loop import measure, run_training
 
 from .tiny import VOCAB, forgetful_target, random_text, training, two_streams
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spec_bench.train.answer_settings import AnswerSettings
-from spec_bench.train.answers import answer_prompts
-from spec_bench.train.data import order_of, read_prompts, step_indices
-from spec_bench.train.dialogues import Dialogue, split
+from spec_bench.train.batches import order_of, step_indices
+from spec_bench.train.dialogues import Dialogue, answer_prompts, read_prompts, split
+from spec_bench.train.settings import AnswerSettings
 
 from .tiny import forgetful_target
 

@@ -10,7 +10,7 @@ import pytest
 
 from spec_bench.engine.loading import load_tokenizer
 from spec_bench.jobs.config.model_files import model_path
-from spec_bench.train.chats import chat_prompts, encode_chat, read_chats
+from spec_bench.train.dialogues import chat_prompts, encode_chat, read_chats
 from tests.said import naming
 
 CHAT = {

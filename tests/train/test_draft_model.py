@@ -13,13 +13,11 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import MappedModel, behind
 from spec_bench.engine.vocabulary_map import FILE
 from spec_bench.records.types import Request
-from spec_bench.train.accuracy import measure
-from spec_bench.train.dialogues import Dialogue
+from spec_bench.train.batches import HiddenStates
+from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
-from spec_bench.train.hidden import HiddenStates
-from spec_bench.train.loop import Training, run_training
+from spec_bench.train.loop import Training, measure, run_training
 from spec_bench.train.processes import OneProcess
-from spec_bench.train.sampled_prompts import user_opening
 from tests.families import decoder_settings
 
 from .tiny import CPU, VOCAB, forgetful_target, random_text, settings

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from spec_bench.draft.heads import load_heads
-from spec_bench.train.checkpoint import TrainingLog
-from spec_bench.train.loop import columns, run_training
+from spec_bench.train.loop import TrainingLog, columns, run_training
 from spec_bench.train.processes import OneProcess
 from tests.warm import Command, run
 

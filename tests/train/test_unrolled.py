@@ -20,14 +20,12 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
-from spec_bench.train.accuracy import measure
+from spec_bench.train.batches import HiddenStates, SequenceBatches, everywhere
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import HiddenStates, everywhere
-from spec_bench.train.loop import Training, run_training
+from spec_bench.train.loop import Training, measure, run_training
 from spec_bench.train.processes import OneProcess
-from spec_bench.train.sequence_trainee import SequenceTrainee
-from spec_bench.train.sequences import SequenceBatches
-from spec_bench.train.start import frequent, trainee_of
+from spec_bench.train.train import frequent, trainee_of
+from spec_bench.train.trainee import SequenceTrainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
 from tests.heads import HEADS
 

@@ -16,13 +16,12 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.sinks.settings import SinkSettings
-from spec_bench.train.answer_settings import AnswerSettings
-from spec_bench.train.data import Batches
+from spec_bench.train.batches import Batches, HiddenStates
 from spec_bench.train.dialogues import Dialogue
-from spec_bench.train.hidden import HiddenStates
 from spec_bench.train.loop import Training
 from spec_bench.train.processes import OneProcess, Processes
 from spec_bench.train.settings import (
+    AnswerSettings,
     DataSettings,
     HeadSettings,
     Optimisation,

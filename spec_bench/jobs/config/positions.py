@@ -9,7 +9,7 @@ from spec_bench.engine.model_spec import ModelSpec
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Request
 from spec_bench.tasks import Task
-from spec_bench.tasks.room import TREE_LEVELS
+from spec_bench.tasks.example import TREE_LEVELS
 
 if TYPE_CHECKING:
     from spec_bench.decode.config import DecoderConfig

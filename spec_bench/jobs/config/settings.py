@@ -28,7 +28,7 @@ from spec_bench.server.settings import ServerSettings
 from spec_bench.system.files import digest
 from spec_bench.tasks import Example, RandomPrompts, Task, build_task, with_metrics
 from spec_bench.tasks.generation import Generation
-from spec_bench.tasks.schema import databases_digest
+from spec_bench.tasks.spider import databases_digest
 
 log = logging.getLogger(__name__)
 

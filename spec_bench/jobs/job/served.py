@@ -19,8 +19,7 @@ from spec_bench.jobs.work.cell_run import CellRun
 from spec_bench.jobs.work.session import Session
 from spec_bench.records.types import Request
 from spec_bench.server.decoder import Asking, ServedDecoder
-from spec_bench.server.endpoint import Server
-from spec_bench.server.masking import fit
+from spec_bench.server.endpoint import Server, fit
 
 _WARMUP_TOKENS = 4
 

@@ -12,7 +12,7 @@ from spec_bench.jobs.config.positions import context_of, refuse_overlong
 from spec_bench.jobs.config.settings import JobSettings
 from spec_bench.records.types import Generation, Request
 from spec_bench.tasks import Example, RandomPrompts, Task
-from spec_bench.tasks.room import fitted
+from spec_bench.tasks.example import fitted
 
 log = logging.getLogger(__name__)
 

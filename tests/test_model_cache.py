@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.family.smollm2 import main
-from spec_bench.system.index_wheel import fetch_member
+from spec_bench.system.model_cache import fetch_member
 
 DATA = b"rows\n"
 DIGEST = hashlib.sha256(DATA).hexdigest()
