@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spec_bench.metrics.execution import ExecutionAccuracy
-from spec_bench.metrics.execution.process import SqlProcess
+from spec_bench.metrics.execution.sql import SqlProcess
 from spec_bench.records.sql_reference import SqlReference
 from tests.metrics.hostile import FILES, HARMLESS_FIRST, HOSTILE, MEMORY, PARSER, TIME, WRITES
 

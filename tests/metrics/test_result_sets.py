@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from spec_bench.metrics.execution.result_sets import same_result
+from spec_bench.metrics.execution.sql import same_result
 
 ANN, BOB = ("Ann", 1), ("Bob", 2)
 

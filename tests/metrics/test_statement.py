@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spec_bench.metrics.execution.statement import first_statement, is_ordered, is_query
+from spec_bench.metrics.execution.sql import first_statement, is_ordered, is_query
 
 
 @pytest.mark.parametrize(

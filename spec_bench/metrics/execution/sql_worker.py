@@ -19,6 +19,7 @@ import signal
 import sqlite3
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +88,17 @@ def open_database(path: str, functions: set[str], memory_bytes: int) -> sqlite3.
     for limit, most in SQLITE_LIMITS.items():
         connection.setlimit(limit, most)
 
-    def authorize(
-        action: int, first: str | None, second: str | None, database: str | None, origin: str | None
-    ) -> int:
-        if action in ALLOWED_ACTIONS:
-            return sqlite3.SQLITE_OK
-        # Where rows are only counted no column is read, even of a query's own table expressions.
-        if action == sqlite3.SQLITE_READ and (not second or lower(first) in tables):
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_FUNCTION and lower(second) in functions:
-            return sqlite3.SQLITE_OK
-        return sqlite3.SQLITE_DENY
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        allowed = action in ALLOWED_ACTIONS
+        if action == sqlite3.SQLITE_READ:
+            # Where rows are only counted no column is read, even of a query's own tables.
+            allowed = not second or (first or "").lower() in tables
+        elif action == sqlite3.SQLITE_FUNCTION:
+            allowed = (second or "").lower() in functions
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
     return connection
-
-
-def lower(name: str | None) -> str:
-    """A name as it is compared."""
-    return (name or "").lower()
 
 
 def size_of(value: Any) -> int:
@@ -121,13 +114,11 @@ def fetch(cursor: sqlite3.Cursor, most_rows: int, most_bytes: int) -> list[tuple
     """
     rows: list[tuple[Any, ...]] = []
     taken = 0
-    for row in cursor:
+    for row in islice(cursor, most_rows):
         taken += sum(map(size_of, row))
         if taken > most_bytes:
             raise ValueError(f"a result set of more than {most_bytes} bytes")
         rows.append(row)
-        if len(rows) >= most_rows:
-            break
     return rows
 
 
