@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spec_bench.engine.model import LAST
-from spec_bench.train.batches import hidden_states
+from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
 from spec_bench.train.loop import measure, run_training
 
@@ -68,7 +68,7 @@ def test_an_answer_of_one_token_teaches_nothing() -> None:
 def test_hidden_states_are_those_that_decoding_hands_to_the_heads() -> None:
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = hidden_states(model, dialogues)
+    found = Batches(model, dialogues, 1).hidden(range(len(dialogues)))
     expected = []
     for dialogue in dialogues:
         length = len(dialogue.ids)

@@ -13,14 +13,13 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import MappedModel, behind
 from spec_bench.engine.vocabulary_map import FILE
 from spec_bench.records.types import Request
-from spec_bench.train.batches import HiddenStates
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
 from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from tests.families import decoder_settings
 
-from .tiny import CPU, VOCAB, forgetful_target, random_text, settings
+from .tiny import VOCAB, forgetful_target, random_text, settings
 
 IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
 SHAPE = {
@@ -32,9 +31,7 @@ SHAPE = {
 
 
 def batches(dialogues: list[Dialogue]) -> TextBatches:
-    model = forgetful_target()
-    hidden = HiddenStates(model, dialogues, picked=DraftTrainee.picked)
-    return TextBatches(dialogues, hidden, model, 1)
+    return TextBatches(forgetful_target(), dialogues, 1)
 
 
 def trainee() -> DraftTrainee:
@@ -48,7 +45,7 @@ def training(folder: Path, steps: int) -> Training:
     made = settings(folder, "draft_model", 1, learning_rate=5e-3)
     return Training(
         *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
-        *(steps, 16, OneProcess(CPU)),
+        *(steps, 16, Processes("cpu")),
     )
 
 

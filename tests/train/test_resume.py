@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spec_bench.draft.heads import load_heads
 from spec_bench.train.loop import TrainingLog, columns, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from tests.warm import Command, run
 
 from .tiny import CPU, training, two_streams
@@ -21,11 +21,11 @@ TEXT = two_streams(64, 20)
 TRAIN = "spec_bench.train"
 
 
-class Interrupted(OneProcess):
+class Interrupted(Processes):
     """Is stopped from outside in the middle of a step."""
 
     def __init__(self, after: int) -> None:
-        super().__init__(CPU)
+        super().__init__("cpu")
         self.left = after
 
     def total(self, values: Tensor) -> Tensor:

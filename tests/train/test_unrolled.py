@@ -20,10 +20,10 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
-from spec_bench.train.batches import HiddenStates, SequenceBatches, everywhere
+from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from spec_bench.train.train import frequent, trainee_of
 from spec_bench.train.trainee import SequenceTrainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
@@ -82,8 +82,7 @@ def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
     trainee = trainee_of(head, target, K)
     assert isinstance(trainee, SequenceTrainee)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = HiddenStates(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
-    batch = SequenceBatches([dialogue], states, target, K).of([0])
+    batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).of([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
     with torch.no_grad():
         return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
@@ -117,8 +116,7 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -
     head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
     learner = trainee_of(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = HiddenStates(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
-    batches = SequenceBatches([dialogue], states, target, K)
+    batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
     measured = measure(learner, batches, [0], 1)
     assert measured is not None
     with torch.no_grad():
@@ -217,11 +215,10 @@ def training(folder: Path, kind: str, steps: int, processes: Any = None, **given
     layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
 
     def side(dialogues: list[Dialogue]) -> SequenceBatches:
-        states = HiddenStates(target, dialogues, 8, layers, everywhere)
-        return SequenceBatches(dialogues, states, target, K)
+        return SequenceBatches(target, dialogues, K, layers, 8)
 
     return Training(
-        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or OneProcess(CPU)
+        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or Processes("cpu")
     )
 
 

@@ -16,10 +16,10 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.sinks.settings import SinkSettings
-from spec_bench.train.batches import Batches, HiddenStates
+from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Training
-from spec_bench.train.processes import OneProcess, Processes
+from spec_bench.train.processes import Processes
 from spec_bench.train.settings import (
     AnswerSettings,
     DataSettings,
@@ -81,7 +81,7 @@ def random_text(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
 
 def batches(dialogues: list[Dialogue], guesses: int) -> Batches:
     model = forgetful_target()
-    return Batches(dialogues, HiddenStates(model, dialogues), model, guesses)
+    return Batches(model, dialogues, guesses)
 
 
 def trainee(kind: str, guesses: int, seed: int = 0) -> Trainee:
@@ -147,5 +147,5 @@ def training(
         batches(dialogues[cut:], guesses),
         steps,
         made.optimiser.batch,
-        processes or OneProcess(CPU),
+        processes or Processes("cpu"),
     )
