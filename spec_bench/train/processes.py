@@ -5,58 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
-class Processes(Protocol):
-    """How a step is shared out."""
+class Processes:
+    """How a step is shared out: here not at all, between this process and none."""
 
-    rank: int  # of this process
-    count: int  # of processes
-    device: torch.device  # this process's
+    def __init__(self, device: str) -> None:
+        self.rank, self.count, self.device = 0, 1, torch.device(device)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, its gradients averaged over all processes."""
-        ...
-
-    def alone(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Within it gradients are summed up here and not exchanged."""
-        ...
-
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
-        ...
-
-    def wait(self) -> None:
-        """Until all are here."""
-        ...
-
-
-class OneProcess:
-    """No sharing."""
-
-    rank, count = 0, 1
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def wrap(self, module: nn.Module) -> nn.Module:
         return module
 
     def alone(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """Within it gradients are summed up here and not exchanged."""
         return nullcontext()
 
     def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
         return values
 
     def wait(self) -> None:
-        return
+        """Until all are here."""
 
 
-class Accelerated:
+class Accelerated(Processes):
     """The processes that ``accelerate launch`` or ``torchrun`` started.
 
     Args:
@@ -76,9 +53,9 @@ class Accelerated:
         # The others wait while the first has the target answer.
         patience = InitProcessGroupKwargs(timeout=timedelta(days=2))
         self._accelerator = Accelerator(cpu=device == "cpu", kwargs_handlers=[patience])
-        self.rank: int = self._accelerator.process_index
-        self.count: int = self._accelerator.num_processes
-        self.device: torch.device = self._accelerator.device
+        self.rank = self._accelerator.process_index
+        self.count = self._accelerator.num_processes
+        self.device = self._accelerator.device
 
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped: nn.Module = self._accelerator.prepare_model(module)

@@ -24,7 +24,7 @@ from spec_bench.jobs.work.models import tokenizer_of
 from spec_bench.measure.provenance import provenance
 from spec_bench.sinks.wandb import build_wandb, log_training
 from spec_bench.system.files import write_text
-from spec_bench.train.batches import Batches, HiddenStates, steps_of
+from spec_bench.train.batches import Batches, steps_of
 from spec_bench.train.dialogues import (
     Dialogue,
     answered_tokens,
@@ -35,7 +35,7 @@ from spec_bench.train.dialogues import (
 )
 from spec_bench.train.draft_model import fresh_draft
 from spec_bench.train.loop import Accuracy, Progress, Training, measure, run_training
-from spec_bench.train.processes import Accelerated, OneProcess, Processes
+from spec_bench.train.processes import Accelerated, Processes
 from spec_bench.train.settings import DRAFT_MODEL, HEAD_WIDTH, HeadSettings, TrainSettings
 from spec_bench.train.trainee import BlockTrainee, EagleTrainee, Trainee
 
@@ -127,7 +127,8 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     """
     check_data(settings)
     sink = build_wandb(settings.sink.wandb, settings.folder)
-    processes = _processes(settings)
+    several = settings.accelerate or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    processes = (Accelerated if several else Processes)(settings.pair.specs[0].device)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     training = _prepare(settings, processes)
@@ -141,13 +142,6 @@ def train_heads(settings: TrainSettings) -> dict[str, Any]:
     print(f"{settings.name}: {facts['parameters']:,} parameters, right at {accuracy}")
     print(f"heads: {settings.out}")
     return facts
-
-
-def _processes(settings: TrainSettings) -> Processes:
-    device = settings.pair.specs[0].device
-    if settings.accelerate or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return Accelerated(device)
-    return OneProcess(torch.device(device))
 
 
 def _prepare(settings: TrainSettings, processes: Processes) -> Training:
@@ -167,7 +161,11 @@ def _prepare(settings: TrainSettings, processes: Processes) -> Training:
     if not train:
         raise ValueError(f"data.validation={settings.data.validation} leaves nothing to train on")
     trainee = fresh_heads(settings.head, model, settings.seed, train)
-    sides = [_batches(settings, model, side, trainee) for side in (train, validation)]
+    layers, at_once = trainee.layers(model.blocks), settings.data.hidden_batch
+    sides = [
+        trainee.batches(model, side, settings.head.guesses, layers, at_once)
+        for side in (train, validation)
+    ]
     if not processes.rank:
         processes.wait()
     optimiser = settings.optimiser
@@ -181,18 +179,6 @@ def _prepare(settings: TrainSettings, processes: Processes) -> Training:
     log.info("%d dialogues to train on, %d to validate on", len(train), len(validation))
     trainee.to(processes.device)
     return Training(settings, trainee, sides[0], sides[1], steps, batch, processes)
-
-
-def _batches(
-    settings: TrainSettings,
-    model: HuggingFaceModel,
-    dialogues: Sequence[Dialogue],
-    trainee: Trainee,
-) -> Batches:
-    """One side's dialogues with their hidden states."""
-    layers, size = trainee.layers(model.blocks), settings.data.hidden_batch
-    hidden = HiddenStates(model, dialogues, size, layers, trainee.picked)
-    return trainee.batches(dialogues, hidden, model, settings.head.guesses)
 
 
 def finish(training: Training, progress: Progress) -> dict[str, Any]:
@@ -209,6 +195,8 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
     seen = range(min(_MOST_TRAIN, len(training.train.dialogues)))
     validation = measure(trainee, training.validation, held_out, settings.ranks)
     train = measure(trainee, training.train, seen, settings.ranks)
+    # Without the folder that this machine has it in.
+    command = ["python", "-m", "spec_bench.train", *sys.argv[1:]]
     facts = {
         "head": settings.head.name,
         "target": settings.pair.target,
@@ -224,7 +212,7 @@ def finish(training: Training, progress: Progress) -> dict[str, Any]:
         "processes": training.processes.count,
         "accuracy": {"train": _named(train), "validation": _named(validation)},
         "validation_loss": None if validation is None else _rounded(validation.loss),
-        "provenance": _provenance(),
+        "provenance": provenance() | {"command": command},
     }
     _write(settings.out / "training.json", facts)
     measured = validation or train
@@ -257,11 +245,6 @@ def _named(accuracy: Accuracy | None) -> dict[str, float] | None:
 
 def _rounded(values: tuple[float, ...]) -> list[float]:
     return [round(value, 5) for value in values]
-
-
-def _provenance() -> dict[str, Any]:
-    """Where it came from; the command without the folder that this machine has it in."""
-    return provenance() | {"command": ["python", "-m", "spec_bench.train", *sys.argv[1:]]}
 
 
 def _write(file: Path, value: Mapping[str, Any]) -> None:

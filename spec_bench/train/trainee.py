@@ -27,8 +27,8 @@ from spec_bench.draft.feature_head import FeatureHead
 from spec_bench.draft.heads import save_heads
 from spec_bench.draft.network import Heads
 from spec_bench.engine.model import LAST, Layers
-from spec_bench.train.batches import Batches, SequenceBatch, SequenceBatches, everywhere
-from spec_bench.train.dialogues import IGNORED, Dialogue, positions
+from spec_bench.train.batches import Batches, SequenceBatch, SequenceBatches
+from spec_bench.train.dialogues import IGNORED
 
 LOGITS_WEIGHT = 0.1  # of EAGLE-1's cross-entropy beside its regression (section 3.2)
 
@@ -48,11 +48,6 @@ class Trainee(nn.Module):
     def __init__(self, heads: Heads, guesses: int) -> None:
         super().__init__()
         self.heads, self.guesses = heads, guesses  # K; for Medusa the number of its heads
-
-    @staticmethod
-    def picked(dialogue: Dialogue) -> Sequence[int]:
-        """At which positions of a dialogue it learns from hidden states."""
-        return positions(dialogue)
 
     def layers(self, blocks: int) -> Layers:
         """The hidden states that it learns from, of a target of so many blocks."""
@@ -144,11 +139,6 @@ class SequenceTrainee(Trainee):
         super().__init__(heads, guesses)
         self._project, self._noise = project, noise
         self._steps = min(steps or guesses, guesses)
-
-    @staticmethod
-    def picked(dialogue: Dialogue) -> Sequence[int]:
-        """Every one of them."""
-        return everywhere(dialogue)
 
     @abstractmethod
     def outputs(self, hidden: Tensor, embedded: Tensor, at: Tensor, steps: int) -> Iterator[Tensor]:

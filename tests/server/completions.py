@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -56,18 +56,18 @@ class Completions:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def prompts(self) -> list[list[int]]:
+    def prompts(self):
         """What was asked, in order."""
         return [body["prompt"] for body in self.bodies]
 
-    def count(self, step: int) -> None:
+    def count(self, step):
         """A request begins, or ends."""
         with self._lock:
             self._now += step
             self.most = max(self.most, self._now)
 
 
-def events(steps: Steps, limit: int, told: dict[str, Any]) -> list[bytes]:
+def events(steps, limit, told):
     """The stream of an answer."""
     count = sum(map(len, steps))
     found = []
@@ -80,7 +80,7 @@ def events(steps: Steps, limit: int, told: dict[str, Any]) -> list[bytes]:
     return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
 
 
-def texts(steps: Steps, limit: int, said: Callable[[Sequence[int]], str]) -> list[bytes]:
+def texts(steps, limit, said):
     """The stream of a server that knows no token ids."""
     count = sum(map(len, steps))
     finish = "length" if count >= limit else "stop"
@@ -93,7 +93,7 @@ def texts(steps: Steps, limit: int, said: Callable[[Sequence[int]], str]) -> lis
     return [f"data: {json.dumps(each)}\n\n".encode() for each in found] + [b"data: [DONE]\n\n"]
 
 
-def parts_of(fault: int | str | None, stream: list[bytes], key: str | None) -> Iterator[bytes]:
+def parts_of(fault, stream, key):
     """What is sent, part by part."""
     half = stream[: max(1, len(stream) // 2)]
     if fault == "cut":
@@ -124,24 +124,24 @@ def parts_of(fault: int | str | None, stream: list[bytes], key: str | None) -> I
 
 
 @contextmanager
-def serving(completions: Completions) -> Iterator[Completions]:
+def serving(completions):
     """Serves until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             said = {"/metrics": completions.counters(), "/version": '{"version": "1.2"}'}
             self.send_response(200 if self.path in said else 404)
             self.end_headers()
             self.wfile.write(said.get(self.path, "").encode())
 
-        def do_POST(self) -> None:
+        def do_POST(self):
             completions.count(1)
             try:
                 self.answer()
             finally:
                 completions.count(-1)
 
-        def answer(self) -> None:
+        def answer(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             completions.bodies.append(body)
             completions.keys.append(self.headers["Authorization"])
@@ -169,7 +169,7 @@ def serving(completions: Completions) -> Iterator[Completions]:
                     if fault == "stall":
                         completions.ended.wait(20)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             pass
 
     with listening(Handler) as completions.url:

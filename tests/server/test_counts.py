@@ -1,7 +1,5 @@
 """Target calls of a served answer: from counts, from counters, from chunks."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -28,13 +26,13 @@ REAL = {  # of vLLM 0.32.0 with a draft model
 REAL_CHUNKS = [1, 1, 1, 3, 5, 2, 1, 1, 1, 5, 3, 2, 1, 2]
 
 
-def told(own: dict[str, object]) -> Counts:
+def told(own):
     found = counts_of_request({"speculative_decoding": own})
     assert found is not None
     return found
 
 
-def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one() -> None:
+def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one():
     found = steps_of(REAL_CHUNKS, [told(REAL)])
     assert (found.counted, found.proposed, len(found.records)) == ("requests", True, 13)
     assert [step.accepted for step in found.records] == REAL["per_step_accepted"]
@@ -42,27 +40,27 @@ def test_every_call_of_a_real_answer_is_known_and_the_cut_of_the_last_one() -> N
     assert found.records[-1] == StepRecord(nodes=4, depth=4, accepted=4, delivered=2)
 
 
-def test_without_counts_a_chunk_is_a_call() -> None:
+def test_without_counts_a_chunk_is_a_call():
     found = steps_of([1, 3, 1], [])
     assert (found.counted, found.proposed) == ("stream", False)
     assert found.records == (StepRecord(2, 2, 2, 3), StepRecord(0, 0, 0, 1))
 
 
-def test_calls_between_drafts_are_counted() -> None:
+def test_calls_between_drafts_are_counted():
     found = steps_of([1, 1, 1, 3, 1], [Counts("requests", (2,), (4,))])
     assert len(found.records) == 4
     assert sum(step.accepted + 1 for step in found.records) == 6
     assert sum(step.delivered for step in found.records) == 6
 
 
-def served(calls: tuple[int, ...], drafted: tuple[bool, ...], cut: int) -> tuple[int, ...]:
+def served(calls, drafted, cut):
     """Chunks of calls that accepted so many tokens, the last cut."""
     sizes = [1, *(accepted + 1 for accepted in calls)]
     sizes[-1] -= cut
     return tuple(sizes)
 
 
-def test_counts_give_the_true_calls_whatever_was_drafted_or_cut() -> None:
+def test_counts_give_the_true_calls_whatever_was_drafted_or_cut():
     seen = 0
     for calls in product(range(3), repeat=3):
         for drafted in product((True, False), repeat=3):
@@ -80,13 +78,13 @@ def test_counts_give_the_true_calls_whatever_was_drafted_or_cut() -> None:
     assert seen == 112
 
 
-def test_calls_that_came_in_one_chunk_are_told_apart_by_counts_alone() -> None:
+def test_calls_that_came_in_one_chunk_are_told_apart_by_counts_alone():
     counts = Counts("requests", (1, 0, 2), (2, 2, 2))
     assert len(steps_of([1, 3, 3], [counts]).records) == 3
     assert len(steps_of([1, 3, 3], []).records) == 2
 
 
-def test_a_call_within_the_first_chunk_delivers_nothing_after_it() -> None:
+def test_a_call_within_the_first_chunk_delivers_nothing_after_it():
     found = steps_of([3, 1, 3], [Counts("requests", (1, 0, 2), (2, 2, 2))])
     assert [step.accepted for step in found.records] == [1, 0, 2]
     assert [step.delivered for step in found.records] == [0, 1, 3]
@@ -100,11 +98,11 @@ def test_a_call_within_the_first_chunk_delivers_nothing_after_it() -> None:
         Counts("counters", (), (), calls=9),  # more calls than tokens
     ],
 )
-def test_counts_that_cannot_have_made_the_chunks_are_not_used(counts: Counts) -> None:
+def test_counts_that_cannot_have_made_the_chunks_are_not_used(counts):
     assert steps_of([1, 2, 1, 1], [counts]).counted == "stream"
 
 
-def test_a_histogram_is_calls_whose_order_is_not_known() -> None:
+def test_a_histogram_is_calls_whose_order_is_not_known():
     summary = {k: v for k, v in REAL.items() if not k.startswith("per_step")}
     found = told(summary)
     assert found.accepted == (0,) * 6 + (1, 1, 2, 2, 4, 4, 4)
@@ -112,7 +110,7 @@ def test_a_histogram_is_calls_whose_order_is_not_known() -> None:
     assert sum(s.accepted for s in steps_of(REAL_CHUNKS, [found]).records) == 18
 
 
-def test_of_drafts_of_unlike_length_only_the_sum_is_known() -> None:
+def test_of_drafts_of_unlike_length_only_the_sum_is_known():
     found = of_histogram("requests", [1, 1], proposed=5, most=4)
     assert not found.proposed
     records = steps_of([1, 1, 2], [found]).records
@@ -120,11 +118,11 @@ def test_of_drafts_of_unlike_length_only_the_sum_is_known() -> None:
 
 
 @pytest.mark.parametrize("own", [None, [], {"per_step_accepted": ["a"]}, {"num_spec_steps": 3}])
-def test_what_is_no_count_is_nothing(own: object) -> None:
+def test_what_is_no_count_is_nothing(own):
     assert counts_of_request({"speculative_decoding": own}) is None
 
 
-def page(tokens: float, drafts: float, proposed: float, places: list[float], calls: float) -> str:
+def page(tokens, drafts, proposed, places, calls):
     """Counters as vLLM writes them."""
     label = 'engine="0",model_name="target"'
     lines = [
@@ -140,7 +138,7 @@ def page(tokens: float, drafts: float, proposed: float, places: list[float], cal
     return "\n".join(lines)
 
 
-def test_counters_of_a_real_answer_say_what_its_counts_say() -> None:
+def test_counters_of_a_real_answer_say_what_its_counts_say():
     before = parse(page(100, 5, 20, [2, 1, 1, 0], 40))
     after = parse(page(129, 18, 72, [9, 6, 4, 3], 53))
     found = counts_between(before, after, 29)
@@ -150,13 +148,13 @@ def test_counters_of_a_real_answer_say_what_its_counts_say() -> None:
     assert len(steps_of(REAL_CHUNKS, [found]).records) == 13
 
 
-def test_counters_that_heard_of_other_requests_are_not_used() -> None:
+def test_counters_that_heard_of_other_requests_are_not_used():
     before, after = parse(page(100, 0, 0, [], 0)), parse(page(130, 0, 0, [], 29))
     assert counts_between(before, after, 29) is None
     assert counts_between({}, parse("vllm:generation_tokens_total 29"), 29) is None
 
 
-def test_a_plain_servers_calls_are_its_gaps() -> None:
+def test_a_plain_servers_calls_are_its_gaps():
     text = "vllm:generation_tokens_total 5\nvllm:inter_token_latency_seconds_count 4"
     found = counts_between({}, parse(text), 5)
     assert found == Counts("counters", (), (), 4)

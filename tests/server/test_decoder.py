@@ -17,7 +17,7 @@ STEPS = [[5], [6, 7], [2]]
 REQUESTS = [Request(name, (1, ord(name)), 6, (2,)) for name in "abcd"]
 
 
-def decoder(url: str, rows: int = 1) -> ServedDecoder:
+def decoder(url, rows=1):
     server = Server(url, "target", attempts=1, timeout_s=5.0)
     return ServedDecoder(server, Asking(0.0, 0, 1.0, vocabulary=300), rows)
 
@@ -25,18 +25,18 @@ def decoder(url: str, rows: int = 1) -> ServedDecoder:
 class Meter:
     """Notes when its window was open."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.window: list[float] = []
 
-    def begin(self) -> None:
+    def begin(self):
         self.window.append(time.perf_counter())
 
-    def end(self) -> None:
+    def end(self):
         self.window.append(time.perf_counter())
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_energy_is_metered_from_the_first_chunks_to_the_last(rows: int) -> None:
+def test_energy_is_metered_from_the_first_chunks_to_the_last(rows):
     meter = Meter()
     with serving(Completions(lambda _: STEPS, delays=[0.2, 0.1, 0.1])) as served:
         start = time.perf_counter()
@@ -46,7 +46,7 @@ def test_energy_is_metered_from_the_first_chunks_to_the_last(rows: int) -> None:
     assert 0.1 < ended - begun < 1.0  # 0.2 s, less what the first wakes up late
 
 
-def test_answers_come_in_the_order_asked_and_progress_is_told_of_each() -> None:
+def test_answers_come_in_the_order_asked_and_progress_is_told_of_each():
     told: list[tuple[int, int]] = []
     with serving(Completions(lambda _: STEPS)) as served:
         found = decoder(served.url, 4).generate(REQUESTS, 0, lambda *each: told.append(each))
@@ -55,7 +55,7 @@ def test_answers_come_in_the_order_asked_and_progress_is_told_of_each() -> None:
     assert {each.finish for each in found} == {"stop"}
 
 
-def test_what_a_server_says_behind_a_stop_token_is_no_part_of_the_answer() -> None:
+def test_what_a_server_says_behind_a_stop_token_is_no_part_of_the_answer():
     with serving(Completions(lambda _: [[5], [6, 2, 7], [8]])) as served:
         (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
     assert found.tokens == (5, 6, 2)
@@ -64,22 +64,22 @@ def test_what_a_server_says_behind_a_stop_token_is_no_part_of_the_answer() -> No
     assert found.finish == "stop"
 
 
-def test_an_answer_that_ran_out_of_room_is_none() -> None:
+def test_an_answer_that_ran_out_of_room_is_none():
     # Its context ends behind three tokens: "length", though six were asked for.
     refused = pytest.raises(UnansweredError, match="prompt 'a': 3 of 6 tokens, then no more room")
     with serving(Completions(lambda _: [[5], [6, 7]], room=3)) as served, refused:
         decoder(served.url).generate(REQUESTS[:1], 0)
 
 
-def test_an_answer_that_ends_by_a_token_of_the_servers_own_is_one() -> None:
+def test_an_answer_that_ends_by_a_token_of_the_servers_own_is_one():
     with serving(Completions(lambda _: [[5], [6, 7]])) as served:
         (found,) = decoder(served.url).generate(REQUESTS[:1], 0)
     assert (found.tokens, found.finish) == ((5, 6, 7), "stop")
 
 
 @pytest.mark.parametrize("metered", [False, True])
-def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered: bool) -> None:
-    def answer(body: dict[str, list[int]]) -> list[list[int]]:
+def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered):
+    def answer(body):
         return [[999]] if body["prompt"][1] == ord("b") else STEPS
 
     meter = Meter() if metered else None
@@ -90,12 +90,12 @@ def test_with_a_meter_nothing_is_kept_of_a_window_that_was_none(metered: bool) -
     assert kept == ([] if metered else ["a", "c", "d"])
 
 
-def test_an_empty_prompt_is_refused_by_its_name() -> None:
+def test_an_empty_prompt_is_refused_by_its_name():
     with pytest.raises(ValueError, match="prompt 'x' is empty"):
         decoder("http://127.0.0.1:1/v1").preflight([Request("x", (), 1)])
 
 
-def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency() -> None:
+def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency():
     with serving(Completions(lambda _: STEPS, delays=[0.3, 0.0, 0.0])) as served:
         loop = decoder(served.url, 1)
         loop.rate = 1000.0  # all at once, one under way
@@ -106,7 +106,7 @@ def test_requests_of_an_open_loop_arrive_by_themselves_and_wait_in_their_latency
     assert found[2].delivery.seconds[-1] == latencies[2]
 
 
-def test_arrivals_are_a_poisson_process_that_the_seed_fixes() -> None:
+def test_arrivals_are_a_poisson_process_that_the_seed_fixes():
     moments = arrivals(20_000, 4.0, 7)
     assert moments == arrivals(20_000, 4.0, 7) != arrivals(20_000, 4.0, 8)
     gaps = [after - before for before, after in pairwise(moments)]

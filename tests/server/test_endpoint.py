@@ -10,12 +10,12 @@ from tests.server.completions import Completions, serving
 STEPS = [[5], [6, 7, 8], [9]]
 
 
-def asked(url: str, **more: object) -> Server:
+def asked(url, **more):
     """A client that does not wait."""
     return Server(url, "target", **{"sleep": lambda _: None, "timeout_s": 5.0, **more})
 
 
-def test_an_answer_is_its_chunks_with_times_that_rise() -> None:
+def test_an_answer_is_its_chunks_with_times_that_rise():
     with serving(Completions(lambda _: STEPS)) as served:
         answer = asked(served.url).complete([1, 2], 5, temperature=0.5, seed=3)
     assert answer.tokens == (5, 6, 7, 8, 9)
@@ -44,7 +44,7 @@ def test_an_answer_is_its_chunks_with_times_that_rise() -> None:
         ("error", "the server says: out of memory"),
     ],
 )
-def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault: int | str, said: str) -> None:
+def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault, said):
     patience = {"timeout_s": 0.3, "answer_s": 3.0 if fault == "stall" else 0.3}
     with serving(Completions(lambda _: STEPS, [fault, fault])) as served:
         with pytest.raises(ServerError, match=said) as caught:
@@ -57,7 +57,7 @@ def test_every_fault_is_one_line_and_a_later_answer_is_taken(fault: int | str, s
     assert len(served.bodies) == 4
 
 
-def test_a_refusal_is_not_repeated_and_hides_the_key() -> None:
+def test_a_refusal_is_not_repeated_and_hides_the_key():
     refusal = pytest.raises(RefusedError, match=r"status 401: refused: Bearer \*\*\*")
     with serving(Completions(lambda _: STEPS, [401])) as served, refusal as caught:
         asked(served.url, key="sk-secret").complete([1], 5)
@@ -65,7 +65,7 @@ def test_a_refusal_is_not_repeated_and_hides_the_key() -> None:
     assert "sk-secret" not in str(caught.value) + repr(asked(served.url, key="sk-secret"))
 
 
-def test_the_server_says_how_long_to_wait() -> None:
+def test_the_server_says_how_long_to_wait():
     waited: list[float] = []
     served = Completions(lambda _: STEPS, [429, 503], {"Retry-After": "7"})
     with serving(served):
@@ -73,13 +73,13 @@ def test_the_server_says_how_long_to_wait() -> None:
     assert waited == [7.0, 14.0]
 
 
-def test_nobody_there_is_one_line() -> None:
+def test_nobody_there_is_one_line():
     with serving(Completions(lambda _: STEPS)) as served:
         pass
     with pytest.raises(ServerError, match="connect error, after 1 attempt"):
         asked(served.url, attempts=1).complete([1], 5)
 
 
-def test_an_address_without_its_scheme_is_refused() -> None:
+def test_an_address_without_its_scheme_is_refused():
     with pytest.raises(ValueError, match="must start with http"):
         Server("localhost:8000", "target")

@@ -1,7 +1,5 @@
 """Servers that leak, drip, flood or mislead: one line in time, nothing secret, nothing for good."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import socket

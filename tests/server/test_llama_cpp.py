@@ -13,7 +13,7 @@ from spec_bench.server.stream import BadStreamError, LlamaReader
 Line = tuple[list[int], int, float, int, int]  # ids, tokens so far, clock, drafted, accepted
 
 
-def event(line: Line, finish: str | None = None) -> bytes:
+def event(line, finish=None):
     ids, tokens, clock, drafted, accepted = line
     timings: dict[str, Any] = {"predicted_n": tokens, "predicted_ms": clock}
     if drafted:
@@ -23,7 +23,7 @@ def event(line: Line, finish: str | None = None) -> bytes:
     return b"data: " + json.dumps(body).encode()
 
 
-def reader(lines: list[Line]) -> LlamaReader:
+def reader(lines):
     made = LlamaReader()
     for place, line in enumerate(lines):
         made.take(event(line), float(place))
@@ -43,13 +43,13 @@ DRAFTED: list[Line] = [
 ]  # fmt: skip
 
 
-def test_plain_decoding_is_a_call_a_token() -> None:
+def test_plain_decoding_is_a_call_a_token():
     served = reader(PLAIN).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8,), (9,)]
     assert counts_of_request(served.metrics) is None
 
 
-def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified() -> None:
+def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified():
     served = reader(DRAFTED).served()
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (8, 9, 1), (2,), (3, 4)]
     assert [chunk.seconds for chunk in served.chunks] == [0.0, 1.0, 4.0, 5.0]
@@ -64,7 +64,7 @@ def test_tokens_of_one_clock_are_one_call_and_counts_say_what_it_verified() -> N
     assert steps.counted == "requests"
 
 
-def test_tokens_within_an_unfinished_letter_are_asked_for_again() -> None:
+def test_tokens_within_an_unfinished_letter_are_asked_for_again():
     # As a real server sent it: seven of sixteen tokens had an event.
     lines: list[Line] = [
         ([238], 3, 87.3, 6, 6), ([246], 6, 87.3, 6, 6), ([236], 9, 167.1, 12, 9),
@@ -79,7 +79,7 @@ def test_tokens_within_an_unfinished_letter_are_asked_for_again() -> None:
         reader(lines).served(range(15))
 
 
-def test_plain_calls_within_an_unfinished_letter_are_calls() -> None:
+def test_plain_calls_within_an_unfinished_letter_are_calls():
     lines: list[Line] = [([7], 1, 0.001, 0, 0), ([8], 4, 12.0, 0, 0), ([9], 5, 15.0, 0, 0)]
     served = reader(lines).served([7, 1, 2, 8, 9])
     assert [chunk.tokens for chunk in served.chunks] == [(7,), (1,), (2,), (8,), (9,)]
@@ -92,12 +92,12 @@ def test_plain_calls_within_an_unfinished_letter_are_calls() -> None:
         (event(([3], -1, 5.0, 0, 0)), "no numbers from 0"),
     ],
 )
-def test_another_servers_stream_is_refused(line: bytes, said: str) -> None:
+def test_another_servers_stream_is_refused(line, said):
     with pytest.raises(BadStreamError, match=said):
         LlamaReader().take(line, 0.0)
 
 
-def test_counts_that_go_back_are_refused() -> None:
+def test_counts_that_go_back_are_refused():
     lines = [*DRAFTED[:4], ([2], 5, 8.0, 3, 2)]
     with pytest.raises(BadStreamError, match="go back"):
         reader(lines).served()

@@ -16,7 +16,7 @@ WITH_SAMPLE = {path.stem for path in SAMPLES.glob("*.jsonl")} - {"spec_bench"}  
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem in WITH_SAMPLE)
 
 
-def config(name: str, **source) -> dict:
+def config(name, **source):
     """The mapping of conf/task/NAME.yaml for the embedded pair, ``source``'s keys overridden."""
     values = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
     values = copy.deepcopy(values)
@@ -42,27 +42,27 @@ class LetterTokenizer:
 
     eos_token_id = 2
 
-    def __init__(self, chat_template: str | None = None) -> None:
+    def __init__(self, chat_template=None):
         self.chat_template = chat_template
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+    def __call__(self, text, add_special_tokens=True):
         ids = [10 + ord(letter) for letter in text]
         return {"input_ids": [1, *ids] if add_special_tokens else ids}
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids):
         return "".join({1: "<s>", 2: "</s>"}.get(i) or chr(i - 10) for i in ids)
 
-    def apply_chat_template(self, messages, add_generation_prompt, tokenize) -> str:
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize):
         assert not tokenize
         text = "".join(f"<{m['role']}>{m['content']}</>" for m in messages)
         return text + "<assistant>" * add_generation_prompt
 
 
 @pytest.fixture
-def plain_tokenizer() -> LetterTokenizer:
+def plain_tokenizer():
     return LetterTokenizer()
 
 
 @pytest.fixture
-def chat_tokenizer() -> LetterTokenizer:
+def chat_tokenizer():
     return LetterTokenizer(chat_template="any")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,18 @@ EACH = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
-def tokenizer(template: str) -> Any:
+def tokenizer(template):
     made = AutoTokenizer.from_pretrained(TARGET)
     made.chat_template = template
     return made
 
 
-def template_of(chat_template: str) -> str | None:
+def template_of(chat_template):
     asked = replace(PAIR, chat_template=chat_template)
     return build_pair(asked, EngineSettings("cpu", "float32")).chat_template
 
 
-def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path: Path) -> None:
+def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path):
     for name in ("t.jinja", "t.txt"):
         (tmp_path / name).write_text(EACH, encoding="utf-8")
         assert template_of(str(tmp_path / name)) == EACH
@@ -52,7 +51,7 @@ def test_a_file_is_read_and_the_text_is_part_of_the_run_id(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["none.jinja", "{none}.jinja", "none.j2", "none", "x" * 300])
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_there_is_one_line(tmp_path, name):
     with pytest.raises(ValueError, match=naming("pair.chat_template", name[:30])) as refused:
         template_of(str(tmp_path / name))
     assert "\n" not in str(refused.value)
@@ -63,13 +62,13 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, name: str) -> None
     [Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"{{\xff}}")],
     ids=["folder", "pipe", "no UTF-8"],
 )
-def test_what_is_no_text_file_is_one_line(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+def test_what_is_no_text_file_is_one_line(tmp_path, make):
     make(tmp_path / "t.jinja")
     with pytest.raises(ValueError, match=naming("pair.chat_template", "t.jinja")):
         template_of(str(tmp_path / "t.jinja"))
 
 
-def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_job_with_a_missing_template_is_refused_before_anything_is_loaded(tmp_path):
     status, _, said = run("spec_bench", "pair.chat_template=t.jinja", folder=tmp_path)
     assert status == 2
     assert len(said.splitlines()) == 1 and "'t.jinja'" in said
@@ -89,9 +88,7 @@ LAST = "<{{ messages[-1].content }}>"
         (USER, Example("0", ("one?", "two?"), (("first",), ())), 1, "assistant"),
     ],
 )
-def test_a_template_that_drops_a_message_is_refused(
-    template: str, example: Example, turn: int, dropped: str
-) -> None:
+def test_a_template_that_drops_a_message_is_refused(template, example, turn, dropped):
     with pytest.raises(ValueError, match=naming("the chat template drops", dropped)):
         build_task(TASK).encode(example, tokenizer(template), turn)
     if dropped != "user":  # nothing is dropped where nothing of the kind is said
@@ -102,7 +99,7 @@ def test_a_template_that_drops_a_message_is_refused(
     "change",
     ["m.content | trim", "m.content | tojson", "m.content | e", "m.content.split('\n')[0]"],
 )
-def test_a_template_may_write_what_is_said_differently(change: str) -> None:
+def test_a_template_may_write_what_is_said_differently(change):
     template = f"{{% for m in messages %}}{{{{ {change} }}}}{{% endfor %}}"
     said = [{"role": "user", "content": ' "1 < 2"\n é '}]
     assert "1" in chat_text(tokenizer(template), said)
@@ -123,9 +120,7 @@ def test_a_template_may_write_what_is_said_differently(change: str) -> None:
         "{{ [].pop() }}",
     ],
 )
-def test_a_template_that_never_ends_or_fails_is_one_line_soon(
-    template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_never_ends_or_fails_is_one_line_soon(template, monkeypatch):
     monkeypatch.setattr(templates, "LONGEST_S", 0.5)
     before = time.process_time()
     with pytest.raises(ValueError, match=r"the chat template fails: .") as refused:
@@ -134,9 +129,7 @@ def test_a_template_that_never_ends_or_fails_is_one_line_soon(
     assert time.process_time() - before < 4
 
 
-def test_after_a_template_that_never_ends_others_are_rendered_in_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_a_template_that_never_ends_others_are_rendered_in_full(monkeypatch):
     monkeypatch.setattr(templates, "LONGEST_S", 0.5)
     with pytest.raises(ValueError, match="not done"):
         chat_text(tokenizer(LOOPS), [{"role": "user", "content": "x"}])

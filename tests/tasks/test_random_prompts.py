@@ -1,7 +1,5 @@
 """Prompts of random token ids: stated length, reproducible, and the runner's interface."""
 
-from __future__ import annotations
-
 import pytest
 
 from spec_bench.tasks import RandomPrompts, build_task
@@ -12,21 +10,21 @@ from .conftest import config
 EIGHT = range(8)  # len() is all that is asked of a tokenizer
 
 
-def task(**changes: object) -> RandomPrompts:
+def task(**changes):
     built = build_task({**config("random"), **changes})
     assert isinstance(built, RandomPrompts)
     return built
 
 
-def test_every_prompt_has_the_stated_length_and_ids_of_the_vocabulary() -> None:
+def test_every_prompt_has_the_stated_length_and_ids_of_the_vocabulary():
     asked = task(prompt_tokens=50, prompts=3).examples()
     prompts = [task(prompt_tokens=50).encode(example, EIGHT) for example in asked]
     assert [len(prompt) for prompt in prompts] == [50, 50, 50]
     assert set(sum(prompts, ())) == set(EIGHT)
 
 
-def test_a_prompt_depends_on_seed_and_number_alone() -> None:
-    def prompts(seed: int, **options: int) -> list[tuple[int, ...]]:
+def test_a_prompt_depends_on_seed_and_number_alone():
+    def prompts(seed, **options):
         drawn = task(seed=seed)
         return [drawn.encode(example, EIGHT) for example in drawn.examples(**options)]
 
@@ -35,7 +33,7 @@ def test_a_prompt_depends_on_seed_and_number_alone() -> None:
     assert len({*prompts(0), *prompts(1)}) == 2 * 64
 
 
-def test_there_is_nothing_to_score_and_nothing_to_stop_at() -> None:
+def test_there_is_nothing_to_score_and_nothing_to_stop_at():
     drawn = task()
     (example,) = drawn.examples(limit=1)
     assert drawn.scores == drawn.stop_ids(EIGHT) == ()
@@ -56,11 +54,11 @@ def test_there_is_nothing_to_score_and_nothing_to_stop_at() -> None:
         ({"source": {"kind": "random", "path": "x"}}, "unknown setting task.source.path"),
     ],
 )
-def test_a_mistake_is_named(change: dict, message: str) -> None:
+def test_a_mistake_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         task(**change)
 
 
-def test_no_prompt_beyond_the_last() -> None:
+def test_no_prompt_beyond_the_last():
     with pytest.raises(ValueError, match=naming("64 prompts", "from 64")):
         task().examples(offset=64)

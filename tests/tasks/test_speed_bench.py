@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -26,7 +25,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", ["test.parquet", "test.jsonl"])
-def test_turns_and_categories_are_read(tmp_path: Path, name: str) -> None:
+def test_turns_and_categories_are_read(tmp_path, name):
     if name.endswith("parquet"):
         datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / name)
     else:
@@ -39,7 +38,7 @@ def test_turns_and_categories_are_read(tmp_path: Path, name: str) -> None:
     assert [each.category for each in examples] == ["coding", "writing"]
 
 
-def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_path: Path) -> None:
+def test_a_placeholder_is_refused_with_the_file_that_says_what_fetches_it(tmp_path):
     text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
     path = tmp_path / "test.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({**ROWS[1], "turns": ["x", text]}))

@@ -1,14 +1,11 @@
 """Spider's references know their databases, and what is missing is said before anything runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 import huggingface_hub
 import pytest
@@ -26,13 +23,13 @@ ROW = {"db_id": "shop", "question": "How many?", "query": "SELECT count(*) FROM 
 SHIPPED = EMBEDDED / "spider" / "database"
 
 
-def task_of(folder: Path, row: dict, **values):
+def task_of(folder, row, **values):
     file = folder / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
     return build_task({**config("spider", kind="local", path=str(file)), **values})
 
 
-def check(*arguments: str | Path) -> tuple[int, str]:
+def check(*arguments):
     """Exit status and output of the command."""
     command = [sys.executable, "-m", "spec_bench", "spider", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,7 +1,5 @@
 """SQuAD's answers from the file to the score, in the package's schema and in the hub's."""
 
-from __future__ import annotations
-
 import datasets
 import pytest
 
@@ -35,7 +33,7 @@ def hub_file(tmp_path):
     return file
 
 
-def scores(predictions: list[str], references: list[list[str]]) -> list[float]:
+def scores(predictions, references):
     return [SCORES[name]().score(predictions, references).value for name in ("exact_match", "f1")]
 
 

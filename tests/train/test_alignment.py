@@ -1,14 +1,10 @@
 """Heads learn to guess the very tokens that decoding asks them for."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
 from spec_bench.engine.model import LAST
-from spec_bench.train.batches import hidden_states
+from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import IGNORED, Dialogue, known_and_guessed, positions
 from spec_bench.train.loop import measure, run_training
 
@@ -17,7 +13,7 @@ from .tiny import VOCAB, forgetful_target, random_text, training, two_streams
 CHANCE = 1 / VOCAB
 
 
-def learned(folder: Path, kind: str, dialogues: list[Dialogue]) -> tuple[float, ...]:
+def learned(folder, kind, dialogues):
     """Validation accuracy of three guesses."""
     plan = training(folder, kind, dialogues, 60, learning_rate=0.03, validate_every=60)
     run_training(plan)
@@ -27,7 +23,7 @@ def learned(folder: Path, kind: str, dialogues: list[Dialogue]) -> tuple[float, 
     return accuracy.best
 
 
-def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path: Path) -> None:
+def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path):
     # Token t settles t + 2 and t + 4, guesses 1 and 3. Shifted by one, these would be t + 1 and
     # t + 3, which it says nothing about.
     first, second, third = learned(tmp_path, "medusa", two_streams(96, 16))
@@ -36,18 +32,18 @@ def test_medusa_sees_token_t_and_guesses_from_t_plus_2_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["redrafter", "redrafter_no_rnn"])
-def test_redrafter_sees_token_t_plus_1_as_well(kind: str, tmp_path: Path) -> None:
+def test_redrafter_sees_token_t_plus_1_as_well(kind, tmp_path):
     # Guess 2 is token t + 3, which t + 1 settles and t does not.
     first, second, third = learned(tmp_path, kind, two_streams(96, 16))
     assert first == second == third == 1
 
 
 @pytest.mark.parametrize("kind", ["medusa", "redrafter"])
-def test_no_guess_sees_the_token_that_it_is_about(kind: str, tmp_path: Path) -> None:
+def test_no_guess_sees_the_token_that_it_is_about(kind, tmp_path):
     assert max(learned(tmp_path, kind, random_text(96, 16))) < 3 * CHANCE
 
 
-def test_positions_and_their_tokens_by_hand() -> None:
+def test_positions_and_their_tokens_by_hand():
     #                    0      1      2     3     4     5      6      7     8
     dialogue = Dialogue(
         (10, 11, 12, 13, 14, 15, 16, 17, 18),
@@ -61,14 +57,14 @@ def test_positions_and_their_tokens_by_hand() -> None:
     ]
 
 
-def test_an_answer_of_one_token_teaches_nothing() -> None:
+def test_an_answer_of_one_token_teaches_nothing():
     assert positions(Dialogue((1, 2, 3), (False, False, True))) == []
 
 
-def test_hidden_states_are_those_that_decoding_hands_to_the_heads() -> None:
+def test_hidden_states_are_those_that_decoding_hands_to_the_heads():
     model = forgetful_target()
     dialogues = [Dialogue((3, 1, 4, 1, 5), (False, True, True, True, True)), *random_text(1, 9)]
-    found = hidden_states(model, dialogues)
+    found = Batches(model, dialogues, 1).hidden(range(len(dialogues)))
     expected = []
     for dialogue in dialogues:
         length = len(dialogue.ids)

@@ -1,10 +1,6 @@
 """ShareGPT's format: what is learned of a chat, and what is said of a file that is wrong."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,17 +19,17 @@ CHAT = {
 }
 
 
-def written(tmp_path: Path, content: Any, name: str = "chats.json") -> Path:
+def written(tmp_path, content, name="chats.json"):
     file = tmp_path / name
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return file
 
 
-def tokenizer() -> Any:
+def tokenizer():
     return load_tokenizer(model_path("embedded:target"))
 
 
-def test_only_what_the_assistant_says_is_learned(tmp_path: Path) -> None:
+def test_only_what_the_assistant_says_is_learned(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = tokenizer()
     dialogue = encode_chat(chat, names)
@@ -47,7 +43,7 @@ def test_only_what_the_assistant_says_is_learned(tmp_path: Path) -> None:
     )
 
 
-def test_a_dialogue_is_the_text_that_the_task_layer_would_ask(tmp_path: Path) -> None:
+def test_a_dialogue_is_the_text_that_the_task_layer_would_ask(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = tokenizer()
     dialogue = encode_chat(chat, names)
@@ -58,7 +54,7 @@ def test_a_dialogue_is_the_text_that_the_task_layer_would_ask(tmp_path: Path) ->
     assert dialogue.learned[len(first)]
 
 
-def test_messages_and_json_lines_are_read_as_well(tmp_path: Path) -> None:
+def test_messages_and_json_lines_are_read_as_well(tmp_path):
     roles = {"human": "user", "gpt": "assistant"}
     turns = CHAT["conversations"]
     messages = [{"role": roles[t["from"]], "content": t["value"]} for t in turns]
@@ -67,7 +63,7 @@ def test_messages_and_json_lines_are_read_as_well(tmp_path: Path) -> None:
     assert one == other == messages
 
 
-def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path: Path) -> None:
+def test_chats_out_of_turn_are_left_out_and_first_answers_dropped(tmp_path):
     human, gpt = CHAT["conversations"][:2]
     chats = [{"conversations": c} for c in ([gpt, human, gpt], [human, human, gpt], [human], [])]
     assert read_chats(written(tmp_path, chats)) == [
@@ -106,19 +102,19 @@ EXPECTED = (
     ],
 )
 def test_a_wrong_file_gives_one_line_naming_record_and_expectation(
-    content: Any, name: str, complaint: str, tmp_path: Path
-) -> None:
+    content, name, complaint, tmp_path
+):
     with pytest.raises(ValueError, match=complaint) as raised:
         read_chats(written(tmp_path, content, name))
     assert "\n" not in str(raised.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=naming("data.path", "nowhere.json")):
         read_chats(tmp_path / "nowhere.json")
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path: Path) -> None:
+def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path):
     (chat,) = read_chats(written(tmp_path, [CHAT]))
     names = tokenizer()
     names.chat_template = (
@@ -152,9 +148,7 @@ MESSAGES = [
         ),
     ],
 )
-def test_files_as_they_are_published_are_read(
-    name: str, content: str, count: int, tmp_path: Path
-) -> None:
+def test_files_as_they_are_published_are_read(name, content, count, tmp_path):
     names = tokenizer()
     chats = read_chats(written(tmp_path, content, name))
     assert len(chats) == count

@@ -1,7 +1,5 @@
 """``python -m spec_bench.train`` from the outside."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys
@@ -28,7 +26,7 @@ CHATS = [
 ]
 
 
-def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_path):
     file = tmp_path / "chats.json"
     file.write_text(json.dumps([*CHATS, {"conversations": [{"from": "human"}]}]))
     data = (f"data.path={file}", "data.answered_by=file")
@@ -42,7 +40,7 @@ def test_a_wrong_file_is_one_line_and_status_2_before_the_target_is_loaded(tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
-def test_chats_become_heads_with_their_log_and_provenance(head: str, tmp_path: Path) -> None:
+def test_chats_become_heads_with_their_log_and_provenance(head, tmp_path):
     file = tmp_path / "chats.json"
     file.write_text(json.dumps(CHATS))
     status, _, said = run(
@@ -69,9 +67,7 @@ def test_chats_become_heads_with_their_log_and_provenance(head: str, tmp_path: P
     assert list((tmp_path / "made" / "wandb").glob("offline-run-*-heads-*"))
 
 
-def test_trained_heads_are_collected_as_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_heads_are_collected_as_rows(tmp_path, monkeypatch):
     for blocks, share in ((0, 0.5), (1, 0.625)):
         folder = tmp_path / "grid" / f"blocks{blocks}" / "heads"
         folder.mkdir(parents=True)
@@ -96,9 +92,7 @@ def test_trained_heads_are_collected_as_rows(
     assert Path(second["folder"]) == tmp_path / "grid" / "blocks1" / "heads"
 
 
-def test_a_folder_without_trainings_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_trainings_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path)])
     with pytest.raises(SystemExit, match=naming("training.json")):
         collect()

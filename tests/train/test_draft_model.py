@@ -1,9 +1,5 @@
 """A draft model with a vocabulary of its own learns the target's law over it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,14 +9,13 @@ from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.mapped_model import MappedModel, behind
 from spec_bench.engine.vocabulary_map import FILE
 from spec_bench.records.types import Request
-from spec_bench.train.batches import HiddenStates
 from spec_bench.train.dialogues import Dialogue, user_opening
 from spec_bench.train.draft_model import DraftModel, DraftTrainee, TextBatches, known_tokens
 from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from tests.families import decoder_settings
 
-from .tiny import CPU, VOCAB, forgetful_target, random_text, settings
+from .tiny import VOCAB, forgetful_target, random_text, settings
 
 IDS = (0, 1, 3, 4, 6, 7, 9, 10, 11)  # of 12
 SHAPE = {
@@ -31,28 +26,26 @@ SHAPE = {
 }
 
 
-def batches(dialogues: list[Dialogue]) -> TextBatches:
-    model = forgetful_target()
-    hidden = HiddenStates(model, dialogues, picked=DraftTrainee.picked)
-    return TextBatches(dialogues, hidden, model, 1)
+def batches(dialogues):
+    return TextBatches(forgetful_target(), dialogues, 1)
 
 
-def trainee() -> DraftTrainee:
+def trainee():
     torch.manual_seed(0)
     last = forgetful_target().module.get_output_embeddings().weight.detach().float()
     return DraftTrainee(DraftModel(IDS, VOCAB, SHAPE), last)
 
 
-def training(folder: Path, steps: int) -> Training:
+def training(folder, steps):
     texts = random_text(40, 20)
     made = settings(folder, "draft_model", 1, learning_rate=5e-3)
     return Training(
         *(made, trainee(), batches(texts[:32]), batches(texts[32:])),
-        *(steps, 16, OneProcess(CPU)),
+        *(steps, 16, Processes("cpu")),
     )
 
 
-def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token() -> None:
+def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token():
     dialogue = Dialogue((1, 2, 3, 4, 5), (False, False, True, True, False))
     batch = batches([dialogue]).of([0])
     assert batch.at.tolist() == [[0, 1], [0, 2]]
@@ -64,7 +57,7 @@ def test_what_it_learns_at_a_position_is_the_targets_law_of_the_next_token() -> 
     torch.testing.assert_close(law, expected)
 
 
-def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path: Path) -> None:
+def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path):
     made = training(tmp_path, 40)
     everything = range(8)
     before = measure(made.trainee, made.validation, everything, 4)
@@ -77,7 +70,7 @@ def test_it_comes_near_the_targets_law_as_far_as_it_knows_the_tokens(tmp_path: P
     assert -1e-6 < lacks < 0.3 * lacked
 
 
-def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path: Path) -> None:
+def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path):
     made = training(tmp_path, 10)
     run_training(made)
     made.trainee.save(tmp_path / "draft", torch.float32)
@@ -98,7 +91,7 @@ def test_what_is_saved_drafts_losslessly_behind_the_target(tmp_path: Path) -> No
     torch.testing.assert_close(seen, learned, rtol=1e-3, atol=1e-4)
 
 
-def test_a_folder_whose_tokens_do_not_fit_its_weights_is_named(tmp_path: Path) -> None:
+def test_a_folder_whose_tokens_do_not_fit_its_weights_is_named(tmp_path):
     made = training(tmp_path, 1)
     made.trainee.save(tmp_path / "draft", torch.float32)
     other = DraftModel(IDS[:-1], VOCAB, SHAPE)
@@ -109,19 +102,19 @@ def test_a_folder_whose_tokens_do_not_fit_its_weights_is_named(tmp_path: Path) -
         behind(model, str(tmp_path / "other"), VOCAB)
 
 
-def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids() -> None:
+def test_known_are_the_answers_frequent_tokens_then_the_lowest_ids():
     dialogue = Dialogue((9, 9, 8, 7, 7, 7, 8, 5), (False, False, *[True] * 6))
     assert known_tokens([dialogue], 4) == (0, 1, 7, 8)  # 7 three times, 8 twice, 5 once
 
 
-def test_a_user_is_opened_as_the_template_opens_one() -> None:
+def test_a_user_is_opened_as_the_template_opens_one():
     class Words:
         chat_template = "{{ messages }}"
 
-        def apply_chat_template(self, messages: list[dict[str, str]], **options: bool) -> str:
+        def apply_chat_template(self, messages, **options):
             return f"SYSTEM\nUSER {messages[0]['content']} END"
 
-        def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        def __call__(self, text, add_special_tokens):
             return {"input_ids": [len(word) for word in text.split()]}
 
     assert user_opening(Words()) == (6, 4)

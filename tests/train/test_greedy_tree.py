@@ -1,7 +1,5 @@
 """Medusa's sparse tree is built from the accuracies of heads and ranks."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest
@@ -12,14 +10,14 @@ from tests.said import naming
 ACCURACIES = [[0.6, 0.2, 0.05], [0.5, 0.25, 0.1], [0.4, 0.1, 0.0]]
 
 
-def worth(path: tuple[int, ...], accuracies: list[list[float]]) -> float:
+def worth(path, accuracies):
     value = 1.0
     for head, rank in zip(accuracies, path, strict=False):
         value *= head[rank]
     return value
 
 
-def test_the_first_nodes_are_those_of_the_largest_products() -> None:
+def test_the_first_nodes_are_those_of_the_largest_products():
     # 0.6, 0.3 = 0.6 * 0.5, 0.2, 0.15 = 0.6 * 0.25, 0.12 = 0.6 * 0.5 * 0.4, 0.1 = 0.2 * 0.5
     assert greedy_node_list(ACCURACIES, 1) == [(0,)]
     assert greedy_node_list(ACCURACIES, 3) == [(0,), (1,), (0, 0)]
@@ -27,7 +25,7 @@ def test_the_first_nodes_are_those_of_the_largest_products() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(1, 40))
-def test_every_parent_is_in_the_tree_and_comes_before_its_children(nodes: int) -> None:
+def test_every_parent_is_in_the_tree_and_comes_before_its_children(nodes):
     paths = greedy_node_list(ACCURACIES, nodes)
     assert len(set(paths)) == nodes
     for place, path in enumerate(paths):
@@ -35,27 +33,27 @@ def test_every_parent_is_in_the_tree_and_comes_before_its_children(nodes: int) -
 
 
 @pytest.mark.parametrize("nodes", [1, 5, 12, 38])
-def test_no_tree_of_that_size_expects_to_accept_more(nodes: int) -> None:
+def test_no_tree_of_that_size_expects_to_accept_more(nodes):
     paths = greedy_node_list(ACCURACIES, nodes)
     everything = [p for depth in (1, 2, 3) for p in product(range(3), repeat=depth)]
     best = sorted((worth(path, ACCURACIES) for path in everything), reverse=True)[:nodes]
     assert sum(worth(path, ACCURACIES) for path in paths) == pytest.approx(sum(best))
 
 
-def test_of_equal_worth_the_shallower_node_is_taken() -> None:
+def test_of_equal_worth_the_shallower_node_is_taken():
     assert greedy_node_list([[1.0, 1.0], [1.0, 1.0]], 2) == [(0,), (1,)]
 
 
-def test_heads_may_have_different_numbers_of_ranks() -> None:
+def test_heads_may_have_different_numbers_of_ranks():
     assert greedy_node_list([[0.5], [0.9, 0.8]], 3) == [(0,), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("nodes", [0, 40])
-def test_a_tree_that_the_heads_cannot_make_is_refused(nodes: int) -> None:
+def test_a_tree_that_the_heads_cannot_make_is_refused(nodes):
     with pytest.raises(ValueError, match=rf"{nodes} nodes .* trees of 1 to 39"):
         greedy_node_list(ACCURACIES, nodes)
 
 
-def test_an_accuracy_that_is_no_share_is_refused() -> None:
+def test_an_accuracy_that_is_no_share_is_refused():
     with pytest.raises(ValueError, match=naming("0 and 1", "51")):
         greedy_node_list([[51.0, 12.0]], 1)

@@ -1,7 +1,5 @@
 """Several processes share a step and arrive at the weights of one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -31,13 +29,13 @@ torch.save(plan.trainee.state_dict(), Path(sys.argv[1]) / f"rank{plan.processes.
 """
 
 
-def test_every_dialogue_of_a_step_is_learned_once() -> None:
+def test_every_dialogue_of_a_step_is_learned_once():
     pieces = [piece for rank in range(3) for piece in share(range(20), rank, 3, 2)]
     assert sorted(index for piece in pieces for index in piece) == list(range(20))
     assert all(pieces)
 
 
-def test_accelerate_in_one_process_changes_nothing(tmp_path: Path) -> None:
+def test_accelerate_in_one_process_changes_nothing(tmp_path):
     pytest.importorskip("accelerate")
     plain = training(tmp_path / "plain", "medusa", TEXT, 5)
     shared = training(tmp_path / "shared", "medusa", TEXT, 5, processes=Accelerated("cpu"))
@@ -48,7 +46,7 @@ def test_accelerate_in_one_process_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_arrive_at_the_weights_of_one(tmp_path: Path) -> None:
+def test_two_processes_arrive_at_the_weights_of_one(tmp_path):
     pytest.importorskip("accelerate")
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)

@@ -1,18 +1,14 @@
 """A training that was stopped and goes on ends where an undisturbed one ends."""
 
-from __future__ import annotations
-
 import csv
 import time
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from spec_bench.draft.heads import load_heads
 from spec_bench.train.loop import TrainingLog, columns, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from tests.warm import Command, run
 
 from .tiny import CPU, training, two_streams
@@ -21,21 +17,21 @@ TEXT = two_streams(64, 20)
 TRAIN = "spec_bench.train"
 
 
-class Interrupted(OneProcess):
+class Interrupted(Processes):
     """Is stopped from outside in the middle of a step."""
 
-    def __init__(self, after: int) -> None:
-        super().__init__(CPU)
+    def __init__(self, after):
+        super().__init__("cpu")
         self.left = after
 
-    def total(self, values: Tensor) -> Tensor:
+    def total(self, values):
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
         return values
 
 
-def lines(folder: Path) -> list[dict[str, str]]:
+def lines(folder):
     """The log without what the clock says."""
     with (folder / "log.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -46,9 +42,7 @@ def lines(folder: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("kind", ["medusa", "redrafter"])
 @pytest.mark.parametrize("stop", [2, 4, 7])
-def test_an_interrupted_training_gives_the_same_curve_and_weights(
-    kind: str, stop: int, tmp_path: Path
-) -> None:
+def test_an_interrupted_training_gives_the_same_curve_and_weights(kind, stop, tmp_path):
     whole = training(tmp_path / "whole", kind, TEXT, 10)
     run_training(whole)
     with pytest.raises(KeyboardInterrupt):
@@ -62,7 +56,7 @@ def test_an_interrupted_training_gives_the_same_curve_and_weights(
         assert torch.equal(one, other)
 
 
-def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
+def test_a_finished_training_is_not_trained_again(tmp_path):
     first = training(tmp_path, "medusa", TEXT, 4)
     run_training(first)
     before = lines(first.settings.folder)
@@ -73,16 +67,14 @@ def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     run_training(training(tmp_path, "medusa", TEXT, 3))
     with pytest.raises(ValueError, match="holds a training with other settings"):
         run_training(training(tmp_path, "medusa", TEXT, 3, learned_from="something else"))
 
 
 @pytest.mark.parametrize("bad", [b"", b"half", b"\0" * 4000, None])
-def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(
-    bad: bytes | None, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(bad, tmp_path):
     whole = training(tmp_path / "whole", "medusa", TEXT, 3)
     run_training(whole)
     cut = training(tmp_path / "cut", "medusa", TEXT, 3)
@@ -97,7 +89,7 @@ def test_a_checkpoint_that_is_half_is_set_aside_and_training_begins_anew(
 
 
 @pytest.mark.parametrize("parts", [2, 5])
-def test_a_step_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
+def test_a_step_in_parts_is_the_same_step(parts, tmp_path):
     whole = training(tmp_path / "1", "redrafter", TEXT, 4)
     split = training(tmp_path / "n", "redrafter", TEXT, 4, accumulate=parts)
     run_training(whole)
@@ -106,7 +98,7 @@ def test_a_step_in_parts_is_the_same_step(parts: int, tmp_path: Path) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path: Path) -> None:
+def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path):
     log = TrainingLog(tmp_path / "log.csv", columns(1))
     log.rewind(0)
     for step in (2, 4, 6):
@@ -119,11 +111,11 @@ def test_lines_after_the_checkpoint_are_dropped_a_half_written_one_too(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["redrafter", "eagle1", "eagle3"])
-def test_a_training_killed_by_the_system_goes_on_exactly(head: str, tmp_path: Path) -> None:
+def test_a_training_killed_by_the_system_goes_on_exactly(head, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Translate"}\n{"prompt": "Article: It"}\n{"prompt": "A"}\n')
 
-    def command(name: str) -> list[str]:
+    def command(name):
         return [
             *(f"results={tmp_path}", f"name={name}"),
             *(f"head={head}", "data.kind=prompts", f"data.path={prompts}", "engine.threads=1"),

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from spec_bench.jobs.config.compose import register
 from spec_bench.settings.configs import conf_dir
-from spec_bench.train.settings import TrainSettings, build_train_settings
+from spec_bench.train.settings import build_train_settings
 
 
-def settings(*overrides: str) -> TrainSettings:
+def settings(*overrides):
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", overrides=list(overrides))
@@ -23,18 +23,18 @@ def settings(*overrides: str) -> TrainSettings:
 
 
 @pytest.mark.parametrize("head", ["medusa", "redrafter", "redrafter_no_rnn"])
-def test_every_head_can_be_trained_on_chats_and_on_a_task(head: str) -> None:
+def test_every_head_can_be_trained_on_chats_and_on_a_task(head):
     assert settings(f"head={head}", "data.path=chats.json").head.guesses == 5
     assert settings(f"head={head}", "data.kind=task").task is not None
 
 
-def test_the_heads_lie_beside_the_log_unless_another_folder_is_named() -> None:
+def test_the_heads_lie_beside_the_log_unless_another_folder_is_named():
     made = settings("data.kind=task", "name=grid/a")
     assert made.out == Path("results/train/grid/a/heads")
     assert settings("data.kind=task", "out=elsewhere").out == Path("elsewhere")
 
 
-def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint() -> None:
+def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint():
     one = settings("data.kind=task", "name=a", "log_every=5", "sink=quiet")
     assert one.config == settings("data.kind=task", "name=b").config
     assert one.config != settings("data.kind=task", "seed=1").config
@@ -70,7 +70,7 @@ def test_what_the_numbers_do_not_follow_from_is_no_part_of_a_checkpoint() -> Non
         (["data.kind=task", "out_dtype=int8"], "out_dtype must be one of float32, float16"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(overrides: list[str], complaint: str) -> None:
+def test_a_value_that_cannot_be_is_named(overrides, complaint):
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is checked below
         settings(*overrides)
     assert complaint in str(raised.value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,10 +18,10 @@ from spec_bench.draft.eagle_network import Eagle3Head
 from spec_bench.draft.network import HeadPlan
 from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.records.types import Request
-from spec_bench.train.batches import HiddenStates, SequenceBatches, everywhere
+from spec_bench.train.batches import SequenceBatches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Training, measure, run_training
-from spec_bench.train.processes import OneProcess
+from spec_bench.train.processes import Processes
 from spec_bench.train.train import frequent, trainee_of
 from spec_bench.train.trainee import SequenceTrainee
 from tests.families import VOCAB, decoder_settings, random_requests, tiny_pair
@@ -41,24 +39,24 @@ KINDS = ["eagle", "eagle3", "mtp", "dflash"]
 class Recorded(Drafting):
     """Passes on to drafting what it is asked, and keeps each tree's logits."""
 
-    def __init__(self, inner: Drafting) -> None:
+    def __init__(self, inner):
         self.inner = inner
         self.trees: list[list[Tensor]] = []
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name):
         own = ("inner", "trees", "at_root", "at_frontier")
         return object.__getattribute__(self, name) if name in own else getattr(self.inner, name)
 
-    def at_root(self, committed: Committed) -> Tensor:
+    def at_root(self, committed):
         self.trees.append([self.inner.at_root(committed)])
         return self.trees[-1][0]
 
-    def at_frontier(self, tree: Tree, committed: Committed) -> Tensor:
+    def at_frontier(self, tree, committed):
         self.trees[-1].append(self.inner.at_frontier(tree, committed))
         return self.trees[-1][-1]
 
 
-def decoded(kind: str, head: Any, request: Request) -> tuple[list[list[Tensor]], Any]:
+def decoded(kind, head, request):
     """Per iteration each level's logits, on a chain of K tokens; and what was said."""
     target, _ = tiny_pair("llama", torch.float64)
     settings = decoder_settings("sd", str(K)) | {"drafter": {"kind": kind}}
@@ -66,7 +64,7 @@ def decoded(kind: str, head: Any, request: Request) -> tuple[list[list[Tensor]],
     assert isinstance(built, Decoder)
     reserve = built.reserve
 
-    def recorded(slots: int) -> None:
+    def recorded(slots):
         reserve(slots)
         built.drafting = Recorded(built.drafting)
 
@@ -76,21 +74,20 @@ def decoded(kind: str, head: Any, request: Request) -> tuple[list[list[Tensor]],
     return built.drafting.trees, answer
 
 
-def learned(kind: str, head: Any, ids: tuple[int, ...]) -> list[Tensor]:
+def learned(kind, head, ids):
     """Logits of K steps at every row of one sequence, as training runs them."""
     target, _ = tiny_pair("llama", torch.float64)
     trainee = trainee_of(head, target, K)
     assert isinstance(trainee, SequenceTrainee)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = HiddenStates(target, [dialogue], 1, trainee.layers(target.blocks), everywhere)
-    batch = SequenceBatches([dialogue], states, target, K).of([0])
+    batch = SequenceBatches(target, [dialogue], K, trainee.layers(target.blocks)).of([0])
     hidden, embedded = batch.hidden.double(), batch.embedded.double()
     with torch.no_grad():
         return list(trainee.logits(batch._replace(hidden=hidden, embedded=embedded)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trainings_forward_is_decodings(kind: str) -> None:
+def test_trainings_forward_is_decodings(kind):
     head = HEADS[kind](32, VOCAB).double()
     compared = dict.fromkeys(range(K), 0)
     for request in random_requests(4, 16):
@@ -112,13 +109,12 @@ def test_trainings_forward_is_decodings(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -> None:
+def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind):
     target, _ = tiny_pair("llama")
     head, ids = HEADS[kind](32, VOCAB), tuple(range(5, 17))
     learner = trainee_of(head, target, K)
     dialogue = Dialogue(ids, (True,) * len(ids))
-    states = HiddenStates(target, [dialogue], 1, learner.layers(target.blocks), everywhere)
-    batches = SequenceBatches([dialogue], states, target, K)
+    batches = SequenceBatches(target, [dialogue], K, learner.layers(target.blocks))
     measured = measure(learner, batches, [0], 1)
     assert measured is not None
     with torch.no_grad():
@@ -132,7 +128,7 @@ def test_what_would_be_accepted_is_held_against_the_targets_own_law(kind: str) -
         assert 0.01 < measured.overlaps[step] < 0.99
 
 
-def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
+def test_a_head_that_is_right_is_compared_at_every_depth():
     """On its own right path: what the head would draft after accepted tokens."""
     head = HEADS["eagle3"](32, VOCAB).double()
     target, _ = tiny_pair("llama", torch.float64)
@@ -158,7 +154,7 @@ def test_a_head_that_is_right_is_compared_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: str) -> None:
+def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind):
     """The keys that its own features gave are gone, although their tokens stand."""
     head, ids = HEADS[kind](32, VOCAB).double(), tuple(range(5, 17))
     target, _ = tiny_pair("llama", torch.float64)
@@ -189,7 +185,7 @@ def test_behind_accepted_tokens_the_head_sees_the_targets_features_alone(kind: s
     torch.testing.assert_close(found[there], expected[there], rtol=1e-5, atol=1e-5)
 
 
-def target_of(kind: str) -> HuggingFaceModel:
+def target_of(kind):
     """Sure of something, where its own last layer alone can say so."""
     if kind not in ("mtp", "dflash"):
         return forgetful_target()
@@ -199,7 +195,7 @@ def target_of(kind: str) -> HuggingFaceModel:
     return HuggingFaceModel(module, tiny.VOCAB, CPU)
 
 
-def trainee(kind: str, guesses: int = K, **given: Any) -> SequenceTrainee:
+def trainee(kind, guesses=K, **given):
     torch.manual_seed(0)
     target = target_of(kind)
     plan = HeadPlan(guesses, 1, target=target.module.config.to_dict(), ids=given.pop("ids", None))
@@ -209,24 +205,23 @@ def trainee(kind: str, guesses: int = K, **given: Any) -> SequenceTrainee:
     return made
 
 
-def training(folder: Path, kind: str, steps: int, processes: Any = None, **given: Any) -> Training:
+def training(folder, kind, steps, processes=None, **given):
     text = two_streams(48, 14)
     made = tiny.settings(folder, "medusa", K, learning_rate=1e-2, kind_of_head=kind)
     learner = trainee(kind, steps=given.pop("learned", None), **given)
     target = target_of(kind)
     layers = {"eagle3": (0, 0, 0, -1), "dflash": (0, -1)}.get(kind, (-1,))  # it has one block
 
-    def side(dialogues: list[Dialogue]) -> SequenceBatches:
-        states = HiddenStates(target, dialogues, 8, layers, everywhere)
-        return SequenceBatches(dialogues, states, target, K)
+    def side(dialogues):
+        return SequenceBatches(target, dialogues, K, layers, 8)
 
     return Training(
-        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or OneProcess(CPU)
+        made, learner, side(text[:40]), side(text[40:]), steps, 16, processes or Processes("cpu")
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
+def test_a_head_learns_the_targets_own_law(kind, tmp_path):
     """Which the target's state at the token in question settles, and no other token tells."""
     plan = training(tmp_path, kind, 20)
     run_training(plan)
@@ -235,7 +230,7 @@ def test_a_head_learns_the_targets_own_law(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_training_that_was_stopped_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
+def test_a_training_that_was_stopped_ends_with_the_same_weights(kind, tmp_path):
     """The noise on features, too, goes on where it was."""
     noise = {"noise": 0.1, "learned": 2}
     whole = training(tmp_path / "whole", kind, 6, **noise)
@@ -249,7 +244,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(kind: str, tmp_p
         assert torch.equal(one, other)
 
 
-def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens() -> None:
+def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens():
     dialogues = [Dialogue((9, 3, 3, 5, 7), (False, True, True, True, False))]
     assert frequent(dialogues, 2) == (3, 5)
     head = trainee("eagle3", ids=(3, 5)).heads
@@ -258,7 +253,7 @@ def test_a_smaller_vocabulary_is_the_answers_most_frequent_tokens() -> None:
     assert logits.isfinite().nonzero()[:, 1].tolist() == [3, 5]
 
 
-def test_positions_whose_best_token_the_head_lacks_teach_nothing() -> None:
+def test_positions_whose_best_token_the_head_lacks_teach_nothing():
     learner = trainee("eagle3", ids=(3, 5))
     project = learner._project
     states = torch.randn(40, tiny.WIDTH)

@@ -1,11 +1,7 @@
 """A target whose hidden states know nothing but the token they stand at, and texts to learn."""
 
-from __future__ import annotations
-
 import functools
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -16,10 +12,10 @@ from spec_bench.engine.hugging_face import HuggingFaceModel
 from spec_bench.engine.loading import ModelSpec
 from spec_bench.jobs.config.pair import Pair
 from spec_bench.sinks.settings import SinkSettings
-from spec_bench.train.batches import Batches, HiddenStates
+from spec_bench.train.batches import Batches
 from spec_bench.train.dialogues import Dialogue
 from spec_bench.train.loop import Training
-from spec_bench.train.processes import OneProcess, Processes
+from spec_bench.train.processes import Processes
 from spec_bench.train.settings import (
     AnswerSettings,
     DataSettings,
@@ -34,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 @functools.cache
-def forgetful_target() -> HuggingFaceModel:
+def forgetful_target():
     """One layer that adds nothing: x_t is the normalised embedding of token t."""
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -54,7 +50,7 @@ def forgetful_target() -> HuggingFaceModel:
     return HuggingFaceModel(model, VOCAB, CPU)
 
 
-def two_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
+def two_streams(count, length=40, seed=0):
     """Texts in which token t settles token t + 2 and says nothing about token t + 1."""
     rng = Random(seed)
     after = list(range(VOCAB))
@@ -68,7 +64,7 @@ def two_streams(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
     return dialogues
 
 
-def random_text(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
+def random_text(count, length=40, seed=0):
     """Texts in which nothing says anything about what follows."""
     rng = Random(seed)
     return [
@@ -79,19 +75,19 @@ def random_text(count: int, length: int = 40, seed: int = 0) -> list[Dialogue]:
     ]
 
 
-def batches(dialogues: list[Dialogue], guesses: int) -> Batches:
+def batches(dialogues, guesses):
     model = forgetful_target()
-    return Batches(dialogues, HiddenStates(model, dialogues), model, guesses)
+    return Batches(model, dialogues, guesses)
 
 
-def trainee(kind: str, guesses: int, seed: int = 0) -> Trainee:
+def trainee(kind, guesses, seed=0):
     torch.manual_seed(seed)
     if kind == "medusa":
         return Trainee(MedusaHeads(MedusaShape(WIDTH, VOCAB, guesses)), guesses)
     return Trainee(RecurrentHead(RecurrentShape(WIDTH, VOCAB, 1, kind == "redrafter")), guesses)
 
 
-def settings(folder: Path, kind: str, guesses: int, **changes: Any) -> TrainSettings:
+def settings(folder, kind, guesses, **changes):
     optimiser = {
         "epochs": 1,
         "steps": None,
@@ -128,15 +124,7 @@ def settings(folder: Path, kind: str, guesses: int, **changes: Any) -> TrainSett
     )
 
 
-def training(
-    folder: Path,
-    kind: str,
-    dialogues: list[Dialogue],
-    steps: int,
-    guesses: int = 3,
-    processes: Processes | None = None,
-    **changes: Any,
-) -> Training:
+def training(folder, kind, dialogues, steps, guesses=3, processes=None, **changes):
     """A training of fresh heads; the last eighth of the dialogues validates."""
     made = settings(folder, kind, guesses, **changes)
     cut = len(dialogues) * 7 // 8
@@ -147,5 +135,5 @@ def training(
         batches(dialogues[cut:], guesses),
         steps,
         made.optimiser.batch,
-        processes or OneProcess(CPU),
+        processes or Processes("cpu"),
     )
