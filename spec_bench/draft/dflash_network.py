@@ -163,7 +163,7 @@ class DFlashHead(CachedHead):
         return project(output) if self.cut_down is None else self.cut_down(output)
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not position by position: it learns from whole sequences, ``train.blocks``."""
+        """Not position by position: it learns from whole sequences, ``train.trainee``."""
         raise AssertionError("a head that guesses blocks learns from sequences")
 
     @classmethod

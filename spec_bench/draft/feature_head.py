@@ -2,7 +2,7 @@
 output, which gives the logits of the token after and stands in for the feature one step further.
 
 EAGLE's heads and multi-token prediction (MTP) are such heads; ``eagle.EagleDrafting`` drafts with
-them, ``train.unrolled`` trains them.
+them, ``train.trainee`` trains them.
 
 Letters: R rows, T tokens, D width, W width of what the target hands over, V tokens, V' those that
 the head knows.
@@ -52,5 +52,5 @@ class FeatureHead(CachedHead):
         return output
 
     def guesses(self, x: Tensor, embedded: Tensor) -> Iterator[Tensor]:
-        """Not position by position: it learns from whole sequences, ``train.unrolled``."""
+        """Not position by position: it learns from whole sequences, ``train.trainee``."""
         raise AssertionError("a head that goes on from its own output learns from sequences")
