@@ -101,7 +101,8 @@ def recommend(
         ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
         rate = [None if pd.isna(each) else float(each) for each in ends]
     text = "\n".join([*found.answer(), command_of(found, shown)])
-    return Recommended(decoder, spec, *rate, text, found.candidates)
+    value, low, high = rate
+    return Recommended(decoder, spec, value, low, high, text, found.candidates)
 
 
 def compare(

@@ -152,9 +152,10 @@ def _plan_job(
         if not settings.unread:
             state, left = state_of(store, prompts, settings.asked.repeats)
         facts = settings.facts(cell)
-        names = (facts.target, ",".join(facts.draft), facts.task, facts.decoder, facts.spec)
+        models, tree = (facts.target, ",".join(facts.draft)), (facts.decoder, facts.spec)
         device = settings.device.partition(":")[0]
-        rate = find_rate(Decodes(*names, settings.engine.batch_size, device), measured)
+        decodes = Decodes(*models, facts.task, *tree, settings.engine.batch_size, device)
+        rate = find_rate(decodes, measured)
         hours = _hours(left, settings.max_new_tokens, rate, memory)
         count = prompts * settings.asked.repeats
         name = store.folder.name
@@ -285,8 +286,9 @@ def _measured(results: Path) -> list[tuple[Decodes, float]]:
         for row in read_rows(path):
             # A row that does not say on which device it was measured says nothing of any.
             if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]:
-                names = (row[name] for name in ("target", "draft", "task", "decoder", "spec"))
+                models, tree = (row["target"], row["draft"]), (row["decoder"], row["spec"])
                 device = row["device"] if row["device"] in ("cpu", SERVER) else "cuda"
-                decodes = Decodes(*names, int(row["batch_size"] or 1), device)
+                size = int(row["batch_size"] or 1)
+                decodes = Decodes(*models, row["task"], *tree, size, device)
                 rates.append((decodes, float(row["token_rate"])))
     return rates

@@ -53,8 +53,8 @@ def roofline(part: Part, records: Records) -> Figure | None:
     rates = [float(row["bandwidth_bytes_per_s"]) for row, _ in timed]
     ends = sorted({min(moved), max(moved)})
     for rate in sorted({min(rates), max(rates)}):
-        bound_ms = short(1000 * end / rate for end in ends)
-        line = bound_line(short(end / 1e6 for end in ends), bound_ms)
+        heights = short(1000 * end / rate for end in ends)
+        line = bound_line(short(end / 1e6 for end in ends), heights)
         mode = "lines" if len(ends) > 1 else "markers"
         chart["data"].append(line | {"mode": mode, "name": f"bound, {rate / 1e9:.3g} GB/s"})
     return chart
