@@ -17,8 +17,7 @@ import pytest
 import spec_bench
 from spec_bench import api
 from spec_bench.api.answers import Writing
-from spec_bench.api.jobs import composed, words_of
-from spec_bench.api.tables import chosen
+from spec_bench.api.jobs import chosen, composed, words_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = "Article: The harbour was closed after a storm took the roof of the school.\nSummary:"
@@ -88,7 +87,7 @@ def test_a_conversation_goes_through_the_chat_template(chatty: api.LoadedPair) -
     told: dict[str, Any] = {"decoder": "sd:2", "temperature": 0, "max_new_tokens": 5}
     message = {"role": "user", "content": "Article: Rain."}
     ids = chatty.tokenizer("user: Article: Rain.\nSummary:", add_special_tokens=False)["input_ids"]
-    assert chatty._encoded([message], chat=False) == tuple(ids)
+    assert chatty._request([message], 5, False, None).prompt_ids == tuple(ids)
     plain = chatty.decode("Article: Rain.", chat=True, **told)
     assert chatty.decode([message], **told).tokens == plain.tokens
     longer = [message, {"role": "assistant", "content": "Rain."}, message]

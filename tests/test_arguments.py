@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spec_bench.audit.command_line import main as audit
+from spec_bench.audit.__main__ import load as audit
 from spec_bench.exchange.write import main as answers
 from spec_bench.report.comparison.command import main as compare
 

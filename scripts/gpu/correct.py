@@ -32,7 +32,7 @@ from scripts.family.embedded_pair import (
     embedded_requests,
 )
 from spec_bench.audit.decoders import FALSE_ALARM_RATE, chi_square
-from spec_bench.audit.greedy import first_difference
+from spec_bench.audit.models import first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, read_decoder, resolve_spec
 from spec_bench.draft.heads import load_heads

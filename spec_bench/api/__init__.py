@@ -20,8 +20,7 @@ from __future__ import annotations
 from spec_bench.api.answers import Decoded, Seconds, Step
 from spec_bench.api.commands import Audited, Compared, Recommended, audit, compare, recommend
 from spec_bench.api.jobs import run, sweep
-from spec_bench.api.loading import load_pair
-from spec_bench.api.pairs import LoadedPair
+from spec_bench.api.pairs import LoadedPair, load_pair
 
 __all__ = [
     "Audited",

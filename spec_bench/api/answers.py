@@ -1,12 +1,16 @@
-"""An answer and the steps that it came in. Knows texts and records; nothing about models."""
+"""An answer and the steps that it comes in, as it is being decoded and as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from spec_bench.records.types import Generation, StepRecord
+from spec_bench.records.types import Generation, Request, StepRecord
+
+if TYPE_CHECKING:
+    from spec_bench.decode.config import AnyDecoder
 
 _UNFINISHED = "\ufffd"  # what a tokenizer makes of the first bytes of a letter
 _SHOWN = 60
@@ -14,20 +18,14 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Step:
-    """One target call.
+    """One target call."""
 
-    Attributes:
-        record: nodes and levels of its tree, tokens accepted and delivered, widths of beams.
-        tokens: what it delivered: accepted tokens, then the residual or bonus token.
-        text: what the answer's text grew by. Half a letter, or what may become a stop string, comes
-            with a later step; all steps' texts make the answer's.
-        seconds: wall seconds of the step, drafting included, the device synchronised.
-    """
-
-    record: StepRecord
-    tokens: tuple[int, ...]
+    record: StepRecord  # nodes and levels of its tree, tokens accepted, delivered, widths of beams
+    tokens: tuple[int, ...]  # what it delivered: accepted tokens, then the residual or bonus token
+    # What the answer's text grew by. Half a letter, or what may become a stop string, comes with a
+    # later step; all steps' texts make the answer's.
     text: str
-    seconds: float
+    seconds: float  # wall seconds of the step, drafting included, the device synchronised
 
     @property
     def nodes(self) -> int:
@@ -47,19 +45,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall seconds of an answer, the device synchronised.
+    """Wall seconds of an answer, the device synchronised."""
 
-    Attributes:
-        prefill: of the prompt, target and draft together.
-        decode: from then to the last token.
-        draft: of ``decode``, inside draft forward passes.
-        target: of ``decode``, inside target forward passes.
-    """
-
-    prefill: float
-    decode: float
-    draft: float
-    target: float
+    prefill: float  # of the prompt, target and draft together
+    decode: float  # from then to the last token
+    draft: float  # of ``decode``, inside draft forward passes
+    target: float  # of ``decode``, inside target forward passes
 
     @property
     def total(self) -> float:
@@ -69,22 +60,14 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An answer and how it came about.
+    """An answer and how it came about."""
 
-    Attributes:
-        text: the answer, up to the first stop string.
-        tokens: ids of all that was delivered, the end-of-sequence token and those of a stop string
-            included.
-        steps: one per target call, in order.
-        lossless: how its law relates to the target's: ``exact``, ``approximate``, ...
-        generation: the record with its seconds, as a job writes it.
-    """
-
-    text: str
+    text: str  # the answer, up to the first stop string
+    # Ids of all that was delivered, the end-of-sequence token and those of a stop string included.
     tokens: tuple[int, ...]
-    steps: tuple[Step, ...]
-    lossless: str
-    generation: Generation = field(repr=False)
+    steps: tuple[Step, ...]  # one per target call, in order
+    lossless: str  # how its law relates to the target's: ``exact``, ``approximate``, ...
+    generation: Generation = field(repr=False)  # the record with its seconds, as a job writes it
 
     @property
     def block_efficiency(self) -> float:
@@ -94,10 +77,8 @@ class Decoded:
     @property
     def seconds(self) -> Seconds:
         """What it took, prefill and decode apart."""
-        generation = self.generation
-        return Seconds(
-            generation.prefill_s, generation.decode_s, generation.draft_s, generation.target_s
-        )
+        made = self.generation
+        return Seconds(made.prefill_s, made.decode_s, made.draft_s, made.target_s)
 
     @property
     def token_rate(self) -> float:
@@ -119,12 +100,7 @@ class Decoded:
 
 
 class Writing:
-    """An answer's text as it grows, cut at the first stop string.
-
-    Args:
-        tokenizer: one like those of ``transformers``.
-        stop: texts that end the answer; none of them is empty.
-    """
+    """An answer's text as it grows, cut at the first stop string; none of them is empty."""
 
     def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
@@ -142,27 +118,95 @@ class Writing:
         return bool(self._stop) and any(stop in self._whole(tokens) for stop in self._stop)
 
     def add(self, tokens: Sequence[int], last: bool) -> str:
-        """What a step adds to the text.
-
-        Args:
-            tokens: of the step.
-            last: whether no step follows, so that nothing is held back.
-        """
+        """What a step adds to the text; ``last``: none follows, so that nothing is held back."""
         self._tokens += tokens
         text = self.text(self._tokens)
         if not last and not self.ended(self._tokens):
             text = text.rstrip(_UNFINISHED)
-            text = text[: len(text) - self._begun(text)]
+            begun = [stop[:n] for stop in self._stop for n in range(len(stop))]
+            text = text[: len(text) - max((len(b) for b in begun if text.endswith(b)), default=0)]
         new = text[len(self._written) :]
         self._written += new
         return new
 
-    def _begun(self, text: str) -> int:
-        """Letters at the end of a text that a stop string begins with."""
-        return max(
-            (n for stop in self._stop for n in range(len(stop)) if text.endswith(stop[:n])),
-            default=0,
-        )
-
     def _whole(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+class Stream(Iterator[Step]):
+    """Iterates over the steps of an answer; ``answer`` decodes what is left and gives all of it.
+
+    The loop of ``decode.loop`` for a single row, which a stop string ends and a caller may
+    interrupt: time that passes between two steps is nobody's.
+
+    Args:
+        decoder: of one row, its caches serve no other as long as this lasts.
+        request: what is asked.
+        seed: with the request's id it determines the answer.
+        writing: makes texts of tokens.
+    """
+
+    def __init__(self, decoder: AnyDecoder, request: Request, seed: int, writing: Writing) -> None:
+        self._decoder, self._request, self._seed = decoder, request, seed
+        self._writing = writing
+        self._generation: Generation | None = None
+        self._given: list[Step] = []
+        self._steps = self._decode()
+
+    def __next__(self) -> Step:
+        step = next(self._steps)
+        self._given.append(step)
+        return step
+
+    @property
+    def answer(self) -> Decoded:
+        """The whole answer."""
+        for _ in self:
+            pass
+        generation = self._generation
+        assert generation is not None
+        text = self._writing.text(generation.tokens)
+        steps, lossless = tuple(self._given), self._decoder.lossless
+        return Decoded(text, generation.tokens, steps, lossless, generation)
+
+    def _decode(self) -> Iterator[Step]:
+        import torch
+
+        from spec_bench.engine.stopwatch import synchronise
+
+        decoder, writing = self._decoder, self._writing
+
+        def now_s() -> float:
+            synchronise(decoder.target.device)
+            return time.perf_counter()
+
+        with torch.inference_mode():
+            began_s = now_s()
+            (row,) = decoder.begin([self._request], self._seed)
+            prefill_s = now_s() - began_s
+        decoder.take_forward_s()  # of the prefill
+        spent, waiting_s, given = [0.0, 0.0, 0.0], 0.0, 0
+        while row.finish is None:
+            with torch.inference_mode():
+                began_s = now_s()
+                decoder.step([row])  # type: ignore[list-item]
+                taken_s = now_s() - began_s
+            both = zip(spent, (taken_s, *decoder.take_forward_s()), strict=True)
+            spent = [before + now for before, now in both]
+            waiting_s += taken_s
+            if writing.ended(row.answer):
+                row.finish = "stop"
+            if row.finish is None and len(row.answer) < sum(each.delivered for each in row.steps):
+                continue  # beams: which of them is the answer is known at the end
+            fresh, start = row.steps[given:], sum(each.delivered for each in row.steps[:given])
+            for place, record in enumerate(fresh, start=given + 1):
+                tokens = row.answer[start : start + record.delivered]
+                start += record.delivered
+                last = row.finish is not None and place == len(row.steps)
+                text = writing.add(tokens, last)
+                if last:
+                    generation = row.generation(prefill_s, *spent)
+                    latency_s = generation.prefill_s + generation.decode_s
+                    self._generation = replace(generation, latency_s=latency_s)
+                yield Step(record, tokens, text, waiting_s / len(fresh))
+            waiting_s, given = 0.0, len(row.steps)

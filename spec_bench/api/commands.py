@@ -38,22 +38,15 @@ class Recommended:
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """What changed from one results folder to another.
+    """What changed from one results folder to another."""
 
-    Attributes:
-        sentence: what it comes to.
-        regressed: whether a number got worse, or a cell failed that had not.
-        changes: a row for each number of each cell: before, after, the change with its 95%
-            interval (a share where ``relative``), corrected p, verdict; regressions first.
-        differing: settings, machines and versions that are not the same.
-        text: all of it in Markdown, as the command prints it.
-    """
-
-    sentence: str
-    regressed: bool
+    sentence: str  # what it comes to
+    regressed: bool  # whether a number got worse, or a cell failed that had not
+    # A row for each number of each cell: before, after, the change with its 95% interval (a share
+    # where ``relative``), corrected p, verdict; regressions first.
     changes: pd.DataFrame = field(repr=False)
-    differing: pd.DataFrame = field(repr=False)
-    text: str = field(repr=False)
+    differing: pd.DataFrame = field(repr=False)  # settings, machines, versions that differ
+    text: str = field(repr=False)  # all of it in Markdown, as the command prints it
 
     def _repr_markdown_(self) -> str:
         return self.text
@@ -61,15 +54,11 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """What was checked.
+    """What was checked."""
 
-    Attributes:
-        passed: whether every claim held.
-        lines: a row for each check: subject, check, result, and passed, None where something is
-            measured and nothing claimed.
-    """
-
-    passed: bool
+    passed: bool  # whether every claim held
+    # A row for each check: subject, check, result, and passed, None where something is measured and
+    # nothing claimed.
     lines: pd.DataFrame = field(repr=False)
 
 
@@ -109,7 +98,8 @@ def recommend(
     if decoder != "ar":
         rows = found.candidates
         best = rows[(rows.decoder == decoder) & (rows.spec == spec)].iloc[0]
-        rate = [None if pd.isna(best[name]) else float(best[name]) for name in _ends("speedup")]
+        ends = [best[name] for name in ("speedup", "speedup_low", "speedup_high")]
+        rate = [None if pd.isna(each) else float(each) for each in ends]
     text = "\n".join([*found.answer(), command_of(found, shown)])
     value, low, high = rate
     return Recommended(decoder, spec, value, low, high, text, found.candidates)
@@ -143,25 +133,27 @@ def compare(
     comparison = build(Path(before), Path(after), alpha, margin)
     lines = [
         {
-            "cell": each.change.cell,
-            "number": each.change.column.name,
-            "before": each.change.before,
-            "after": each.change.after,
-            "change": change.value if (change := each.change.shift) else None,
-            "change_low": change.low if change else None,
-            "change_high": change.high if change else None,
-            "relative": each.change.relative,
+            "cell": (change := each.change).cell,
+            "number": change.column.name,
+            "before": change.before,
+            "after": change.after,
+            "change": change.shift and change.shift.value,
+            "change_low": change.shift and change.shift.low,
+            "change_high": change.shift and change.shift.high,
+            "relative": change.relative,
             "p": each.p,
-            "prompts": each.change.prompts,
+            "prompts": change.prompts,
             "verdict": each.verdict,
-            "why": each.change.why,
+            "why": change.why,
         }
         for each in comparison.judged
     ]
-    differing = pd.DataFrame([vars(each) for each in comparison.differing])
-    changes = pd.DataFrame(lines)
     return Compared(
-        comparison.sentence, comparison.regressed, changes, differing, markdown(comparison)
+        comparison.sentence,
+        comparison.regressed,
+        pd.DataFrame(lines),
+        pd.DataFrame([vars(each) for each in comparison.differing]),
+        markdown(comparison),
     )
 
 
@@ -212,7 +204,3 @@ def audit(
     lines = [*audited([part for each in named for part in makers[each]()]), *more]
     passed = all(line.passed is not False for line in lines)
     return Audited(passed, pd.DataFrame([vars(line) for line in lines]))
-
-
-def _ends(name: str) -> list[str]:
-    return [name, f"{name}_low", f"{name}_high"]

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from spec_bench.api.pairs import LoadedPair
-from spec_bench.api.prompts import prompts_of, shown, write_texts
-from spec_bench.api.tables import Columns, check_columns, chosen
-from spec_bench.api.words import as_override, in_words
+from spec_bench.api.pairs import LoadedPair, Prompt, prompt_id, prompts_of
+from spec_bench.api.words import as_override, in_words, shown
 from spec_bench.settings.configs import conf_dirs
+from spec_bench.system import files
+from spec_bench.vocabulary.columns import columns_in
 
 if TYPE_CHECKING:
     import pandas as pd
     from omegaconf import DictConfig
 
-_TEXTS_ARE_A_TASK = "texts are a task of their own: leave task out (task.stop=... may stay)"
+Columns = Literal["main", "all"] | Sequence[str]
+
+# Of a frame's main columns: there whether they vary or not, numbers, never there.
+_NAMES = ("decoder", "spec")
+_NUMBERS = ("block_efficiency", "token_rate", "speedup")
+_NEVER = (
+    *("run_id", "baseline", "draft", "target", "prompts_digest", "target_revision"),
+    *("draft_revision", "tree_revision", "data_revision", "data_file", "library", "stage"),
+    *("lossless", "status", "reason", "simulated_acceptance", "machine"),
+)
 
 
 def run(
@@ -48,7 +60,7 @@ def run(
     from spec_bench.jobs.app import run_config
     from spec_bench.sinks.rows import row_of
 
-    check_columns(columns)
+    _check_columns(columns)
     config = composed(words_of(overrides, settings, texts, pair))
     with one_line_errors():
         results = run_config(config)
@@ -83,7 +95,7 @@ def sweep(
 
     from spec_bench.jobs.app import settings_of
 
-    check_columns(columns)
+    _check_columns(columns)
     for key, values in over.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(f"over[{key!r}] must be a list of values, got {values!r}")
@@ -120,7 +132,9 @@ def words_of(
     keys = [each.lstrip("+").partition("=")[0] for each in words]
     if texts is not None:
         if "task" in keys:
-            raise ValueError(_TEXTS_ARE_A_TASK)
+            raise ValueError(
+                "texts are a task of their own: leave task out (task.stop=... may stay)"
+            )
         words = [*_text_words(texts, words, keys), *words]
     if not any(key == "sink" or key.startswith("sink.") for key in keys):
         words.append("sink=quiet")
@@ -148,12 +162,28 @@ def _text_words(texts: Any, arguments: Sequence[str], keys: Sequence[str]) -> li
         raise ValueError(f"texts must be a list of prompts, at least one, got {shown(texts)}")
     folders = [each.partition("=")[2] for each in arguments if each.startswith("results=")]
     folder = Path((folders or ["results"])[-1].strip("\"'"))
-    path = write_texts(prompts, folder)
-    words = ["task=jsonl", f"task.source.path={in_words(path)}"]
+    words = ["task=jsonl", f"task.source.path={in_words(_write_texts(prompts, folder))}"]
     words += ["prompts=null"] if "prompts" not in keys else []
     if all(isinstance(each, str) for each in prompts) and "task.chat" not in keys:
         words.append("task.chat=false")  # as pair.decode(text) does
     return words
+
+
+def _write_texts(prompts: Sequence[Prompt], results: Path) -> Path:
+    """Writes prompts as the file that ``task=jsonl`` reads; its name follows from them. One that
+    stands twice is asked twice, with draws of its own.
+    """
+    seen: Counter[str] = Counter()
+    lines = []
+    for prompt in prompts:
+        prompt_key = prompt_id(prompt)
+        seen[prompt_key] += 1
+        name = prompt_key if seen[prompt_key] == 1 else f"{prompt_key}-{seen[prompt_key]}"
+        turns = [prompt] if isinstance(prompt, str) else [dict(message) for message in prompt]
+        lines.append(json.dumps({"question_id": name, "turns": turns}, ensure_ascii=False))
+    path = results / files.RUNS / "texts" / f"{files.digest(lines, 12)}.jsonl"
+    files.write_text(path, "\n".join(lines) + "\n")
+    return path
 
 
 def composed(words: Sequence[str]) -> DictConfig:
@@ -171,17 +201,61 @@ def composed(words: Sequence[str]) -> DictConfig:
         return compose("config", overrides=recipe_arguments(list(words)))
 
 
-class one_line_errors:  # noqa: N801, a context
+@contextmanager
+def one_line_errors() -> Iterator[None]:
     """Within it Hydra's errors are ours, of one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
-    def __enter__(self) -> None:
-        pass
+    from spec_bench.jobs.config.compose import one_line
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from hydra.errors import HydraException
-        from omegaconf.errors import OmegaConfBaseException
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(one_line(error)) from None
 
-        from spec_bench.jobs.config.compose import one_line
 
-        if isinstance(error, HydraException | OmegaConfBaseException):
-            raise ValueError(one_line(error)) from None
+def _check_columns(columns: Columns) -> None:
+    if columns in ("main", "all"):
+        return
+    if isinstance(columns, str) or not all(isinstance(each, str) for each in columns):
+        raise ValueError(f"columns must be main, all or a list of names, got {columns!r}")
+
+
+def chosen(rows: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    """Some columns of a table.
+
+    Args:
+        rows: one per cell, as ``results.csv`` has them.
+        columns: ``all``; names; or ``main``: decoder, spec and whatever else tells the rows apart,
+            prompts, the main numbers and the task's scores with the ends of their 95% intervals,
+            losslessness, status and, where a cell failed, the reason.
+
+    Raises:
+        ValueError: a name that no column has.
+    """
+    if columns == "all":
+        return rows
+    if columns != "main":
+        if unknown := [name for name in columns if name not in rows]:
+            raise ValueError(f"no column {unknown[0]!r}; columns='all' has {', '.join(rows)}")
+        return rows[list(columns)]
+    known = columns_in(rows.columns)
+    varying = [
+        each.name
+        for each in known
+        if each.kind in ("identity", "setting")
+        and each.name not in (*_NAMES, *_NEVER)
+        and rows[each.name].nunique(dropna=False) > 1
+    ]
+    numbers = [
+        name
+        for each in known
+        if each.name in _NUMBERS or (each.kind == "score" and each.interval)
+        for name in each.names
+        if name in rows and (each.name in _NUMBERS or rows[each.name].notna().any())
+    ]
+    prompts = [name for name in ("prompts",) if name in rows]
+    state = ["lossless", "status", *(["reason"] if (rows.status == "failed").any() else [])]
+    shown = rows[[*varying, *_NAMES, *prompts, *numbers, *state]]
+    return shown.astype(dict.fromkeys(numbers, float))  # not None, which no plot or mean takes

@@ -1,40 +1,177 @@
-"""Models that decode a prompt: a target with what drafts for it, loaded."""
+"""Models that decode: a target with what drafts for it, by name or loaded; and what is asked.
+
+The random draws of a prompt come from one generator, seeded by SHA-256 of the seed and the prompt's
+id (``core.draws.row_seed``). In a job the id is the row's (``question_id``, with ``/TURN`` where a
+row has several turns); a text without an id has one that follows from its letters, here and in the
+file that ``run(texts=...)`` writes. So a text has one answer per seed and decoder, whatever it is
+decoded beside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spec_bench.api.answers import Writing
-from spec_bench.api.prompts import Message, Prompt, prompt_id, prompts_of, stops_of
+from spec_bench.api.answers import Stream, Writing
+from spec_bench.api.words import in_words, shown
 from spec_bench.records.types import Request
-from spec_bench.settings.configs import conf_dirs
+from spec_bench.settings.configs import conf_dirs, read_config
+from spec_bench.system import files
+from spec_bench.tasks.example import read_turns
 from spec_bench.tasks.template import chat_text
 
 if TYPE_CHECKING:
-    from spec_bench.api.stream import Stream
     from spec_bench.decode.config import AnyDecoder
     from spec_bench.engine.model import LanguageModel
     from spec_bench.engine.pool import CachePool
     from spec_bench.jobs.config.pair import Pair
 
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message]
+Model: TypeAlias = str | Path | Any  # a name, or transformers' object, which only the engine knows
+Tokenizer: TypeAlias = str | Path | Any
+
+_MODEL = "a folder, a hub id, embedded:NAME, random:NAME or a loaded transformers model"
+_TOKENIZER = "a folder, a hub id or a loaded tokenizer of transformers"
+_PROMPTS = (
+    "a text, a list of texts, a conversation (a list of messages with role and content) or a list "
+    "of conversations"
+)
+
+
+def load_pair(
+    name: str | None = None,
+    *,
+    target: Model | None = None,
+    draft: Model | Sequence[Model] | None = None,
+    tokenizer: Tokenizer | None = None,
+    heads: Mapping[str, str] | None = None,
+    device: str = "cpu",
+    dtype: str | None = None,
+    compile: str = "none",
+) -> LoadedPair:
+    """Loads a target and what drafts for it, or takes models that are loaded.
+
+    A loaded model stays where it is and as it is, but for eval mode. All models are taken to share
+    the tokenizer that is passed; without one, those of named models are compared.
+
+    Args:
+        name: a file of ``conf/pair``; None: the models that follow, or ``embedded``.
+        target: a folder, hub id, ``embedded:NAME`` or ``random:NAME``, in place of the pair's; or
+            a loaded transformers model, with its tokenizer.
+        draft: likewise, one or several.
+        tokenizer: of all models, a folder, hub id or loaded one; None: the named target's own.
+        heads: draft heads by kind: ``{"medusa": FOLDER}``.
+        device: of models that are loaded here: ``cpu``, ``cuda``, ``cuda:1``.
+        dtype: likewise: ``float32``, ``bfloat16``, ...; None: the pair's own, else float32.
+        compile: how the forward pass is captured: ``none``, ``static``, ``dynamo`` or ``inductor``.
+
+    Raises:
+        ValueError: one line on what cannot be right.
+    """
+    from spec_bench.engine.loading import is_model, is_tokenizer
+
+    given: Any = draft
+    listed = isinstance(given, list | tuple)
+    drafts = [] if given is None else list(given) if listed else [given]
+    for key, value in (("target", target), *(("draft", each) for each in drafts)):
+        if not (value is None or isinstance(value, str | Path) or is_model(value)):
+            raise ValueError(f"{key} must be {_MODEL}, got {shown(value)}")
+    if not (tokenizer is None or isinstance(tokenizer, str | Path) or is_tokenizer(tokenizer)):
+        raise ValueError(f"tokenizer must be {_TOKENIZER}, got {shown(tokenizer)}")
+    engine = {"device": device, "dtype": dtype or "float32", "compile": compile}
+    named = [str(each) if isinstance(each, Path) else each for each in drafts]
+    stated = {
+        "target": str(target) if isinstance(target, Path) else target,
+        "draft": named if listed else (named or [None])[0],
+        "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
+        "heads": heads,
+        "dtype": dtype,
+    }
+    settings = {key: value for key, value in stated.items() if value is not None}
+    if any(is_model(each) for each in (target, *drafts)):
+        if name is not None or target is None:
+            raise ValueError("a loaded draft goes with target=..., and neither with a pair's name")
+        return _of_modules([stated["target"], *named], tokenizer, heads or {}, engine)
+    return _of_names(name, settings, engine)
+
+
+def _of_names(name: str | None, stated: dict[str, Any], engine: dict[str, str]) -> LoadedPair:
+    """A pair of ``conf/pair``, or of models by name; its tokenizer may be a loaded one."""
+    from spec_bench.engine.loading import common_tokenizer, is_tokenizer
+    from spec_bench.engine.pool import CachePool
+    from spec_bench.jobs.config.engine_settings import EngineSettings
+    from spec_bench.jobs.config.pair import PairSettings, build_pair, with_own_name
+    from spec_bench.jobs.work.models import models_of, tokenizer_of
+    from spec_bench.settings.validation import check
+
+    given = stated.pop("tokenizer") if is_tokenizer(stated.get("tokenizer")) else None
+    values: dict[str, Any] = {"draft": None}
+    if name is not None or "target" not in stated:
+        wanted = "embedded" if name is None else name
+        known = {file.stem: file for folder in conf_dirs() for file in folder.glob("pair/*.yaml")}
+        if wanted not in known:
+            raise ValueError(f"pair must be one of {', '.join(sorted(known))}, got {wanted!r}")
+        values = read_config(known[wanted])
+    settings = with_own_name(check(PairSettings, values | stated, "pair"), conf_dirs())
+    pair = build_pair(settings, check(EngineSettings, engine, "engine"))
+    tokenizer, tokens = common_tokenizer([given]) if given is not None else tokenizer_of(pair)
+    words = [f"pair={name}"] if name or "target" not in stated else []
+    words += [f"pair.{key}={in_words(value)}" for key, value in stated.items()]
+    words += [f"engine.{key}={engine[key]}" for key in ("device", "compile")]
+    overrides = () if given is not None else tuple(each for each in words if each != "pair=None")
+    return LoadedPair(pair, tokenizer, models_of(pair, tokens), overrides, CachePool())
+
+
+def _of_modules(
+    models: Sequence[Any], tokenizer: Any, heads: Mapping[str, str], engine: Mapping[str, str]
+) -> LoadedPair:
+    """A pair in which a model, or all of them, are loaded already."""
+    from spec_bench.engine.loading import (
+        adopt_model,
+        common_tokenizer,
+        is_model,
+        load_model,
+        load_tokenizer,
+    )
+    from spec_bench.engine.model_spec import ModelSpec
+    from spec_bench.engine.pool import CachePool
+    from spec_bench.jobs.config.model_files import model_path
+    from spec_bench.jobs.config.pair import Pair, named_heads
+
+    if tokenizer is None and is_model(models[0]):
+        raise ValueError(f"a loaded target comes with its tokenizer: tokenizer= {_TOKENIZER}")
+    place = models[0] if tokenizer is None else tokenizer
+    common = load_tokenizer(model_path(str(place))) if isinstance(place, str | Path) else place
+    common, tokens = common_tokenizer([common])
+    names, loaded = [], []
+    for model in models:
+        if is_model(model):
+            names.append(model.name_or_path or type(model).__name__)
+            loaded.append(adopt_model(model, names[-1], engine["compile"]))
+        else:
+            names.append(model)
+            loaded.append(load_model(ModelSpec(model_path(model), **engine)))  # type: ignore[arg-type]
+    count = min(tokens, *(each.embedded for each in loaded))
+    for each in loaded:
+        each.vocab_size = count
+    label = "+".join(name.rstrip("/").rsplit("/", 1)[-1] for name in names)
+    unknown = (None,) * len(names)
+    pair = Pair(label, names[0], tuple(names[1:]), (), unknown, heads=named_heads(heads))
+    return LoadedPair(pair, common, loaded, (), CachePool())
+
 
 @dataclass
 class LoadedPair:
-    """A target with what drafts for it, loaded; ``load_pair`` makes one.
+    """A target with what drafts for it, loaded; ``load_pair`` makes one."""
 
-    Attributes:
-        pair: which models.
-        tokenizer: the target's.
-        models: the target, then the drafts.
-        overrides: what makes a job decode with the same models; empty where they have no name.
-    """
-
-    pair: Pair
-    tokenizer: Any
-    models: Sequence[LanguageModel]
+    pair: Pair  # which models
+    tokenizer: Any  # the target's
+    models: Sequence[LanguageModel]  # the target, then the drafts
+    # What makes a job decode with the same models; empty where they have no name.
     overrides: tuple[str, ...] = ()
     _pool: CachePool | None = field(default=None, repr=False)
 
@@ -85,8 +222,10 @@ class LoadedPair:
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, self._pool)
         asked = [self._request(each, max_new_tokens, chat, prompt_id) for each in prompts]
         built.preflight(asked)
-        stops = stops_of(stop)
-        answers = [self._stream(built, each, seed, stops).answer for each in asked]
+        stops = _stops_of(stop)
+        answers = [
+            Stream(built, each, seed, Writing(self.tokenizer, stops)).answer for each in asked
+        ]
         return answers if several else answers[0]
 
     def stream(
@@ -123,13 +262,10 @@ class LoadedPair:
         built = self._built(decoder, {**sampling, "max_new_tokens": max_new_tokens}, None)
         request = self._request(prompts[0], max_new_tokens, chat, prompt_id)
         built.preflight([request])
-        return self._stream(built, request, seed, stops_of(stop))
+        return Stream(built, request, seed, Writing(self.tokenizer, _stops_of(stop)))
 
     def _built(
-        self,
-        decoder: str | Mapping[str, Any],
-        generation: Mapping[str, Any],
-        pool: CachePool | None,
+        self, decoder: str | Mapping[str, Any], generation: dict[str, Any], pool: CachePool | None
     ) -> AnyDecoder:
         """The decoder over the pair's models."""
         from spec_bench.engine.pool import CachePool
@@ -141,7 +277,7 @@ class LoadedPair:
         from spec_bench.settings.validation import check
         from spec_bench.tasks.generation import Generation as Asked
 
-        sampling = sampling_of(check(Asked, dict(generation), "decode"), Asked())
+        sampling = sampling_of(check(Asked, generation, "decode"), Asked())
         cell = read_cell(decoder, partial(load_decoder, conf_dirs()), sampling)
         check_fit(cell, self.pair)
         cell = FittedTrees(self.pair, None, sampling).given(cell)
@@ -149,22 +285,67 @@ class LoadedPair:
         heads = heads_of(self.pair, cell.heads, target)
         return cell.config.build(target, drafts, sampling, 1, pool or CachePool(), heads)
 
-    def _stream(
-        self, decoder: AnyDecoder, request: Request, seed: int, stop: Sequence[str]
-    ) -> Stream:
-        from spec_bench.api.stream import Stream
-
-        return Stream(decoder, request, seed, Writing(self.tokenizer, stop))
-
     def _request(self, prompt: Prompt, limit: int, chat: bool, name: str | None) -> Request:
-        end = self.tokenizer.eos_token_id
-        ends = () if end is None else (end,)
-        return Request(name or prompt_id(prompt), self._encoded(prompt, chat), limit, ends)
-
-    def _encoded(self, prompt: Prompt, chat: bool) -> tuple[int, ...]:
         if isinstance(prompt, str) and not chat:
-            return tuple(self.tokenizer(prompt)["input_ids"])
-        message = {"role": "user", "content": prompt}
-        messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
-        text = chat_text(self.tokenizer, messages)
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            ids = self.tokenizer(prompt)["input_ids"]
+        else:
+            message = {"role": "user", "content": prompt}
+            messages = [message] if isinstance(prompt, str) else [dict(each) for each in prompt]
+            text = chat_text(self.tokenizer, messages)
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        end = self.tokenizer.eos_token_id
+        return Request(name or prompt_id(prompt), tuple(ids), limit, () if end is None else (end,))
+
+
+def prompts_of(asked: Any, name: str = "prompt") -> tuple[list[Prompt], bool]:
+    """The prompts that were asked, and whether they came as a list.
+
+    Args:
+        asked: a text, a list of messages, or a list (a column of a frame) of either.
+        name: the argument's, for messages.
+
+    Raises:
+        ValueError: anything else, or messages that do not take turns.
+    """
+    if isinstance(asked, str):
+        return [asked], False
+    items = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, Mapping) else None
+    if items is None or isinstance(asked, bytes):
+        raise ValueError(f"{name} must be {_PROMPTS}, got {shown(asked)}")
+    if items and isinstance(items[0], Mapping):
+        return [_conversation(items, name)], False
+    prompts: list[Prompt] = []
+    for place, item in enumerate(items):
+        if isinstance(item, str):
+            prompts.append(item)
+        elif isinstance(item, list | tuple) and item and isinstance(item[0], Mapping):
+            prompts.append(_conversation(item, f"{name}[{place}]"))
+        else:
+            raise ValueError(f"{name} must be {_PROMPTS}, got {shown(item)} in the list")
+    return prompts, True
+
+
+def _conversation(messages: Sequence[Any], name: str) -> Sequence[Message]:
+    turns = read_turns(messages, name)
+    if len(turns.answers) == len(turns.asked):
+        raise ValueError(f"{name}: the last message must be the user's, for there to be an answer")
+    return messages
+
+
+def prompt_id(prompt: Prompt) -> str:
+    """The id of a prompt that has none of its own."""
+    plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+    return f"text-{files.digest(plain, 12)}"
+
+
+def _stops_of(stop: Any) -> tuple[str, ...]:
+    """Stop strings from one or several.
+
+    Raises:
+        ValueError: something that is no text, or an empty one.
+    """
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for each in stops:
+        if not isinstance(each, str) or not each:
+            raise ValueError(f"stop must be texts that are not empty, got {each!r}")
+    return stops

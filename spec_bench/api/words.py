@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spec_bench.api.prompts import shown
-
 _WORD = re.compile(r"\w+")
 _BEFORE_A_QUOTE = re.compile(r'(\\*)("|$)')
 
@@ -49,3 +47,9 @@ def in_words(value: Any) -> str:
         )
         return f'"{inside}"'
     return json.dumps(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a message of one line: its type and how it begins."""
+    text = " ".join(repr(value).split())
+    return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"

@@ -1,17 +1,78 @@
-"""``python -m spec_bench.audit``; what it does is in ``command_line``."""
+"""``python -m spec_bench.audit``: its arguments; what it does is in ``command_line``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
-from spec_bench.audit.arguments import read_arguments
+from spec_bench.settings.arguments import Parser
 from spec_bench.system import signals
 
+_DOES = """``python -m spec_bench.audit``: proves losslessness and prints the proof as a table.
 
-def load() -> Callable[[], int]:
+Without arguments: every registered rule by enumeration, every registered tree on a Markov chain
+with all drafters and rules that fit it, those of other packages too. With ``--target``
+and ``--draft``: also greedy equality with autoregressive decoding on that pair. With just
+``--server`` and ``--target``: whether a running server's answers are that target's, token for token
+at temperature 0, by tests of its law above 0.
+"""
+_OF_SERVERS = {"served_model": "target", "temperature": 1.0, "answers": 8}
+
+
+def read_arguments(
+    arguments: Sequence[str] | None = None,
+) -> tuple[argparse.Namespace, list[str]]:
+    """The options and the prompts; leaves the process with status 2 and one line if they cannot be
+    right.
+    """
+    parser = Parser(prog="python -m spec_bench.audit", description=_DOES)
+    parser.add_argument("--target", help="folder or hub id of a target to check greedily")
+    parser.add_argument("--draft", help="folder or hub id of its draft")
+    parser.add_argument("--prompts", help="text file, one prompt per line")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--samples", type=int, default=10_000, help="continuations per chi-square")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", metavar="PATTERN", help="parts by name, such as 'rule: *' or '*k_seq*'"
+    )
+    served = parser.add_argument_group("a running server (OpenAI's completions with token ids)")
+    served.add_argument("--server", metavar="URL", help="such as http://127.0.0.1:8000/v1")
+    served.add_argument("--served-model", help="the target's name there; default: target")
+    served.add_argument("--temperature", type=float, help="of the sampled answers; default: 1")
+    served.add_argument("--answers", type=int, help="sampled answers per prompt; default: 8")
+    options = parser.parse_args(arguments)
+    for name, usual in _OF_SERVERS.items():
+        if not options.server and getattr(options, name) is not None:
+            parser.error(f"--{name.replace('_', '-')} goes with --server")
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
+    if options.seed < 0 or options.samples < 1:
+        parser.error("--seed must be 0 or more, --samples 1 or more")
+    if options.server and (options.draft or not options.target):
+        parser.error("--server goes with --target, without --draft")
+    if not options.server and bool(options.target) != bool(options.draft):
+        parser.error("--target and --draft go together")
+    if options.draft and not options.prompts:
+        parser.error("--prompts FILE is needed with --target and --draft")
+    if options.temperature <= 0 or min(options.answers, options.max_new_tokens) < 1:
+        parser.error("--temperature, --answers and --max-new-tokens must be above 0")
+    prompts = list[str]()
+    if options.prompts:
+        try:
+            text = Path(options.prompts).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"cannot read --prompts {options.prompts!r}: {error}")
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+        if not prompts:
+            parser.error(f"--prompts {options.prompts!r} has no prompt: one on each line")
+    return options, prompts
+
+
+def load(arguments: Sequence[str] | None = None) -> Callable[[], int]:
     """Reads the arguments, and only then imports the command, which takes seconds."""
-    options, prompts = read_arguments()
+    options, prompts = read_arguments(arguments)
     from spec_bench.audit.command_line import run
 
     return partial(run, options, prompts)

@@ -69,12 +69,8 @@ def optimal_transport(p: float, q: float) -> float:
     """
     shape = (2, len(_PAIRS))
     gain = np.array([[float(token in pair) for pair in _PAIRS] for token in range(2)])
-    marginals = []
-    for axis, size in enumerate(shape):
-        for index in range(size):
-            row = np.zeros(shape)
-            row[(slice(None),) * axis + (index,)] = 1.0
-            marginals.append(row.ravel())
+    cells = np.eye(2 * len(_PAIRS)).reshape(-1, *shape)
+    marginals = [*cells.sum(axis=2).T, *cells.sum(axis=1).T]
     law = np.concatenate([[1 - p, p], draw_law(q, replacement=True).numpy()])
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     # One marginal follows from the others; without it rounding cannot make the program infeasible.

@@ -31,15 +31,10 @@ WARM = SETTINGS["temperature 1"]
 
 @dataclass(frozen=True)
 class AuditCase:
-    """One decoder to audit.
-
-    Attributes:
-        config: the decoder.
-        tree: its tree, with what the audit must know of it.
-    """
+    """One decoder to audit."""
 
     config: DecoderConfig
-    tree: AuditTree
+    tree: AuditTree  # its tree, with what the audit must know of it
 
     @property
     def name(self) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from spec_bench.audit.arguments import read_arguments
-from spec_bench.audit.beam_decoders import (
+from spec_bench.audit.beams import (
     BEAM_SETTINGS,
+    audit_counts,
+    audit_layers,
     beam_chi_square,
     enumerated_beam_error,
 )
-from spec_bench.audit.beams import audit_counts, audit_layers
 from spec_bench.audit.catalogue import WARM, AuditCase, beam_cases, tree_cases
 from spec_bench.audit.decoders import (
     FALSE_ALARM_RATE,
@@ -93,13 +93,8 @@ def beam_parts(samples: int, seed: int) -> Iterator[Part]:
 
 def _beams(case: AuditCase, samples: int, seed: int) -> Iterator[Line]:
     for label, (settings, stop_ids, vocab) in BEAM_SETTINGS.items():
-        error, count = enumerated_beam_error(
-            case.config,
-            settings,
-            vocab=vocab or case.tree.vocab,
-            stop_ids=stop_ids,
-            seed=seed,
-        )
+        chain: dict[str, Any] = {"vocab": vocab or case.tree.vocab, "stop_ids": stop_ids}
+        error, count = enumerated_beam_error(case.config, settings, **chain, seed=seed)
         yield _enumerated(f"{case.name}: {label}", error, f"{count} outcomes")
     p_value = beam_chi_square(case.config, WARM, samples=samples, seed=seed)
     yield _sampled(f"{case.name}: iterations in batches", p_value, f"{samples} times all beams")
@@ -115,47 +110,23 @@ def _sampled(subject: str, p_value: float, counted: str) -> Line:
     return Line(subject, f"chi-square, {counted}", result, p_value >= FALSE_ALARM_RATE)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the audit; returns 0 if everything passed."""
-    return run(*read_arguments(arguments))
-
-
 def run(options: argparse.Namespace, prompts: list[str]) -> int:
-    """The audit that was asked for; 0 if everything passed, 2 and one line if it cannot be made."""
+    """Audits a server, or else all rules and decoders and, if one is named, a pair, and prints the
+    table; 0 if everything passed, 1 if a claim failed, 2 and one line if it cannot be made.
+    """
     try:
-        return _server_or_all(options, prompts)
+        if options.server:
+            lines = list(server_lines(options, prompts))
+            note = "false-alarm rate of the tests of a server's samples together "
+            note += f"{SERVED_FALSE_ALARM_RATE:g}"
+        else:
+            parts = _parts(options, prompts)
+            lines = list(audited(chosen(parts, options.only)))
+            note = f"tolerance of exact checks {TOLERANCE:g}, "
+            note += f"false-alarm rate of each chi-square {FALSE_ALARM_RATE:g}"
     except (ServerError, ValueError) as error:
         print(f"spec_bench.audit: {error}", file=sys.stderr)
         return 2
-
-
-def _server_or_all(options: argparse.Namespace, prompts: list[str]) -> int:
-    """Audits a server, or else all rules and decoders and, if one is named, a pair."""
-    if options.server:
-        note = "false-alarm rate of the tests of a server's samples together"
-        lines = list(server_lines(options, prompts))
-        return _show(lines, f"{note} {SERVED_FALSE_ALARM_RATE:g}")
-    # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
-    named = (options.target, options.draft, prompts, options.max_new_tokens)
-    of_pair = audit_pair(*named) if options.target else ()
-    parts = [
-        *rule_parts(),
-        *decoder_parts(options.samples, options.seed),
-        *approximate_parts(options.seed),
-        *beam_parts(options.samples, options.seed),
-    ]
-    if options.target:
-        parts.append(Part("pair", lambda: of_pair))
-    lines = list(audited(chosen(parts, options.only)))
-    return _show(
-        lines,
-        f"tolerance of exact checks {TOLERANCE:g}, false-alarm rate of each chi-square "
-        f"{FALSE_ALARM_RATE:g}",
-    )
-
-
-def _show(lines: Sequence[Line], note: str) -> int:
-    """Prints the table; 1 if a claim failed, else 0."""
     table = Table("subject", "check", "result", "")
     for line in lines:
         says = {True: "pass", False: "FAIL", None: "measured"}[line.passed]
@@ -165,3 +136,16 @@ def _show(lines: Sequence[Line], note: str) -> int:
     failed = sum(not line.passed for line in claims)
     print(f"{len(claims) - failed} of {len(claims)} checks passed; {note}")
     return 1 if failed else 0
+
+
+def _parts(options: argparse.Namespace, prompts: list[str]) -> list[Part]:
+    # What is wrong with the pair's tokenizers is reported before the minutes of the rules.
+    named = (options.target, options.draft, prompts, options.max_new_tokens)
+    of_pair = audit_pair(*named) if options.target else None
+    return [
+        *rule_parts(),
+        *decoder_parts(options.samples, options.seed),
+        *approximate_parts(options.seed),
+        *beam_parts(options.samples, options.seed),
+        *([] if of_pair is None else [Part("pair", lambda: of_pair)]),
+    ]

@@ -11,8 +11,8 @@ import torch
 
 from spec_bench.audit.catalogue import WARM, tree_cases
 from spec_bench.audit.enumeration import EnumeratedDraws, law_of
-from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.audit.rules import TOLERANCE, audit_rule, cases_of
+from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import DecoderConfig
 from spec_bench.decode.decoder import Decoder
@@ -69,15 +69,9 @@ def enumerated_error(
     """Exact error of one iteration's output law.
 
     A block has a random length; followed by tokens of the chain itself it must have the chain's
-    law. That is checked for every continuation of the longest block's length.
-
-    Args:
-        config: the decoder, with a small tree.
-        settings: sampling settings with ``probability_dtype`` float64.
-        vocab: V of the chain.
-        seed: of the chain.
-        prompt: what is continued.
-        alter: breaks the decoder on purpose, to see the audit catch it.
+    law. That is checked for every continuation of the longest block's length. The decoder has a
+    small tree, the settings ``probability_dtype`` float64; ``alter`` breaks the decoder on purpose,
+    to see the audit catch it.
 
     Returns:
         The largest |probability - chain's probability| and the number of outcomes enumerated.
@@ -98,7 +92,7 @@ def block_law(
 
     Args:
         built: the decoder; its randomness is replaced.
-        law: the target's law: P(continuation) of every continuation of a prefix, of a length.
+        law: the target's: P(continuation) of every continuation of a prefix, of a length.
         prompt: what is continued.
 
     Returns:
@@ -131,10 +125,7 @@ def total_variation(
     seed: int = 0,
     prompt: Tokens = PROMPT,
 ) -> float:
-    """Distance of one iteration's output law from the chain's: half the sum of differences.
-
-    Arguments as ``enumerated_error``'s.
-    """
+    """Distance of one iteration's output law from the chain's: half the sum of differences."""
     built, target = markov_decoder(config, settings, vocab=vocab, seed=seed)
     got, expected, _ = block_law(built, partial(target.law, settings=settings), prompt)
     return sum(abs(got[tokens] - chance) for tokens, chance in expected.items()) / 2
@@ -154,11 +145,9 @@ def chi_square(
 ) -> float:
     """p-value of the sampled continuations against the chain's exact law.
 
-    Covers several iterations, batches and seeded draws, which enumeration does not; ``alter``
-    breaks the decoder on purpose. Chain and draws are on ``device``.
-
-    Returns:
-        The p-value; 0 if a continuation came out that cannot.
+    Covers several iterations, batches and seeded draws, which enumeration does not; 0 if a
+    continuation came out that cannot. ``alter`` breaks the decoder on purpose. Chain and draws are
+    on ``device``.
     """
     rows = 500
     built, target = markov_decoder(

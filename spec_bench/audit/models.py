@@ -1,4 +1,11 @@
-"""The audit of models: greedy answers of a pair, and whether a running server is lossless."""
+"""The audit of models: greedy answers of a pair, and whether a running server is lossless.
+
+At temperature 0 every exact decoder emits the autoregressive tokens. Floating point makes one
+honest exception possible. A tree pass multiplies matrices of another shape than a single token's,
+so two logits that are equal to the last bits can change places. Such a near-tie is not skipped: the
+gap between the two tokens' logits at the first difference is measured with a plain forward pass,
+reported, and only accepted if it is below a stated bound.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from spec_bench.audit.catalogue import AuditCase, tree_cases
-from spec_bench.audit.greedy import first_difference
 from spec_bench.audit.parts import Line, Part, audited
 from spec_bench.audit.served import findings, law_of_answers
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import DecoderConfig, build_decoder
-from spec_bench.engine.agreement import NEAR_TIE_GAP
+from spec_bench.engine.agreement import NEAR_TIE_GAP, near_tie_gap
 from spec_bench.engine.loading import ModelSpec, check_vocabularies, load_model, load_tokenizer
 from spec_bench.engine.mapped_model import behind
 from spec_bench.engine.model import LanguageModel
+from spec_bench.engine.tree_pass import prefill, run_pending
 from spec_bench.engine.vocabulary_map import read_ids
 from spec_bench.records.types import Request
 from spec_bench.server.endpoint import KEY, Server
@@ -41,9 +50,55 @@ _PLAIN = {
     "tree": {"policy": "root"},
     "verifier": {"rule": "recursive_rejection", "replacement": False},
 }
-
-
 GREEDY = SamplingSettings(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token at which two greedy outputs part."""
+
+    prompt_id: str
+    position: int  # within the answer
+    expected: int  # the reference's token
+    got: int  # the decoder's token
+    gap: float  # |difference| of the two tokens' logits in a plain forward pass
+    bound: float = NEAR_TIE_GAP  # the largest gap that is a near-tie, by the dtype of the logits
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether rounding alone explains the difference."""
+        return self.gap <= self.bound
+
+
+@torch.inference_mode()
+def next_logits(model: LanguageModel, tokens: Sequence[int]) -> torch.Tensor:
+    """[V] logits after ``tokens``, without a tree."""
+    cache = model.allocate(1, len(tokens))
+    prefill(model, cache, 0, tokens[:-1])
+    last = torch.tensor([tokens[-1:]], device=model.device)
+    return run_pending(model, cache, [len(tokens) - 1], last).logits[0, -1]
+
+
+def first_difference(
+    model: LanguageModel, request: Request, expected: Sequence[int], got: Sequence[int]
+) -> Difference | None:
+    """Compares two answers to one request; None if they are equal. The gap is the target's.
+
+    Raises:
+        ValueError: if one is a proper prefix of the other: no rounding explains that.
+    """
+    if list(expected) == list(got):
+        return None
+    for position, (want, have) in enumerate(zip(expected, got, strict=False)):
+        if want != have:
+            logits = next_logits(model, [*request.prompt_ids, *expected[:position]])
+            gap = (logits[want] - logits[have]).abs().item()
+            bound = near_tie_gap(logits.dtype, float(logits[want]))
+            return Difference(request.prompt_id, position, want, have, gap, bound)
+    raise ValueError(
+        f"prompt {request.prompt_id!r}: answers of {len(expected)} and {len(got)} tokens agree as "
+        "far as the shorter one goes"
+    )
 
 
 class Agreement(NamedTuple):
@@ -126,23 +181,14 @@ def _pair_lines(
 
 @dataclass(frozen=True)
 class Asked:
-    """What the audit of a server asks for.
+    """What the audit of a server asks for."""
 
-    Attributes:
-        prompts: token ids of each prompt.
-        max_tokens: of an answer.
-        answers: sampled answers of each prompt, of seeds that follow one another.
-        sampling: of these.
-        seed: the first one.
-        stop_ids: tokens that end an answer.
-    """
-
-    prompts: Sequence[tuple[int, ...]]
-    max_tokens: int
-    answers: int
-    sampling: SamplingSettings
-    seed: int
-    stop_ids: tuple[int, ...]
+    prompts: Sequence[tuple[int, ...]]  # token ids of each
+    max_tokens: int  # of an answer
+    answers: int  # sampled answers of each prompt, of seeds that follow one another
+    sampling: SamplingSettings  # of these
+    seed: int  # the first one
+    stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
 def server_lines(options: Any, prompts: Sequence[str]) -> Iterator[Line]:

@@ -16,31 +16,19 @@ from tqdm import tqdm
 
 @dataclass(frozen=True)
 class Line:
-    """What was checked and how it ended: a line of the audit's table.
+    """What was checked and how it ended: a line of the audit's table."""
 
-    Attributes:
-        subject: rule, decoder or server.
-        check: how, and over how much.
-        result: in words.
-        passed: None where nothing is claimed, only measured.
-    """
-
-    subject: str
-    check: str
-    result: str
-    passed: bool | None
+    subject: str  # rule, decoder or server
+    check: str  # how, and over how much
+    result: str  # in words
+    passed: bool | None  # None where nothing is claimed, only measured
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is audited together.
+    """What is audited together."""
 
-    Attributes:
-        name: rule or decoder, as it stands in the table.
-        lines: makes its lines.
-    """
-
-    name: str
+    name: str  # rule or decoder, as it stands in the table
     lines: Callable[[], Iterable[Line]]
 
 

@@ -25,15 +25,10 @@ WIDTHS = ((1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2), (3, 1))
 
 @dataclass(frozen=True)
 class Tables:
-    """Target and drafts that look at the whole prefix.
+    """Target and drafts that look at the whole prefix of d tokens, read as a number."""
 
-    Attributes:
-        p: per depth [V^d, V] the target's law behind each prefix of d tokens, read as a number.
-        q: per depth [V^d, 3, V] three drafts'.
-    """
-
-    p: Sequence[Tensor]
-    q: Sequence[Tensor]
+    p: Sequence[Tensor]  # per depth [V^d, V] the target's law behind each prefix
+    q: Sequence[Tensor]  # per depth [V^d, 3, V] three drafts'
 
     @property
     def vocab(self) -> int:
@@ -60,28 +55,17 @@ def random_tables(vocab: int, depth: int, seed: int) -> Tables:
 
 @dataclass(frozen=True)
 class AllTrees:
-    """Every tree that can be drawn.
+    """Every tree that can be drawn."""
 
-    Attributes:
-        tree: a row each.
-        chance: [R] of drawing it.
-        prefix: [R, N] the tokens from below the root to each node, read as a number.
-        p: [R, N, V] the target's law at each node.
-    """
-
-    tree: Tree
-    chance: Tensor
-    prefix: Tensor
-    p: Tensor
+    tree: Tree  # a row each
+    chance: Tensor  # [R] of drawing it
+    prefix: Tensor  # [R, N] the tokens from below the root to each node, read as a number
+    p: Tensor  # [R, N, V] the target's law at each node
 
 
 def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
-    """Every tree with ``widths[l]`` children a node of level l.
-
-    Args:
-        tables: target and drafts.
-        widths: children per node, level by level.
-        law: how siblings are drawn; ``several_drafts`` is child j from draft j.
+    """Every tree with ``widths[l]`` children a node of level l; by the law of siblings
+    ``several_drafts`` child j is from draft j.
     """
     vocab, levels = tables.vocab, list(accumulate(widths, mul))
     tokens = torch.zeros((1, 1), dtype=torch.long)
@@ -112,14 +96,8 @@ def all_trees(tables: Tables, widths: Sequence[int], law: Law) -> AllTrees:
 
 
 def _law(q: Tensor, brothers: Tensor, child: int, width: int, law: Law) -> Tensor:
-    """[R, V] what a child is drawn from, all zero where nothing is left.
-
-    Args:
-        q: [R, 3, V].
-        brothers: [R, child] tokens of the earlier siblings.
-        child: its place among its siblings.
-        width: how many they are.
-        law: how they are drawn.
+    """[R, V] what the child at a place among ``width`` siblings is drawn from, all zero where
+    nothing is left; q is [R, 3, V], brothers [R, child] are tokens of the earlier siblings.
     """
     if law == "several_drafts":
         return q[:, child]

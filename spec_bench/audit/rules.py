@@ -28,20 +28,14 @@ SAID: dict[Law, str] = {
 
 @dataclass(frozen=True)
 class RuleCase:
-    """A rule and how its children are drawn.
+    """A rule and how its children are drawn."""
 
-    Attributes:
-        name: for the table.
-        rule: the node rule.
-        law: how the children of a node are drawn; ``several_drafts`` is child j from draft j,
-            ``deterministic`` a fixed list: the draft's best tokens.
-        sampled: of top-and-sampled children how many are drawn.
-    """
-
-    name: str
+    name: str  # for the table
     rule: NodeRule
+    # How the children of a node are drawn; ``several_drafts`` is child j from draft j,
+    # ``deterministic`` a fixed list: the draft's best tokens.
     law: Law
-    sampled: int = 1
+    sampled: int = 1  # of top-and-sampled children how many are drawn
 
 
 def rule_cases() -> Iterator[RuleCase]:

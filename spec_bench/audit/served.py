@@ -16,7 +16,7 @@ difference of laws: many thousands of tokens will find it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -35,40 +35,24 @@ _FEWEST = 20  # tokens that a test is made of
 
 @dataclass(frozen=True)
 class TokenLaw:
-    """Served tokens under the target, one entry a token.
+    """Served tokens under the target, one entry a token."""
 
-    Attributes:
-        log_p: log-probability of the token; -inf where the law excludes it.
-        entropy: of the law, in nats.
-        variance: of log p(y) for y drawn from the law.
-        below: mass of the tokens that come before it when ordered by falling probability.
-        first: whether it is the first of its answer.
-    """
-
-    log_p: np.ndarray
-    entropy: np.ndarray
-    variance: np.ndarray
-    below: np.ndarray
-    first: np.ndarray
+    log_p: np.ndarray  # log-probability of the token; -inf where the law excludes it
+    entropy: np.ndarray  # of the law, in nats
+    variance: np.ndarray  # of log p(y) for y drawn from the law
+    below: np.ndarray  # mass of the tokens before it when ordered by falling probability
+    first: np.ndarray  # whether it is the first of its answer
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One test.
+    """One test."""
 
-    Attributes:
-        name: what is tested.
-        tokens: how many served tokens it looked at.
-        p_value: chance of what was seen, or more, from a lossless server.
-        statistic: the result in words.
-        passed: after Holm's correction over all tests made.
-    """
-
-    name: str
-    tokens: int
-    p_value: float
-    statistic: str
-    passed: bool
+    name: str  # what is tested
+    tokens: int  # how many served tokens it looked at
+    p_value: float  # chance of what was seen, or more, from a lossless server
+    statistic: str  # the result in words
+    passed: bool  # after Holm's correction over all tests made
 
 
 def token_law(logits: Tensor, tokens: Tensor, settings: SamplingSettings) -> TokenLaw:
@@ -112,13 +96,8 @@ def law_of_answers(
         assert logits is not None
         kept = logits[0, len(prompt) - 1 :].cpu()
         laws.append(token_law(kept, torch.tensor(answer), settings))
-    return TokenLaw(
-        np.concatenate([each.log_p for each in laws]),
-        np.concatenate([each.entropy for each in laws]),
-        np.concatenate([each.variance for each in laws]),
-        np.concatenate([each.below for each in laws]),
-        np.concatenate([each.first for each in laws]),
-    )
+    columns = (field.name for field in fields(TokenLaw))
+    return TokenLaw(*(np.concatenate([getattr(law, name) for law in laws]) for name in columns))
 
 
 def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> list[Finding]:
@@ -131,10 +110,7 @@ def findings(law: TokenLaw, seed: int = 0, rate: float = FALSE_ALARM_RATE) -> li
         return [Finding("within the support", len(law.log_p), 0.0, statistic, False)]
     tests = {"log-probability against entropy": _surprise(law)}
     uniform = law.below + np.random.default_rng(seed).random(len(law.below)) * np.exp(law.log_p)
-    for name, chosen in {
-        "first tokens": law.first,
-        "later tokens": ~law.first,
-    }.items():
+    for name, chosen in {"first tokens": law.first, "later tokens": ~law.first}.items():
         if chosen.sum() >= _FEWEST:
             tests[f"uniform ranks, {name}"] = _uniformity(uniform[chosen])
     neighbours = np.flatnonzero(~law.first)

@@ -50,9 +50,8 @@ from spec_bench.jobs.sweep.launch import (
     place_in_sweep,
     register_resolvers,
 )
-from spec_bench.jobs.sweep.plan import PlannedCell
+from spec_bench.jobs.sweep.plan import PlannedCell, plan
 from spec_bench.jobs.sweep.plan_table import print_plan
-from spec_bench.jobs.sweep.planner import plan
 from spec_bench.metrics import check_references, check_score
 from spec_bench.records.types import CellResult
 from spec_bench.settings.configs import conf_dir

@@ -19,12 +19,7 @@ Path = tuple[int, ...]
 
 
 def expected_accepted(nodes: Sequence[Path], acceptance: Sequence[float]) -> float:
-    """E[accepted tokens] of a listed tree in one iteration.
-
-    Args:
-        nodes: paths of ranks.
-        acceptance: a[k] of rank k below a node that was reached.
-    """
+    """E[accepted tokens] of a listed tree in one iteration, by a[k] of rank k."""
     return sum(prod(acceptance[rank] for rank in node) for node in nodes)
 
 
@@ -49,13 +44,7 @@ def best_list(acceptance: Sequence[float], nodes: int) -> list[Path]:
 
     Its dynamic programme (section 3.1.2) is not needed: where acceptance falls with rank, no node
     is worth more than its parent or an earlier sibling, so the n nodes of largest worth are a tree.
-
-    Args:
-        acceptance: a[k], pooled before use.
-        nodes: how many, the root not counted.
-
-    Returns:
-        Paths of ranks, by depth and then by rank.
+    The a[k] are pooled first; the root is not counted; paths come by depth and then by rank.
 
     Raises:
         ValueError: fewer than one node, or an acceptance that is no probability.

@@ -23,14 +23,10 @@ class FittedList(SampledList):
 
     Which nodes they are follows from acceptances that were measured on the pair, task and sampling
     (``spec_bench fit_tree``); a job fills them in. Without them it grows nothing.
-
-    Attributes:
-        nodes: paths of ranks; none: not filled in.
-        total: N.
     """
 
-    nodes: tuple[RankPath, ...] = ()
-    total: Count = 14
+    nodes: tuple[RankPath, ...] = ()  # paths of ranks; none: not filled in
+    total: Count = 14  # N
 
     drafters = ("language_model",)
 

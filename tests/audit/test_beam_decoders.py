@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_bench.audit.beam_decoders import (
+from spec_bench.audit.beams import (
     BEAM_SETTINGS,
     beam_chi_square,
     beam_decoder,

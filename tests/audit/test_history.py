@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spec_bench.audit.decoders import block_law
-from spec_bench.audit.history import HistoryModel, random_history
 from spec_bench.audit.rules import TOLERANCE
+from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import read_decoder
 from spec_bench.records.types import Request

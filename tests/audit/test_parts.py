@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spec_bench.audit import command_line
+from spec_bench.audit.__main__ import load
 from spec_bench.audit.parts import Line, Part, audited, chosen
 from tests.said import naming
 
@@ -44,5 +45,5 @@ def test_a_failing_part_ends_with_status_1(
     monkeypatch.setattr(command_line, "rule_parts", lambda: iter(PARTS))
     for name in ("decoder_parts", "approximate_parts", "beam_parts"):
         monkeypatch.setattr(command_line, name, lambda *_: iter(()))
-    assert command_line.main([]) == 1
+    assert load([])() == 1
     assert "1 of 2 checks passed" in capsys.readouterr().out

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from spec_bench.audit import command_line
-from spec_bench.audit.command_line import main
-from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.__main__ import load
 from spec_bench.audit.models import _PLAIN, Asked, audit_server
 from spec_bench.audit.served import (
     Finding,
@@ -21,6 +20,7 @@ from spec_bench.audit.served import (
     law_of_answers,
     token_law,
 )
+from spec_bench.audit.toys import MarkovModel, random_markov
 from spec_bench.core.sampling import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine.loading import ModelSpec, load_model
@@ -218,10 +218,10 @@ def test_the_command_audits_a_server_of_a_folders_model(
 
     command = ["--target", str(family / "target"), "--answers", "2", "--max-new-tokens", "6"]
     with serving(Completions(answer)) as served:
-        assert main([*command, "--server", served.url]) == 0
+        assert load([*command, "--server", served.url])() == 0
         assert "4 of 4 checks passed" in capsys.readouterr().out
         served.faults += ["garbage"] * 3
-        assert main([*command, "--server", served.url]) == 2
+        assert load([*command, "--server", served.url])() == 2
     said = capsys.readouterr().err.splitlines()
     assert said == [f"spec_bench.audit: {served.url}: an event that is no JSON, after 3 attempts"]
 
@@ -240,7 +240,7 @@ def test_what_does_not_go_together_is_said_before_anything_is_loaded(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        main(arguments)
+        load(arguments)
     assert said in capsys.readouterr().err
 
 
@@ -251,6 +251,6 @@ def test_a_pair_that_is_not_there_is_named_before_the_rules_are_enumerated(
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why?\n")
     missing = str(tmp_path / "missing")
-    assert main(["--target", missing, "--draft", missing, "--prompts", str(prompts)]) == 2
+    assert load(["--target", missing, "--draft", missing, "--prompts", str(prompts)])() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert repr(missing) in line

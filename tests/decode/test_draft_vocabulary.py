@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from spec_bench.audit.catalogue import tree_cases
 from spec_bench.audit.decoders import block_law, heads_on
-from spec_bench.audit.history import random_history
-from spec_bench.audit.markov import MarkovModel, random_markov
 from spec_bench.audit.rules import TOLERANCE
+from spec_bench.audit.toys import MarkovModel, random_history, random_markov
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings, log_probs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import build_decoder

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from spec_bench.audit.greedy import Difference, first_difference
+from spec_bench.audit.models import Difference, first_difference
 from spec_bench.core.warp import SamplingSettings
 from spec_bench.decode.config import AnyDecoder, build_decoder
 from spec_bench.engine.hugging_face import HuggingFaceModel

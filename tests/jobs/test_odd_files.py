@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from spec_bench.audit.arguments import read_arguments
+from spec_bench.audit.__main__ import read_arguments
 from spec_bench.engine.loading import ModelSpec, load_model
 from spec_bench.engine.vocabularies import kept_tokens
 from spec_bench.jobs.config.config import check_own

@@ -13,19 +13,28 @@ from spec_bench.jobs.config.compose import plan_arguments
 from spec_bench.jobs.config.engine_settings import EngineSettings
 from spec_bench.jobs.config.model_files import ModelSize, model_size
 from spec_bench.jobs.config.pair import PairSettings
-from spec_bench.jobs.sweep.plan import Memory, PlannedCell, job_memory
+from spec_bench.jobs.sweep.plan import (
+    Decodes,
+    Memory,
+    PlannedCell,
+    Rate,
+    _measured,
+    find_rate,
+    job_memory,
+)
 from spec_bench.jobs.sweep.plan_table import totals
-from spec_bench.jobs.sweep.rates import Rate, RateRow, Wanted, find_rate
 from tests.cells import facts
 from tests.jobs.test_command_line import main
 from tests.jobs.tiny import RunJob, overrides
 
-WANTED = Wanted("T", "D", "xsum", "rsd_s", "4x3", 1, "cuda")
+WANTED = Decodes("T", "D", "xsum", "rsd_s", "4x3", 1, "cuda")
 GIB = 2**30
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def row(target: str, draft: str, decoder: str, spec: str, rate: float, **more: object) -> RateRow:
-    return RateRow(target, draft, str(more.pop("task", "xsum")), decoder, spec, rate, **more)  # type: ignore[arg-type]
+def row(target, draft, decoder, spec, rate, **more):
+    decodes = WANTED._replace(target=target, draft=draft, decoder=decoder, spec=spec)
+    return decodes._replace(**more), rate
 
 
 def test_a_rate_of_the_same_tree_wins_over_the_baselines():
@@ -52,8 +61,22 @@ def test_rates_of_the_same_task_are_taken_and_of_several_the_median() -> None:
         row("T", "D", "rsd_s", "4x3", 1.0, device="cpu"),
     ],
 )
-def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike: RateRow) -> None:
+def test_a_rate_of_another_pair_tree_batch_or_device_says_nothing(unlike):
     assert find_rate(WANTED, [unlike]) is None
+
+
+def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
+    table = tmp_path / "old" / "results.csv"
+    table.parent.mkdir()
+    text = (ROOT / "results" / "quickstart" / "results.csv").read_text()
+    table.write_text(text)  # measured on a CPU, without its cells' configs
+    rates = _measured(tmp_path)
+    wanted = rates[0][0]
+    assert wanted.device == "cpu"
+    assert find_rate(wanted, rates) == Rate(rates[0][1], "measured")
+    assert find_rate(wanted._replace(device="cuda"), rates) is None
+    table.write_text(text.replace(",cpu,", ",,"))  # a table that does not say it
+    assert _measured.__wrapped__(tmp_path) == []
 
 
 def test_sizes_come_from_a_config_or_from_the_stated_count() -> None:

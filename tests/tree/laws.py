@@ -14,8 +14,7 @@ from torch import Tensor
 from spec_bench.audit.catalogue import WARM
 from spec_bench.audit.decoders import heads_on
 from spec_bench.audit.enumeration import EnumeratedDraws, outcomes
-from spec_bench.audit.history import HistoryModel, random_history
-from spec_bench.audit.markov import MarkovModel, random_markov
+from spec_bench.audit.toys import HistoryModel, MarkovModel, random_history, random_markov
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree
 from spec_bench.core.warp import SamplingSettings

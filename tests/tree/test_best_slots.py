@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.decode.config import read_decoder
 from spec_bench.tree.best_slots import BestSlots

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from spec_bench.audit.history import HistoryModel, random_history
+from spec_bench.audit.toys import HistoryModel, random_history
 from spec_bench.core.draws import Draws, SeededDraws
 from spec_bench.core.transfer import Committed
 from spec_bench.core.tree import Tree

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec_bench.audit.history import random_history
+from spec_bench.audit.toys import random_history
 from spec_bench.core.draws import SeededDraws
 from spec_bench.core.tree import FlatShape, Tree, TreeShape
 from spec_bench.core.warp import SamplingSettings

@@ -31,62 +31,45 @@ _OURS = Path(spec_bench.__file__).resolve().parent / "embedded" / FOLDER
 
 @settings
 class Fit:
-    """A file of ``results/trees``.
+    """A file of ``results/trees``."""
 
-    Attributes:
-        pair: its label, for people.
-        target: as the pair names it.
-        draft: likewise.
-        revisions: of both, the target's first; "" where unknown.
-        task: name of the task.
-        temperature: of the sampling, as are the next three.
-        top_k: most probable tokens kept.
-        top_p: probability mass kept.
-        draft_temperature: the draft's; null: the target's.
-        prompts: decoded.
-        iterations: target calls that were counted.
-        accepted: share of them whose accepted child had rank 0, 1, ...
-    """
-
-    pair: Text
-    target: Text
+    pair: Text  # its label, for people
+    target: Text  # as the pair names it
     draft: Text
-    revisions: tuple[str, str]
+    revisions: tuple[str, str]  # of both; "" where unknown
     task: Text
-    temperature: float
+    temperature: float  # of the sampling, as are the next three
     top_k: int
     top_p: float
-    draft_temperature: float | None
-    prompts: int
-    iterations: int
-    accepted: tuple[float, ...]
+    draft_temperature: float | None  # null: the target's
+    prompts: int  # decoded
+    iterations: int  # target calls that were counted
+    accepted: tuple[float, ...]  # share of them whose accepted child had rank 0, 1, ...
 
     def write(self, folder: Path) -> Path:
         """Writes it, in place of one of the same models, task and sampling; where to."""
         setup = [self.target, self.draft, self.top_k, self.top_p, self.draft_temperature]
         name = f"{self.pair}-{self.task}-t{self.temperature:g}-{files.digest(setup, 6)}.yaml"
         path = folder / name.replace("/", "_")
-        files.write_text(path, yaml.safe_dump(_plain(asdict(self)), sort_keys=False, width=100))
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        files.write_text(path, yaml.safe_dump(plain, sort_keys=False, width=100))
         return path
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """How its tokens were sampled."""
+        return SamplingSettings(self.temperature, self.top_k, self.top_p, self.draft_temperature)
 
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """The fits there are, as one job may use them.
-
-    Attributes:
-        pair: the job's.
-        task: the task's name; None: of no task, any fits.
-        sampling: the job's.
-        results: the results folder.
-        arguments: what else the command that fits must be given.
-    """
+    """The fits there are, as one job may use them."""
 
     pair: Pair
-    task: str | None
+    task: str | None  # its name; None: of no task, any fits
     sampling: SamplingSettings
-    results: Path = Path("results")
-    arguments: tuple[str, ...] = ()
+    results: Path = Path("results")  # the results folder
+    arguments: tuple[str, ...] = ()  # what else the command that fits must be given
 
     def filled(self, cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
         """The cells, their trees filled in, and why each of the others is left out."""
@@ -109,7 +92,7 @@ class FittedTrees:
             return cell
         ours = next((fit for fit in self._known if self._is_ours(fit)), None)
         if ours is None:
-            raise ValueError(f"{cell.title}: {self._why()}")
+            raise ValueError(f"{cell.title}: {self._missing()}")
         from spec_bench.tree.best_list import best_list
 
         nodes = [list(node) for node in best_list(ours.accepted, int(tree["total"]))]
@@ -129,27 +112,23 @@ class FittedTrees:
             (fit.target, fit.draft) == (self.pair.target, self.pair.drafts[0])
             and all(not one or not other or one == other for one, other in known)
             and self.task in (None, fit.task)
-            and sampling_of_fit(fit) == replace(self.sampling, probability_dtype="float32")
+            and fit.sampling == replace(self.sampling, probability_dtype="float32")
         )
 
-    def _why(self) -> str:
+    def _missing(self) -> str:
         """What was not fitted, and what does it."""
-        file = Path("pair", f"{self.pair.name}.yaml")
-        named = any((folder / file).is_file() for folder in conf_dirs())
-        models = [f"pair.target={self.pair.target}", f"pair.draft={self.pair.drafts[0]}"]
-        words = [f"pair={self.pair.name}"] if named else models
-        words += [] if self.task is None else [f"task={self.task}"]
-        where = "" if self.task is None else f" on {self.task}"
+        pair, where = self.pair, ""
+        words = [f"pair={pair.name}"]
+        if not any((folder / "pair" / f"{pair.name}.yaml").is_file() for folder in conf_dirs()):
+            words = [f"pair.target={pair.target}", f"pair.draft={pair.drafts[0]}"]
+        if self.task is not None:
+            where = f" on {self.task}"
+            words.append(f"task={self.task}")
         return (
-            f"no tree was fitted to {self.pair.name}{where} at temperature "
+            f"no tree was fitted to {pair.name}{where} at temperature "
             f"{self.sampling.temperature:g} and this top-k and top-p; first: "
             f"spec-bench fit_tree {' '.join([*words, *self.arguments])}"
         )
-
-
-def sampling_of_fit(fit: Fit) -> SamplingSettings:
-    """How a fit's tokens were sampled."""
-    return SamplingSettings(fit.temperature, fit.top_k, fit.top_p, fit.draft_temperature)
 
 
 def read_fit(path: Path) -> Fit:
@@ -163,8 +142,3 @@ def read_fit(path: Path) -> Fit:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {one_line(error)}") from None
     return check(Fit, given, str(path))
-
-
-def _plain(values: dict[str, object]) -> dict[str, object]:
-    """Lists in place of tuples, which YAML does not know."""
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}

@@ -15,7 +15,6 @@ from dataclasses import replace
 from spec_bench.jobs.config.cells import BASELINE
 from spec_bench.jobs.config.config import ConfirmSettings
 from spec_bench.jobs.config.settings import JobSettings, run_id
-from spec_bench.jobs.sweep.plan import PlannedCell, State
 from spec_bench.records.types import CellResult
 from spec_bench.vocabulary import columns
 
@@ -55,35 +54,3 @@ def confirming(settings: JobSettings, results: Sequence[CellResult]) -> JobSetti
         fresh=(),
         stage="confirm",
     )
-
-
-def planned_confirmation(
-    settings: JobSettings, screened: Sequence[PlannedCell]
-) -> list[PlannedCell]:
-    """The most that the second job takes, while its cells are still unknown."""
-    confirm = settings.asked.confirm
-    if confirm is None:
-        return []
-    windows = len(settings.fresh) * settings.asked.repeats
-    planned = []
-    for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
-        of_decoder = (cell for cell in screened if cell.facts.decoder == decoder)
-        again = [_again(cell, windows, settings.max_new_tokens) for cell in of_decoder]
-        again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
-        for place, cell in enumerate(again[: confirm.best], start=1):
-            which = cell.facts.spec
-            if decoder != BASELINE:
-                which = f"best {place} of {len(again)} by {confirm.by}"
-            facts = replace(cell.facts, spec=which, stage="confirm")
-            planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
-    return planned
-
-
-def _again(cell: PlannedCell, windows: int, max_new_tokens: int) -> PlannedCell:
-    """A cell of the same rate on other prompts."""
-    gpus = cell.memory.gpus
-    hours = None
-    if cell.rate is not None and gpus is not None:
-        hours = windows * max_new_tokens / cell.rate.tokens_per_s / 3600 * max(1, gpus)
-    state: State = "unknown" if cell.state == "unknown" else "missing"
-    return replace(cell, state=state, prompts=windows, left=windows, device_hours=hours)

@@ -1,50 +1,71 @@
 """What a sweep would do and cost, before anything is loaded: cells, hours, memory.
 
-Knows a job's settings, what its cells left on disk, and known rates; loads no model and changes
-nothing on disk. Estimates are upper ends: every prompt decodes to its limit, every prompt is as
-long as the longest, a character is a token.
+Knows a job's settings, what its cells left on disk, and rates measured here; loads no model and
+changes nothing on disk. Estimates are upper ends: every prompt decodes to its limit, every prompt
+is as long as the longest, a character is a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple
 
-from spec_bench.jobs.config.cells import Cell
-from spec_bench.jobs.config.engine_settings import EngineSettings
-from spec_bench.jobs.config.model_files import BYTES, ModelSize
-from spec_bench.jobs.config.pair import PairSettings, pair_sizes
+from spec_bench.jobs.config.cells import BASELINE, DecoderLoader
+from spec_bench.jobs.config.config import RunSettings
+from spec_bench.jobs.config.engine_settings import EngineSettings, placed
+from spec_bench.jobs.config.model_files import BYTES
+from spec_bench.jobs.config.pair import PairSettings, pair_sizes, with_own_name
 from spec_bench.jobs.config.positions import slots_of
-from spec_bench.jobs.config.settings import JobSettings, run_id
+from spec_bench.jobs.config.served_cells import SERVER
+from spec_bench.jobs.config.settings import JobSettings, build_settings, run_id
 from spec_bench.jobs.store.store import CellStore
+from spec_bench.jobs.sweep.confirm import confirming
 from spec_bench.jobs.sweep.devices import gpu_memory_gib
 from spec_bench.jobs.sweep.launch import gpus_of_job
-from spec_bench.jobs.sweep.rates import Rate, RateRow, Wanted, find_rate
 from spec_bench.jobs.work.prompts import prompt_ids
 from spec_bench.records.types import CellFacts
+from spec_bench.sinks.csv import read_rows
 from spec_bench.system import files
 from spec_bench.tasks import RandomPrompts
+from spec_bench.tasks.source import UnreadDataError
 
 State = Literal["complete", "partial", "failed", "missing", "unknown"]
+_OPEN = ("missing", "partial", "unknown")
 _GIB = 2**30
+_unread: set[str] = set()  # sources that a job before could not read: the next need not try
+
+
+class Decodes(NamedTuple):
+    """Who decodes what, and where, named as results name it: what a rate belongs to."""
+
+    target: str
+    draft: str  # "" for the baseline
+    task: str
+    decoder: str
+    spec: str  # "-" for the baseline
+    batch_size: int
+    device: str  # ``cpu``, ``cuda`` or ``server``
+
+
+class Rate(NamedTuple):
+    """A cell's expected rate and where it comes from."""
+
+    tokens_per_s: float  # delivered tokens per second of decoding
+    source: str
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a job's models need.
+    """What a job's models need."""
 
-    Attributes:
-        weights_bytes: of all models; None if a size is unknown.
-        cache_bytes: keys and values of all models, at most; None if a shape is unknown.
-        gpus: GPUs that the job gets; None if unknown.
-        capacity_bytes: their memory together; None if unknown or if the job is on a CPU.
-    """
-
-    weights_bytes: int | None
-    cache_bytes: int | None
-    gpus: int | None
-    capacity_bytes: int | None
+    weights_bytes: int | None  # of all models; None if a size is unknown
+    cache_bytes: int | None  # keys and values of all models, at most; None if a shape is unknown
+    gpus: int | None  # GPUs that the job gets; None if unknown
+    capacity_bytes: int | None  # their memory together; None if unknown or on a CPU
 
     @property
     def fits(self) -> bool | None:
@@ -60,73 +81,124 @@ class Memory:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One cell of a plan.
+    """One cell of a plan."""
 
-    Attributes:
-        run_id: names its folder.
-        facts: what it is.
-        state: what is on disk; unknown without the data, whose texts are part of a run id.
-        prompts: how many there are, each repeat counted.
-        left: how many are not decoded yet.
-        rate: tokens per second; None if unknown.
-        device_hours: decoding what is left, at most, times the GPUs; None without a rate.
-        memory: of the job.
-        words: the job's settings on the command line, those swept included.
-    """
-
-    run_id: str
+    run_id: str  # names its folder
     facts: CellFacts
-    state: State
-    prompts: int
-    left: int
-    rate: Rate | None
-    device_hours: float | None
-    memory: Memory
-    words: tuple[str, ...] = ()
+    state: State  # what is on disk; unknown without the data, whose texts are part of a run id
+    prompts: int  # how many there are, each repeat counted
+    left: int  # how many are not decoded yet
+    rate: Rate | None  # None if unknown
+    device_hours: float | None  # decoding what is left, at most, times the GPUs; None: no rate
+    memory: Memory  # of the job
+    words: tuple[str, ...] = ()  # the job's settings on the command line, those swept included
 
 
-def plan_job(
-    settings: JobSettings,
-    pair: PairSettings,
-    engine: EngineSettings,
-    measured: Sequence[RateRow],
-) -> list[PlannedCell]:
-    """The plan of one job's cells, the baseline first; the pair has the entries for planning that
-    the settings do not carry.
+def plan(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> list[PlannedCell]:
+    """What a job would do, then a search's second stage; loads and decodes nothing.
+
+    Raises:
+        ValueError: settings that cannot be right.
     """
+    # The machine that plans a sweep need not have the device it will run on.
+    engine = placed(asked.engine, asked.pair.target)
+    here = replace(asked, engine=replace(engine, device="cpu"))
+    settings = _settings(here, load, folders).pinned(fetch=False)
+    settings = replace(settings, engine=engine)
+    known = (with_own_name(asked.pair, folders), engine, _measured(settings.results))
+    planned = _plan_job(settings, *known)
+    if any(cell.state in _OPEN for cell in planned):
+        return [*planned, *_confirmation(settings, planned)]
+    results = [CellStore(settings.results, cell.run_id).result() for cell in planned]
+    second = confirming(settings, [result for result in results if result is not None])
+    return [*planned, *(_plan_job(second, *known) if second else [])]
+
+
+def _settings(asked: RunSettings, load: DecoderLoader, folders: Sequence[Path]) -> JobSettings:
+    """The job's settings; if the hub's data cannot be read here, without them.
+
+    Raises:
+        ValueError: settings that cannot be right; also if nobody says how many prompts there are.
+    """
+    source = repr(asked.task.get("source"))
+    try:
+        if source not in _unread:
+            return build_settings(asked, load, folders)
+    except UnreadDataError as error:
+        if asked.prompts is None:
+            raise ValueError(f"{error}; prompts=N plans without the data") from error
+        _unread.add(source)
+    return build_settings(asked, load, folders, unread=True)
+
+
+def _plan_job(
+    settings: JobSettings,
+    pair: PairSettings,  # which has the entries for planning that the settings do not carry
+    engine: EngineSettings,
+    measured: Sequence[tuple[Decodes, float]],
+) -> list[PlannedCell]:
+    """The plan of one job's cells, the baseline first."""
     prompts = sum(len(prompt_ids(settings.task, example)) for example in settings.examples)
     memory = (
         Memory(0, 0, 0, None)  # nothing is loaded where a server decodes
         if settings.served
-        else job_memory(pair, engine, longest_sequence(settings), settings.engine.batch_size)
+        else job_memory(pair, engine, _longest_sequence(settings), settings.engine.batch_size)
     )
-    gpus = None if memory.gpus is None else max(1, memory.gpus)
     planned = []
     for cell in settings.cells:
         store = CellStore(settings.results, run_id(settings.cell_settings(cell)))
-        state, left = _state(settings, store, prompts)
-        rate = find_rate(_wanted(settings, cell), measured)
-        hours = None if rate is None else left * settings.max_new_tokens / rate.tokens_per_s / 3600
-        planned.append(
-            PlannedCell(
-                store.folder.name,
-                settings.facts(cell),
-                state,
-                prompts * settings.asked.repeats,
-                left,
-                rate,
-                0.0 if not left else None if hours is None or gpus is None else hours * gpus,
-                memory,
-            )
-        )
+        state: State = "unknown"
+        left = prompts * settings.asked.repeats
+        if not settings.unread:
+            state, left = state_of(store, prompts, settings.asked.repeats)
+        facts = settings.facts(cell)
+        models, tree = (facts.target, ",".join(facts.draft)), (facts.decoder, facts.spec)
+        device = settings.device.partition(":")[0]
+        decodes = Decodes(*models, facts.task, *tree, settings.engine.batch_size, device)
+        rate = find_rate(decodes, measured)
+        hours = _hours(left, settings.max_new_tokens, rate, memory)
+        count = prompts * settings.asked.repeats
+        name = store.folder.name
+        planned.append(PlannedCell(name, facts, state, count, left, rate, hours, memory))
     return planned
 
 
-def _state(settings: JobSettings, store: CellStore, prompts: int) -> tuple[State, int]:
-    """What a cell's folder holds, and the prompts it lacks, as far as they can be known."""
-    if settings.unread:
-        return "unknown", prompts * settings.asked.repeats
-    return state_of(store, prompts, settings.asked.repeats)
+def _hours(left: int, tokens: int, rate: Rate | None, memory: Memory) -> float | None:
+    """Device hours of so many answers of so many tokens; None if unknown."""
+    if not left:
+        return 0.0
+    if rate is None or memory.gpus is None:
+        return None
+    return left * tokens / rate.tokens_per_s / 3600 * max(1, memory.gpus)
+
+
+def _confirmation(settings: JobSettings, screened: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """The most that a search's second job takes, while its cells are still unknown."""
+    confirm = settings.asked.confirm
+    if confirm is None:
+        return []
+    count, tokens = len(settings.fresh) * settings.asked.repeats, settings.max_new_tokens
+    planned = []
+    for decoder in dict.fromkeys(cell.facts.decoder for cell in screened):
+        again = [
+            replace(
+                cell,
+                state="unknown" if cell.state == "unknown" else "missing",
+                prompts=count,
+                left=count,
+                device_hours=_hours(count, tokens, cell.rate, cell.memory),
+            )
+            for cell in screened
+            if cell.facts.decoder == decoder
+        ]
+        again.sort(key=lambda cell: cell.device_hours or 0.0, reverse=True)
+        for place, cell in enumerate(again[: confirm.best], start=1):
+            which = cell.facts.spec
+            if decoder != BASELINE:
+                which = f"best {place} of {len(again)} by {confirm.by}"
+            facts = replace(cell.facts, spec=which, stage="confirm")
+            planned.append(replace(cell, run_id=f"{cell.run_id} confirm", facts=facts))
+    return planned
 
 
 def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, int]:
@@ -143,13 +215,8 @@ def state_of(store: CellStore, prompts: int, repeats: int = 1) -> tuple[State, i
 
 
 def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, rows: int) -> Memory:
-    """Memory of a job, from its models' sizes.
-
-    Args:
-        pair: which models.
-        engine: where they run.
-        slots: of the longest sequence; None: as many as the models have.
-        rows: sequences that decode together.
+    """Memory of a job whose longest sequence takes ``slots`` (None: as many as the models have),
+    with so many rows that decode together.
     """
     sizes = pair_sizes(pair)
     bytes_each = BYTES[pair.dtype or engine.dtype]
@@ -158,17 +225,23 @@ def job_memory(pair: PairSettings, engine: EngineSettings, slots: int | None, ro
         gpus = gpus_of_job(pair, engine)
     except ValueError:  # says what must be stated to know it; a plan leaves that open
         gpus = None
-    most = _slots(sizes, slots)
-    caches = [None if most is None else size.cached_numbers for size in sizes]
+    # At most what the models take: longer prompts are refused before decoding.
+    limits = [each for each in (slots, *(size.positions for size in sizes)) if each is not None]
+    caches = [size.cached_numbers if limits else None for size in sizes]
     return Memory(
         _sum([size.parameters for size in sizes], bytes_each),
-        _sum(caches, rows * (most or 0) * bytes_each),
+        _sum(caches, rows * min(limits, default=0) * bytes_each),
         gpus,
         int(gib * _GIB * gpus) if gib and gpus else None,
     )
 
 
-def longest_sequence(settings: JobSettings) -> int | None:
+def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) * bytes_each if len(known) == len(counts) else None
+
+
+def _longest_sequence(settings: JobSettings) -> int | None:
     """Slots that the longest prompt, its answer and the largest tree take, at most, if known."""
     task = settings.task
     if settings.unread:
@@ -181,26 +254,41 @@ def longest_sequence(settings: JobSettings) -> int | None:
     return max(slots_of(cell.config, prompt, new) for cell in settings.cells)
 
 
-def _slots(sizes: Sequence[ModelSize], slots: int | None) -> int | None:
-    """At most what the models take: longer prompts are refused before decoding."""
-    limits = [slots, *(size.positions for size in sizes)]
-    return min((limit for limit in limits if limit is not None), default=None)
+def find_rate(wanted: Decodes, measured: Sequence[tuple[Decodes, float]]) -> Rate | None:
+    """The best guess of a cell's rate in tokens per second; None if nothing is known.
+
+    First rows of the same decoder and tree, then of any decoder's baseline, which stands in for an
+    unknown decoder: that is then expected to be no faster. Of several rows those of the same task
+    are taken, and of these the median.
+    """
+    rows = [
+        (row, rate)
+        for row, rate in measured
+        if row.draft in ("", wanted.draft)
+        and (row.target, row.batch_size, row.device)
+        == (wanted.target, wanted.batch_size, wanted.device)
+    ]
+    tree = (wanted.decoder, wanted.spec)
+    same = [(row, rate) for row, rate in rows if (row.decoder, row.spec) == tree]
+    baseline = [(row, rate) for row, rate in rows if row.decoder == BASELINE]
+    for found, source in ((same, "measured"), (baseline, "measured, as ar")):
+        if found:
+            of_task = [rate for row, rate in found if row.task == wanted.task]
+            return Rate(median(of_task or [rate for _, rate in found]), source)
+    return None
 
 
-def _sum(counts: Sequence[int | None], bytes_each: int) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) * bytes_each if len(known) == len(counts) else None
-
-
-def _wanted(settings: JobSettings, cell: Cell) -> Wanted:
-    """What identifies a cell's rate."""
-    facts = settings.facts(cell)
-    return Wanted(
-        facts.target,
-        ",".join(facts.draft),
-        facts.task,
-        facts.decoder,
-        facts.spec,
-        settings.engine.batch_size,
-        settings.device.partition(":")[0],
-    )
+@cache
+def _measured(results: Path) -> list[tuple[Decodes, float]]:
+    """The rates in all CSVs below a results folder, read once for the jobs of a sweep."""
+    rates = []
+    for path in files.results_files(results):
+        for row in read_rows(path):
+            # A row that does not say on which device it was measured says nothing of any.
+            if row.get("token_rate") and row.get("device") and not row["simulated_acceptance"]:
+                models, tree = (row["target"], row["draft"]), (row["decoder"], row["spec"])
+                device = row["device"] if row["device"] in ("cpu", SERVER) else "cuda"
+                size = int(row["batch_size"] or 1)
+                decodes = Decodes(*models, row["task"], *tree, size, device)
+                rates.append((decodes, float(row["token_rate"])))
+    return rates

@@ -1,0 +1,248 @@
+"""Toy language models behind the engine's interface, whose laws are known: logits in a table.
+
+A Markov chain forgets all but the last token, so a walk that continues on the wrong branch may
+still find the right distribution. The model with a history looks up the last M tokens that the tree
+mask lets a token see; so a wrong ancestor, a wrong copy or a wrong commit changes what it says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spec_bench.core.warp import SamplingSettings, log_probs
+from spec_bench.engine.model import ForwardOutput, Layers
+from spec_bench.engine.stopwatch import ForwardTimer
+
+
+class Toy(ABC):
+    """Next-token logits looked up in a table.
+
+    Args:
+        logits: [..., V]: a distribution for every state that the toy can be in.
+        states: D, how many values its hidden state takes, which is one-hot.
+    """
+
+    max_positions: int | None = None
+
+    def __init__(self, logits: Tensor, states: int) -> None:
+        self.logits = logits
+        self.vocab_size = self.embedded = logits.shape[-1]
+        self.parameters = logits.numel()
+        self.device = logits.device
+        self.timer = ForwardTimer(logits.device)
+        self.bytes_per_slot = 0
+        self.hidden_size = states
+        self.blocks = 6  # of which nothing is known but their number
+
+    @abstractmethod
+    def allocate(self, rows: int, slots: int) -> Any:
+        """A cache for ``rows`` sequences of up to ``slots`` tokens."""
+
+    @abstractmethod
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+        """Where the logits after a sequence stand in the table."""
+
+    @abstractmethod
+    def places(
+        self,
+        cache: Any,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The same after every token of a pass, [R, T] each; arguments as ``forward``'s."""
+
+    def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """[R, T] which hidden state each token is in: the token itself."""
+        return tokens
+
+    def forward(
+        self,
+        cache: Any,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+        *,
+        logits_to_keep: int = 0,
+        needs_hidden: Layers = (),
+        prefill: bool = False,
+        shared: int = 0,
+    ) -> ForwardOutput:
+        """See ``engine.model.LanguageModel``."""
+        places = self.places(cache, rows, starts, tokens, positions, visible)
+        logits = self.logits[places]
+        hidden = None
+        if needs_hidden:
+            state = self.state(tokens, positions)
+            hidden = torch.nn.functional.one_hot(state, self.hidden_size).to(logits.dtype)
+            hidden = torch.cat([hidden] * len(needs_hidden), dim=-1)
+        return ForwardOutput(logits[:, -logits_to_keep:], hidden)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """One-hot vectors, as wide as the hidden states."""
+        return torch.nn.functional.one_hot(tokens, self.hidden_size).to(self.logits.dtype)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """The logits of a one-hot hidden state, as linear in it."""
+        return hidden @ self.logits.flatten(0, -2)[: self.hidden_size].to(hidden.dtype)
+
+    def law(
+        self, prompt: Sequence[int], length: int, settings: SamplingSettings
+    ) -> dict[tuple[int, ...], float]:
+        """P(continuation | prompt) for every continuation of the given length."""
+        table = log_probs(self.logits, settings).exp().tolist()
+        law = {}
+        for continuation in itertools.product(range(self.vocab_size), repeat=length):
+            prefix, prob = list(prompt), 1.0
+            for token in continuation:
+                chances = table
+                for index in self.place(prefix):
+                    chances = chances[index]
+                prob *= chances[token]
+                prefix.append(token)
+            law[continuation] = prob
+        return law
+
+
+class NoCache:
+    """A Markov chain needs no memory."""
+
+    bytes = 0
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Nothing is stored."""
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        """Nothing is stored."""
+
+    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
+        """Nothing is stored."""
+
+
+class MarkovModel(Toy):
+    """Next-token logits that depend on the last token and on whether its position is odd.
+
+    The position matters so that a distribution read at the wrong level shows.
+
+    Args:
+        logits: [2, V, V] by position parity and last token.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__(logits, 2 * logits.shape[-1])
+
+    def allocate(self, rows: int, slots: int) -> NoCache:
+        return NoCache()
+
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+        return (len(prefix) - 1) % 2, prefix[-1]
+
+    def places(
+        self,
+        cache: object,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+    ) -> tuple[Tensor, ...]:
+        return positions % 2, tokens
+
+    def state(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        return positions % 2 * self.vocab_size + tokens
+
+
+def random_markov(vocab: int, seed: int, sharpness: float = 1.5) -> MarkovModel:
+    """A chain with normal logits of the given standard deviation, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn((2, vocab, vocab), generator=generator, dtype=torch.float64)
+    return MarkovModel(logits * sharpness)
+
+
+class TokenCache:
+    """Tokens and positions by slot: all that the toy keeps of a sequence.
+
+    Args:
+        rows: R.
+        slots: per row.
+    """
+
+    bytes = 0
+
+    def __init__(self, rows: int, slots: int) -> None:
+        self.grow(rows, slots)
+
+    def grow(self, rows: int, slots: int) -> None:
+        """Forgets everything and has that room."""
+        self.tokens = torch.zeros((rows, slots), dtype=torch.long)
+        self.positions = torch.full((rows, slots), -1)
+
+    def commit(self, row: int, length: int, nodes: Sequence[int]) -> None:
+        """Keeps tree nodes of a row at slots length, length + 1, ..."""
+        source = [length + node for node in nodes]
+        for kept in (self.tokens, self.positions):
+            kept[row, length : length + len(source)] = kept[row, source]
+
+    def move_row(self, source: int, target: int, length: int, start: int = 0) -> None:
+        """Copies the slots from ``start`` up to ``length`` of one row over another's."""
+        for kept in (self.tokens, self.positions):
+            kept[target, start:length] = kept[source, start:length]
+
+
+class HistoryModel(Toy):
+    """Next-token logits that depend on the last M tokens.
+
+    Args:
+        logits: [V, ..., V, V] with M + 1 axes: by the token M - 1 places back, ..., the last token.
+            Before the start of a sequence stands token 0.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__(logits, logits.shape[-1])
+        self.memory = logits.dim() - 1
+
+    def allocate(self, rows: int, slots: int) -> TokenCache:
+        return TokenCache(rows, slots)
+
+    def place(self, prefix: Sequence[int]) -> tuple[int, ...]:
+        return tuple([*[0] * self.memory, *prefix][-self.memory :])
+
+    def places(
+        self,
+        cache: TokenCache,
+        rows: slice,
+        starts: list[int],
+        tokens: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+    ) -> tuple[Tensor, ...]:
+        slots = torch.tensor(starts).unsqueeze(1) + torch.arange(tokens.shape[1])
+        index = torch.arange(rows.start, rows.start + len(starts)).unsqueeze(1)
+        cache.tokens[index, slots], cache.positions[index, slots] = tokens, positions
+        seen = visible.shape[2]
+        known = cache.tokens[rows, :seen].unsqueeze(1)
+        places = cache.positions[rows, :seen].unsqueeze(1)
+        history = []
+        for back in range(self.memory):
+            at = visible & (places == (positions - back).unsqueeze(-1))
+            assert (at.sum(dim=-1) <= 1).all(), "a token sees two others at one position"
+            history.append((known * at).sum(dim=-1))
+        return tuple(reversed(history))
+
+
+def random_history(vocab: int, seed: int, memory: int = 3, sharpness: float = 1.5) -> HistoryModel:
+    """A toy with normal logits of the given standard deviation, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (vocab,) * (memory + 1)
+    logits = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return HistoryModel(logits * sharpness)
