@@ -1,7 +1,5 @@
 """A wrong option is one line, whichever command has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit's parts are chosen by name, and fail alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What a plan says, and that it loads and changes nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from spec_bench.jobs.sweep.plan import (
 from spec_bench.jobs.sweep.plan_table import totals
 from tests.cells import facts
 from tests.jobs.test_command_line import main
-from tests.jobs.tiny import RunJob, overrides
+from tests.jobs.tiny import overrides
 
 WANTED = Decodes("T", "D", "xsum", "rsd_s", "4x3", 1, "cuda")
 GIB = 2**30
@@ -44,7 +42,7 @@ def test_a_rate_of_the_same_tree_wins_over_the_baselines():
     assert find_rate(WANTED, []) is None
 
 
-def test_rates_of_the_same_task_are_taken_and_of_several_the_median() -> None:
+def test_rates_of_the_same_task_are_taken_and_of_several_the_median():
     other = [row("T", "D", "rsd_s", "4x3", rate, task="dolly") for rate in (1.0, 2.0, 9.0)]
     assert find_rate(WANTED, other) == Rate(2.0, "measured")
     own = [*other, row("T", "D", "rsd_s", "4x3", 5.0)]
@@ -79,7 +77,7 @@ def test_a_rate_is_one_of_the_device_that_its_row_names(tmp_path):
     assert _measured.__wrapped__(tmp_path) == []
 
 
-def test_sizes_come_from_a_config_or_from_the_stated_count() -> None:
+def test_sizes_come_from_a_config_or_from_the_stated_count():
     known = model_size("random:llama2_70b")
     assert known == ModelSize(68_976_648_192, 2 * 80 * 8 * 128, 4096)
     assert model_size("meta-llama/Llama-2-70b-hf", 68_976_648_192) == known
@@ -87,7 +85,7 @@ def test_sizes_come_from_a_config_or_from_the_stated_count() -> None:
     assert model_size("some/model") == ModelSize(None)
 
 
-def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets() -> None:
+def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets():
     pair = PairSettings(target="random:llama2_7b", draft=None, dtype="float16")
     engine = EngineSettings(device="cuda", dtype="float32", gpu_memory_gib=16)
     memory = job_memory(pair, engine, slots=1024, rows=4)
@@ -99,11 +97,11 @@ def test_memory_is_weights_and_caches_against_the_gpus_that_the_job_gets() -> No
     assert job_memory(replace(pair, target="some/model"), engine, 1024, 4).fits is None
 
 
-def planned(run_id: str, state: str, hours: float | None, memory: Memory) -> PlannedCell:
-    return PlannedCell(run_id, facts(), state, 20, 20, None, hours, memory)  # type: ignore[arg-type]
+def planned(run_id, state, hours, memory):
+    return PlannedCell(run_id, facts(), state, 20, 20, None, hours, memory)
 
 
-def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit() -> None:
+def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit():
     memory = Memory(60 * GIB, GIB, 1, 40 * GIB)
     cells = [
         planned("a", "complete", 0.0, memory),
@@ -116,7 +114,7 @@ def test_totals_say_what_is_there_what_it_takes_and_what_does_not_fit() -> None:
     assert third.startswith("does not fit: p: 60.0 + 1.0 GiB on 1 GPUs of together 40 GiB")
 
 
-def test_without_any_known_rate_no_hours_are_stated() -> None:
+def test_without_any_known_rate_no_hours_are_stated():
     memory = Memory(None, None, 1, None)
     cells = [planned("a", "complete", 0.0, memory), planned("b", "missing", None, memory)]
     assert (
@@ -125,19 +123,15 @@ def test_without_any_known_rate_no_hours_are_stated() -> None:
     assert totals(cells[:1])[1] == "device hours: at most 0.00"
 
 
-def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have() -> None:
+def test_a_plan_is_made_here_whatever_launcher_the_sweep_will_have():
     given = ["spec_bench", "-m", "plan=true", "hydra/launcher=slurm", "hydra.launcher.nodes=1"]
     assert plan_arguments(given) == ["spec_bench", "-m", "plan=true"]
     assert plan_arguments([*given[:2], *given[3:]]) == [*given[:2], *given[3:]]
 
 
 def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_nothing(
-    run_job: RunJob,
-    family: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run_job, family, tmp_path, monkeypatch, capsys
+):
     results = tmp_path / "results"
     done = run_job("spec=2x2", "seed=0")
     started = run_job("spec=2x2", "seed=1")[1]
@@ -166,7 +160,7 @@ def test_a_plan_of_a_sweep_tells_complete_partial_and_missing_cells_and_loads_no
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def offline(monkeypatch, tmp_path):
     """No network, and nothing in the caches."""
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -176,8 +170,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    monkeypatch, capsys, tmp_path
+):
     pair = ("pair=llama2_7b", "engine=cuda", "engine.gpu_memory_gib=80", f"results={tmp_path}")
     swept = ("-m", "rsd=exp1", "task=xsum,dolly", "length=2", "plan=true")
     assert main(monkeypatch, *swept, *pair) == 0
@@ -193,8 +187,8 @@ def test_without_the_data_a_plan_says_what_is_unknown_and_all_that_configs_tell(
 
 @pytest.mark.usefixtures("offline")
 def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    monkeypatch, capsys, tmp_path
+):
     given = ("pair=llama2_7b", "task=alpaca", "prompts=null", "plan=true", f"results={tmp_path}")
     assert main(monkeypatch, *given) == 2
     assert "prompts=N plans without the data" in capsys.readouterr().err
@@ -202,8 +196,8 @@ def test_a_plan_of_all_prompts_of_data_that_are_not_here_asks_how_many(
 
 @pytest.mark.usefixtures("offline")
 def test_a_sweep_for_gpus_is_planned_where_no_gpu_is_and_says_what_is_swept(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    monkeypatch, capsys, tmp_path
+):
     monkeypatch.setattr("spec_bench.engine.model_spec.sees_cuda", lambda: False)
     swept = ("engine=cuda", "generation.temperature=0.5,1", "seed=0,1", f"results={tmp_path}")
     assert main(monkeypatch, "-m", "plan=true", "decoder=sd", "spec=3", *swept) == 0
@@ -213,8 +207,8 @@ def test_a_sweep_for_gpus_is_planned_where_no_gpu_is_and_says_what_is_swept(
 
 
 def test_a_plan_names_nothing_that_is_swept_of_a_cell_that_two_jobs_share(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    monkeypatch, capsys, tmp_path
+):
     swept = ("-m", "plan=true", "budget=6,14", "cells=[sd:3]", f"results={tmp_path}")
     assert main(monkeypatch, *swept) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if " xsum " in line]

@@ -1,7 +1,5 @@
 """Execution accuracy on small databases, from the texts to the columns."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

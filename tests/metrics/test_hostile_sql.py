@@ -1,7 +1,5 @@
 """SQL that a model may write by accident or by design: it is run, and nothing comes of it."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import threading
