@@ -1,12 +1,7 @@
 """No table and no figure mixes rows that differ in what tells runs apart."""
 
-from __future__ import annotations
-
 import csv
 import io
-from pathlib import Path
-
-import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.data.apart import slugs, split
@@ -21,20 +16,20 @@ from tests.report.rows import MT_BENCH, around, frame, row, write
 FIXED, MOVING = {"batch_size": 1}, {"batch_size": 4, "batching": "continuous"}
 
 
-def cells(**values: object) -> list[dict[str, object]]:
+def cells(**values):
     """A chain and a stochastic beam of depth 2."""
     trees = (("sd", "2", 2.0), ("rsd_s", "3x2", 2.4))
     return [row(name, spec, block_efficiency=tau, **values) for name, spec, tau in trees]
 
 
-def test_rows_are_split_by_what_differs_and_only_that_is_named() -> None:
+def test_rows_are_split_by_what_differs_and_only_that_is_named():
     rows = frame(*cells(**FIXED, batching="static"), *cells(batch_size=4, batching="static")[:1])
     parts = split(rows, ())
     assert [(text, len(part)) for text, part in parts] == [("batch size 1", 2), ("batch size 4", 1)]
     assert split(rows, ("batch_size",))[0][0] == ""
 
 
-def test_what_belongs_to_the_task_splits_only_the_task_that_has_several() -> None:
+def test_what_belongs_to_the_task_splits_only_the_task_that_has_several():
     short, long = {"max_new_tokens": 16}, {"max_new_tokens": 64}
     rows = frame(*cells(**long), *cells(**short, task="squad"))
     assert [text for text, _ in split(rows, ())] == [""]
@@ -46,42 +41,38 @@ def test_what_belongs_to_the_task_splits_only_the_task_that_has_several() -> Non
     }
 
 
-def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path: Path) -> None:
+def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path):
     write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(**MOVING)[0])
     grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
     fixed, moving = grids
     assert fixed.title.endswith(" (batch size 1, batching not stated)")
     assert moving.setting == "batch size 4, batching continuous"
-    ours = [[cell.ours is not None for line in grid.lines for cell in line.cells] for grid in grids]
-    assert [sum(own) for own in ours] == [2, 1]
+    assert [grid.cells.ours.sum() for grid in grids] == [2, 1]
     assert fixed.commands and not moving.commands
     alone = write(tmp_path / "alone", "rsd-exp1", *cells(**FIXED))
     (only,) = build_tables(find_table("rsd/1"), Measured.below(alone))
     assert only.setting == "" and not only.title.endswith(")")
 
 
-def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path: Path) -> None:
+def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
     item, other = find_table("rsd/1"), {"pair": "opt_13b", "max_new_tokens": 128}
     write(tmp_path, "rsd-exp1", cells(max_new_tokens=128)[0])
     write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), cells(**other)[0])
     (grid,) = build_tables(item, Measured.below(tmp_path))
-    shown = [cell.ours for line in grid.lines for cell in line.cells if cell.ours]
-    assert [ours.value for ours in shown] == [2.0] and grid.setting == ""
+    assert grid.cells.value.dropna().tolist() == [2.0] and grid.setting == ""
     assert not any("other experiments" in note for note in grid.notes)
     # Of a pair that none of its jobs measured there is nothing else to show, and the note says so.
     (moved,) = build_tables(item, Measured.below(tmp_path), "opt_13b")
     assert any("1 of 1 cells come from other experiments" in note for note in moved.notes)
 
 
-def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path: Path) -> None:
+def test_what_a_search_confirmed_stands_before_what_it_screened(tmp_path):
     write(tmp_path, "rsd-exp1", *cells(stage="screen"), cells(stage="confirm")[0])
     grids = build_tables(find_table("rsd/1"), Measured.below(tmp_path))
     assert [grid.setting for grid in grids] == ["stage confirm", "stage screen"]
 
 
-def test_the_parts_of_a_table_are_one_csv_and_one_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_of_a_table_are_one_csv_and_one_page(tmp_path, capsys):
     write(tmp_path, "rsd-exp1", *cells(**FIXED), cells(batch_size=4)[0])
     asked = ["table", "rsd/1", "--results", str(tmp_path), "--format"]
     assert main([*asked, "csv"]) == 0
@@ -95,7 +86,7 @@ def test_the_parts_of_a_table_are_one_csv_and_one_page(
     assert page.count('<table class="paper">') == 2
 
 
-def test_all_writes_a_file_for_each_part(tmp_path: Path) -> None:
+def test_all_writes_a_file_for_each_part(tmp_path):
     write(tmp_path, "rsd-exp1", *cells(**FIXED), *cells(batch_size=4))
     assert main(["all", "--results", str(tmp_path)]) == 0
     tables = {path.name for path in (tmp_path / "rsd-exp1" / "tables").glob("*.md")}
@@ -104,7 +95,7 @@ def test_all_writes_a_file_for_each_part(tmp_path: Path) -> None:
     assert "<h3>XSum, batch size 1<" in page and "<h3>XSum, batch size 4<" in page
 
 
-def beams(**values: object) -> list[dict[str, object]]:
+def beams(**values):
     """ReDrafter's beams, as its Figure 6 shows them over batches of 1 and 4."""
     return [
         row(
@@ -122,7 +113,7 @@ def beams(**values: object) -> list[dict[str, object]]:
     ]
 
 
-def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path: Path) -> None:
+def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_path):
     rows = frame(*beams(max_new_tokens=16), *beams(max_new_tokens=64))
     item = find_figure("redrafter/6")
     drawing = drawing_of(item)
@@ -137,7 +128,7 @@ def test_a_figure_is_drawn_once_for_each_way_that_it_does_not_show_itself(tmp_pa
     ]
 
 
-def test_parts_of_a_search_have_the_prompts_of_every_task() -> None:
+def test_parts_of_a_search_have_the_prompts_of_every_task():
     stages = (("screen", "a1b2"), ("confirm", "c3d4"))
     rows = [
         each
@@ -157,7 +148,7 @@ def test_parts_of_a_search_have_the_prompts_of_every_task() -> None:
     ]
 
 
-def test_a_parts_file_is_named_by_what_tells_it_from_the_others() -> None:
+def test_a_parts_file_is_named_by_what_tells_it_from_the_others():
     many = [
         "batch size 1, stage confirm, prompts 43f74adf, threads 2",
         "batch size 1, stage screen, prompts 5cb76eaa, threads 2",
@@ -171,7 +162,7 @@ def test_a_parts_file_is_named_by_what_tells_it_from_the_others() -> None:
     assert slugs(["data source a/b: c"]) == {"data source a/b: c": "-data-source-a-b-c"}
 
 
-def test_parts_that_long_texts_tell_have_short_names_of_their_own() -> None:
+def test_parts_that_long_texts_tell_have_short_names_of_their_own():
     many = [f"stage screen, machine {'2 x AMD EPYC, ' * 20}engine {number}" for number in (0, 1)]
     assert list(slugs(many).values()) == ["-engine-0", "-engine-1"]
     alike = [f"machine {'2 x AMD EPYC ' * 20}of {place}" for place in ("here", "there")]
@@ -182,7 +173,7 @@ def test_parts_that_long_texts_tell_have_short_names_of_their_own() -> None:
     assert len(set(odd)) == 2 and all(name.startswith("-a-b-") for name in odd)
 
 
-def test_rows_that_lack_many_columns_are_told_by_how_many() -> None:
+def test_rows_that_lack_many_columns_are_told_by_how_many():
     assert together(["batch size 4", "seed not stated"]) == "batch size 4, seed not stated"
     many = ["batch size 4", *(f"{name} not stated" for name in ("seed", "device", "dtype"))]
     assert together(many) == "batch size 4, 3 facts not stated"

@@ -1,15 +1,11 @@
 """A paper is data: what its file may say, and how a paper of another package is found."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from spec_bench.report.papers.paper import find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.layout import printed_grid
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import printed_sheet
 from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import COLUMNS, FILE
@@ -32,7 +28,7 @@ tables:
 NUMBERS = (("ar", "-", "1.00"), ("sd", "3", "2.10"), ("rsd_s", "4x3", "2.50"))
 
 
-def package(folder: Path, paper: str, monkeypatch: pytest.MonkeyPatch, text: str = PAPER) -> Path:
+def package(folder, paper, monkeypatch, text=PAPER):
     """An installed package of one paper, as pip leaves it; returns the paper's folder."""
     own = folder / f"package_of_{paper}" / "experiments" / paper
     own.mkdir(parents=True)
@@ -55,9 +51,7 @@ def package(folder: Path, paper: str, monkeypatch: pytest.MonkeyPatch, text: str
     return own
 
 
-def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(tmp_path, monkeypatch):
     package(tmp_path, "other_paper", monkeypatch)
     assert "other_paper" in paper_names()
     cells = (
@@ -91,13 +85,13 @@ def test_a_table_of_another_packages_paper_is_filled_from_measured_rows(
     ],
 )
 def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
-    paper: str,
-    right: str,
-    wrong: str,
-    named: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    paper,
+    right,
+    wrong,
+    named,
+    tmp_path,
+    monkeypatch,
+):
     text = PAPER.replace(right, wrong)
     own = package(tmp_path, paper, monkeypatch, text)
     with pytest.raises(ValueError, match=named) as caught:
@@ -113,30 +107,26 @@ def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
         ("other_number", "mbsu", r"mbsu is not in .*reference\.csv; there: block_efficiency"),
     ],
 )
-def test_a_column_without_printed_numbers_is_refused(
-    paper: str, metric: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_without_printed_numbers_is_refused(paper, metric, named, tmp_path, monkeypatch):
     package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
     with pytest.raises(ValueError, match=named):
-        printed_grid(f"{paper}/1")
+        printed_sheet(f"{paper}/1")
 
 
-def test_an_unknown_paper_is_refused_with_those_there_are() -> None:
+def test_an_unknown_paper_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=naming("'nobody'", "dsbd", "mcsd", "redrafter", "rsd")):
         load_paper("nobody")
 
 
-def test_two_papers_of_one_name_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_papers_of_one_name_are_refused(tmp_path, monkeypatch):
     package(tmp_path, "rsd", monkeypatch)
     with pytest.raises(ValueError, match=naming("two papers", "rsd")):
         paper_names()
 
 
 def test_the_example_in_the_readme_is_a_paper_and_lists_the_references_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     readme = (package_folder("experiments") / "README.md").read_text(encoding="utf-8")
     example = readme.partition("```yaml\n")[2].partition("```")[0]
     package(tmp_path, "of_the_readme", monkeypatch, example.replace("mine=", "NAME="))
