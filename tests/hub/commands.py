@@ -12,8 +12,8 @@ from pathlib import Path
 from spec_bench.report.papers.paper import load_paper, paper_names, recipes_by_name
 from spec_bench.report.papers.recipes import read_recipe
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import list_paper
 from spec_bench.system.files import training_command, training_of
 from tests.hub.models import published_pairs
 

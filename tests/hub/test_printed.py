@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from spec_bench.jobs.config.compose import recipe_arguments, register, shown_resolved
 from spec_bench.report.papers.paper import find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import list_paper
 from spec_bench.settings.configs import conf_dir
 from tests import warm
 from tests.hub.commands import BEGIN, Command

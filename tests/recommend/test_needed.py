@@ -1,7 +1,5 @@
 """What a draft must accept follows from what calls cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from spec_bench.recommend.needed import (
@@ -16,17 +14,17 @@ from tests.kinds import tiny_pair_of
 
 
 @pytest.mark.parametrize(("length", "cost"), [(1, 1.5), (3, 2.0), (7, 5.4), (15, 1.01)])
-def test_at_the_least_acceptance_a_call_delivers_what_it_costs(length: int, cost: float) -> None:
+def test_at_the_least_acceptance_a_call_delivers_what_it_costs(length, cost):
     found = least_acceptance(length, cost)
     assert found is not None and delivered(length, found) == pytest.approx(cost)
 
 
-def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays() -> None:
+def test_a_call_that_costs_as_much_as_all_its_tokens_never_pays():
     assert least_acceptance(2, 3.0) is None
     assert least_acceptance(2, 0.9) == 0.0
 
 
-def test_a_draft_that_costs_more_must_accept_more() -> None:
+def test_a_draft_that_costs_more_must_accept_more():
     (one, three) = needed({1: 1.0, 2: 1.2, 4: 1.5})
     assert (one.length, three.length) == (1, 3)
     assert one.acceptance[0.0] == pytest.approx(0.2)  # 1 + a = 1.2
@@ -35,7 +33,7 @@ def test_a_draft_that_costs_more_must_accept_more() -> None:
         assert None not in wanted and wanted == sorted(wanted)
 
 
-def test_a_pass_of_one_token_is_the_measure_of_the_others() -> None:
+def test_a_pass_of_one_token_is_the_measure_of_the_others():
     costs = pass_costs(tiny_pair_of("llama")[0])
     assert tuple(costs) == PASSES and costs[1] == 1.0
     assert all(cost > 0 for cost in costs.values())

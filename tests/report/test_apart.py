@@ -46,8 +46,7 @@ def test_a_table_is_printed_once_for_each_way_in_which_its_cells_ran(tmp_path):
     fixed, moving = grids
     assert fixed.title.endswith(" (batch size 1, batching not stated)")
     assert moving.setting == "batch size 4, batching continuous"
-    ours = [[cell.ours is not None for line in grid.lines for cell in line.cells] for grid in grids]
-    assert [sum(own) for own in ours] == [2, 1]
+    assert [grid.cells.ours.sum() for grid in grids] == [2, 1]
     assert fixed.commands and not moving.commands
     alone = write(tmp_path / "alone", "rsd-exp1", *cells(**FIXED))
     (only,) = build_tables(find_table("rsd/1"), Measured.below(alone))
@@ -59,8 +58,7 @@ def test_a_papers_table_takes_rows_of_its_own_jobs_alone(tmp_path):
     write(tmp_path, "rsd-exp1", cells(max_new_tokens=128)[0])
     write(tmp_path, "beyond-trees", *cells(max_new_tokens=48), cells(**other)[0])
     (grid,) = build_tables(item, Measured.below(tmp_path))
-    shown = [cell.ours for line in grid.lines for cell in line.cells if cell.ours]
-    assert [ours.value for ours in shown] == [2.0] and grid.setting == ""
+    assert grid.cells.value.dropna().tolist() == [2.0] and grid.setting == ""
     assert not any("other experiments" in note for note in grid.notes)
     # Of a pair that none of its jobs measured there is nothing else to show, and the note says so.
     (moved,) = build_tables(item, Measured.below(tmp_path), "opt_13b")

@@ -1,20 +1,17 @@
 """Every table's LaTeX goes through pdflatex, where there is one."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from spec_bench.report.data.rows import read_rows
 from spec_bench.report.papers.paper import Column, find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.grid import Cell, Grid, Line
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import latex
 from tests.report.rows import row, write
+from tests.report.sheets import place, sheet
 
 PREAMBLE = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n"
 needs_pdflatex = pytest.mark.skipif(
@@ -22,7 +19,7 @@ needs_pdflatex = pytest.mark.skipif(
 )
 
 
-def compiled(folder: Path, *tables: str) -> str:
+def compiled(folder, *tables):
     """The log of a document with these tables; fails where LaTeX finds an error."""
     source = PREAMBLE + "\n\\clearpage\n".join(tables) + "\n\\end{document}\n"
     (folder / "tables.tex").write_text(source, encoding="utf-8")
@@ -34,7 +31,7 @@ def compiled(folder: Path, *tables: str) -> str:
 
 
 @needs_pdflatex
-def test_every_printed_table_compiles_and_fits_the_page(tmp_path: Path) -> None:
+def test_every_printed_table_compiles_and_fits_the_page(tmp_path):
     nothing = Measured(read_rows([]))
     items = [item for name in paper_names() for item in load_paper(name).of_kind("table")]
     log = compiled(tmp_path, *(latex(build_table(item, nothing)) for item in items))
@@ -45,7 +42,7 @@ def test_every_printed_table_compiles_and_fits_the_page(tmp_path: Path) -> None:
 
 @needs_pdflatex
 @pytest.mark.parametrize("pair", ["llama2_chat_7b", "embedded"])
-def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path: Path, pair: str) -> None:
+def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path, pair):
     own = {"pair": pair, "prompts": 30}
     write(
         tmp_path,
@@ -61,18 +58,16 @@ def test_a_table_with_measured_failed_and_missing_cells_compiles(tmp_path: Path,
 
 
 @needs_pdflatex
-def test_letters_that_latex_reads_otherwise_are_written_out(tmp_path: Path) -> None:
+def test_letters_that_latex_reads_otherwise_are_written_out(tmp_path):
     text = "\\ & % $ # _ { } ~ ^ × α Δ γ τ ± < > [a] – é"
-    line = Line((text,), (Cell("1.0", best=True, underlined=True),))
-    grid = Grid(
-        "a_b/1", text, (text,), (Column(name="x", title=text),), (line, line), notes=(text,)
-    )
-    rendered = latex(grid)
+    line = ((text,), "", [place("1.0", best=True, underlined=True)])
+    columns = (Column(name="x", title=text),)
+    rendered = latex(sheet([line, line], columns, text, (text,), name="a_b/1", notes=(text,)))
     compiled(tmp_path, rendered)
     assert "\\underline{\\textbf{1.0}}" in rendered
 
 
-def test_lines_that_are_blocks_of_their_own_have_no_rules_between_them() -> None:
-    lines = tuple(Line((label,), (Cell("1"),)) for label in ("a", "b", "c"))
-    text = latex(Grid("a/1", "title", ("label",), (Column(name="x", title="x"),), lines))
+def test_lines_that_are_blocks_of_their_own_have_no_rules_between_them():
+    lines = [((label,), "", [place("1")]) for label in ("a", "b", "c")]
+    text = latex(sheet(lines, (Column(name="x", title="x"),), "title", ("label",)))
     assert text.count("\\midrule") == 1

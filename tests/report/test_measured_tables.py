@@ -1,32 +1,28 @@
 """Measured numbers beside the printed ones: differences, intervals, marks, what is missing."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
-from pathlib import Path
 
 import pytest
 
 from spec_bench.report.cli.command_line import main
 from spec_bench.report.papers.paper import find_table
 from spec_bench.report.tables.build import build_table, build_tables
-from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import comma, latex, markdown
 from tests.report.rows import record, row, write
 
 
-def measured_table(name: str, folder: Path, pair: str | None = None) -> Grid:
+def measured_table(name, folder, pair=None):
     return build_table(find_table(name), Measured.below(folder), pair)
 
 
-def line_of(text: str, start: str) -> str:
+def line_of(text, start):
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path: Path) -> None:
+def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.266, 2.2, 2.3), rouge2=0.153))
     text = markdown(measured_table("rsd/1", tmp_path))
     line = line_of(text, "| 2 | SD | 2 |")
@@ -35,9 +31,7 @@ def test_paper_ours_interval_and_difference_stand_side_by_side(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("sizes", [(8, 30), (30, 8)], ids=["small first", "large first"])
-def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(
-    sizes: tuple[int, int], tmp_path: Path
-) -> None:
+def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(sizes, tmp_path):
     taus = {8: 2.9, 30: 2.2}
     rows = (row("sd", "2", prompts=n, block_efficiency=taus[n], run_id=f"run{n}") for n in sizes)
     write(tmp_path, "rsd-exp1", *rows)
@@ -45,7 +39,7 @@ def test_of_a_cell_measured_twice_a_table_shows_the_larger_run(
     assert "| 2.166 | 2.200 |" in line and "2.900" not in line
 
 
-def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path) -> None:
+def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.2))
     grid = measured_table("rsd/1", tmp_path)
     assert "| SpecTr | 2x2 | 2.218 | not run |  |" in markdown(grid)
@@ -58,15 +52,15 @@ def test_a_cell_that_was_not_run_says_so_and_the_command_runs_it(tmp_path: Path)
     ("cpu", "none", " engine=cuda"),
 ])  # fmt: skip
 def test_what_is_missing_runs_as_the_rows_on_a_gpu_did_so_that_one_table_has_all(
-    tmp_path: Path, device: str, way: str, words: str
-) -> None:
+    tmp_path, device, way, words
+):
     own = {"block_efficiency": 2.2, "device": device, "compile": way}
     write(tmp_path, "rsd-exp1", row("sd", "2", **own))
     run = f"spec-bench rsd=exp1 pair=llama2_7b{words} task=xsum"
     assert measured_table("rsd/1", tmp_path).commands == (run,)
 
 
-def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path: Path) -> None:
+def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path):
     own = {"block_efficiency": 2.2, "pair": "mine", "target": "a/b", "draft": "a/c"}
     for device, words in (("cpu", ""), ("NVIDIA A100", " engine=cuda")):
         write(tmp_path, "rsd-exp1", row("sd", "2", **own, device=device, compile="static"))
@@ -76,8 +70,8 @@ def test_a_pair_without_a_config_goes_on_where_its_rows_were(tmp_path: Path) -> 
 
 
 def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     own = {"block_efficiency": 2.2, "prompts_skipped": 3, "prompts_truncated": 0}
     write(tmp_path, "rsd-exp1", row("sd", "2", **own), row("sd", "3", **own))
     notes = [each for each in measured_table("rsd/1", tmp_path).notes if "too long" in each]
@@ -85,7 +79,7 @@ def test_prompts_that_the_models_had_no_room_for_are_counted_under_the_table(
     assert "XSum on llama2_7b: 3 prompts left out" in notes[0]
 
 
-def test_a_failed_cell_says_why_and_is_still_missing(tmp_path: Path) -> None:
+def test_a_failed_cell_says_why_and_is_still_missing(tmp_path):
     failed = row("sd", "2", status="failed", reason="OutOfMemoryError: 80 GB (trace: runs/1)")
     write(tmp_path, "rsd-exp1", failed, row("ar", "-", block_efficiency=1.0))
     grid = measured_table("rsd/1", tmp_path)
@@ -93,7 +87,7 @@ def test_a_failed_cell_says_why_and_is_still_missing(tmp_path: Path) -> None:
     assert grid.commands
 
 
-def test_ours_stands_out_only_where_no_interval_overlaps(tmp_path: Path) -> None:
+def test_ours_stands_out_only_where_no_interval_overlaps(tmp_path):
     write(
         tmp_path,
         "rsd-exp1",
@@ -105,14 +99,14 @@ def test_ours_stands_out_only_where_no_interval_overlaps(tmp_path: Path) -> None
     assert "| 2.100 [1.950, 2.200] |" in line
 
 
-def test_a_lone_measured_cell_is_no_best(tmp_path: Path) -> None:
+def test_a_lone_measured_cell_is_no_best(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.0, 1.9, 2.1)))
     text = markdown(measured_table("rsd/1", tmp_path))
     assert "| 2.000 [1.900, 2.100] |" in text
 
 
 @pytest.mark.parametrize("mark", ["simulated", "approximate"])
-def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path: Path, mark: str) -> None:
+def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path, mark):
     write(
         tmp_path,
         "rsd-exp1",
@@ -130,7 +124,7 @@ def test_rows_that_are_not_exact_are_marked_and_never_best(tmp_path: Path, mark:
     )
 
 
-def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_path: Path) -> None:
+def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_path):
     write(tmp_path, "quickstart", row("sd", "2", block_efficiency=1.5))
     write(
         tmp_path,
@@ -141,25 +135,25 @@ def test_the_recipes_own_experiment_is_preferred_and_its_seeds_are_pooled(tmp_pa
     assert "| 2 | SD | 2 | 2.166 | 1.650 |" in markdown(measured_table("rsd/1", tmp_path))
 
 
-def test_rows_at_another_temperature_are_no_part_of_the_table(tmp_path: Path) -> None:
+def test_rows_at_another_temperature_are_no_part_of_the_table(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", temperature=1.0, block_efficiency=1.5))
     assert not measured_table("rsd/1", tmp_path).measured
 
 
-def test_results_two_levels_down_are_read_and_raw_runs_are_not(tmp_path: Path) -> None:
+def test_results_two_levels_down_are_read_and_raw_runs_are_not(tmp_path):
     write(tmp_path / "embedded", "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2))
     write(tmp_path, "runs", row("sd", "3", pair="embedded", block_efficiency=9))
     assert len(Measured.below(tmp_path).rows) == 1
 
 
-def test_an_unmeasured_pair_names_the_pairs_that_were_measured(tmp_path: Path) -> None:
+def test_an_unmeasured_pair_names_the_pairs_that_were_measured(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
     notes = " ".join(measured_table("rsd/1", tmp_path).notes)
     assert "no cell of this table was run on llama2_7b" in notes
     assert "add --pair embedded" in notes
 
 
-def test_another_pair_takes_the_same_layout_and_is_named(tmp_path: Path) -> None:
+def test_another_pair_takes_the_same_layout_and_is_named(tmp_path):
     write(tmp_path, "rsd-exp1", row("sd", "2", pair="embedded", block_efficiency=2.0))
     grid = measured_table("rsd/1", tmp_path, "embedded")
     assert "| 2 | SD | 2 | 2.166 | 2.000 | -0.166 |" in markdown(grid)
@@ -170,7 +164,7 @@ def test_another_pair_takes_the_same_layout_and_is_named(tmp_path: Path) -> None
     assert grid.commands == ("spec-bench rsd=exp1 pair=embedded task=xsum",)
 
 
-def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path: Path) -> None:
+def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path):
     models = {"pair": "target+draft_distilled", "target": "embedded:target"}
     write(
         tmp_path,
@@ -183,7 +177,7 @@ def test_a_label_made_of_model_names_is_the_pair_with_these_models(tmp_path: Pat
 MCSD = {"pair": "llama_33b_68m", "task": "alpaca", "temperature": 0.0}
 
 
-def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path: Path) -> None:
+def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path):
     write(
         tmp_path,
         "mcsd-search",
@@ -201,7 +195,7 @@ def test_mcsd_takes_its_fastest_tree_and_sd_at_the_same_depth(tmp_path: Path) ->
     assert any("fastest of those measured (2 MCSD trees)" in note for note in grid.notes)
 
 
-def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path: Path) -> None:
+def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path):
     screen, confirm = {**MCSD, "stage": "screen"}, {**MCSD, "stage": "confirm"}
     write(
         tmp_path,
@@ -223,7 +217,7 @@ def test_where_a_search_was_confirmed_the_fastest_is_of_those_confirmed(tmp_path
     assert any("few that a search of 3 trees confirmed" in note for note in first.notes)
 
 
-def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> None:
+def test_acceptance_with_four_candidates_less_that_with_one(tmp_path):
     pair = {**MCSD, "pair": "llama_13b_68m"}
     write(
         tmp_path,
@@ -237,7 +231,7 @@ def test_acceptance_with_four_candidates_less_that_with_one(tmp_path: Path) -> N
     assert any("no interval where the records by prompt" in note for note in grid.notes)
 
 
-def test_a_difference_of_two_cells_is_paired_by_prompt(tmp_path: Path) -> None:
+def test_a_difference_of_two_cells_is_paired_by_prompt(tmp_path):
     """Both cells move alike from prompt to prompt, so that their difference hardly moves."""
     pair = {**MCSD, "pair": "llama_13b_68m"}
     file = tmp_path / "mcsd-acceptance" / "results.csv"
@@ -261,7 +255,7 @@ def test_a_difference_of_two_cells_is_paired_by_prompt(tmp_path: Path) -> None:
     assert any("paired by prompt" in note for note in grid.notes)
 
 
-def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path: Path) -> None:
+def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path):
     pair = {**MCSD, "pair": "llama_13b_68m", "temperature": 1.0}
     write(
         tmp_path,
@@ -280,8 +274,8 @@ def test_the_ablation_compares_decoders_on_the_tree_that_was_ablated(tmp_path: P
 
 
 def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     own = {**MCSD, "pair": "embedded"}
     write(
         tmp_path,
@@ -299,7 +293,7 @@ def test_another_pair_has_lines_or_columns_of_its_own_in_tables_of_many_pairs(
 @pytest.mark.parametrize(
     "name", ["rsd/1", "rsd/30", "mcsd/2", "mcsd/4", "mcsd/7", "dsbd/1", "redrafter/1"]
 )
-def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: str) -> None:
+def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path, name):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=(2.2, 2.1, 2.3)))
     text = latex(measured_table(name, tmp_path))
     for environment in ("table", "tabular"):
@@ -328,8 +322,8 @@ def test_latex_is_balanced_and_every_line_has_all_columns(tmp_path: Path, name: 
     ],
 )
 def test_a_request_that_cannot_be_right_is_one_line_with_choices_and_status_2(
-    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    arguments, words, tmp_path, capsys
+):
     assert main([*arguments, "--results", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
@@ -337,9 +331,7 @@ def test_a_request_that_cannot_be_right_is_one_line_with_choices_and_status_2(
 
 
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex", "html"])
-def test_a_table_is_written_to_a_file(
-    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_is_written_to_a_file(form, tmp_path, capsys):
     path = tmp_path / "made" / "table.txt"
     given = ["table", "rsd/7", "--format", form, "--output", str(path)]
     assert main([*given, "--results", str(tmp_path)]) == 0
@@ -347,9 +339,7 @@ def test_a_table_is_written_to_a_file(
     assert str(path) in capsys.readouterr().out
 
 
-def test_list_counts_cells_and_names_the_missing_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_counts_cells_and_names_the_missing_command(tmp_path, capsys):
     write(tmp_path, "rsd-exp1", row("sd", "2", block_efficiency=2.0))
     assert main(["list", "rsd", "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out

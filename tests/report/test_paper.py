@@ -6,8 +6,8 @@ from spec_bench.report.claims import check_claims
 from spec_bench.report.figures import draw, drawable
 from spec_bench.report.papers.paper import find_table, load_paper, paper_names
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.layout import printed_grid
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import printed_sheet
 from spec_bench.report.tables.render import markdown
 from spec_bench.system.files import package_folder
 from spec_bench.vocabulary.published import COLUMNS, FILE
@@ -107,7 +107,7 @@ def test_what_a_paper_cannot_say_is_refused_in_one_line_with_file_and_key(
 def test_a_column_without_printed_numbers_is_refused(paper, metric, named, tmp_path, monkeypatch):
     package(tmp_path, paper, monkeypatch, PAPER.replace("block_efficiency", metric))
     with pytest.raises(ValueError, match=named):
-        printed_grid(f"{paper}/1")
+        printed_sheet(f"{paper}/1")
 
 
 def test_an_unknown_paper_is_refused_with_those_there_are():

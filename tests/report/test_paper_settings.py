@@ -1,30 +1,28 @@
 """Tables say with which settings of the paper's, and which of ours, their cells were measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from spec_bench.report.papers.paper import find_table, load_paper
 from spec_bench.report.tables.build import build_table, build_tables
-from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.progress import list_paper
 from tests.report.rows import row, write
 
 ALPACA = {"pair": "vicuna_13b_68m", "task": "alpaca", "temperature": 1.0}
 WMT = {**ALPACA, "task": "wmt14_ende", "prompts_digest": "1"}
 
 
-def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path: Path) -> None:
+def test_the_ablation_rather_shows_the_tree_that_the_paper_found_best(tmp_path):
     other = [row(each, "4-2-1", **ALPACA, speedup=1.1) for each in ("mcsd_wor", "mcsd", "mcns")]
     write(tmp_path, "mcsd-ablation", *other, row("mcsd_wor", "16-1", **ALPACA, speedup=1.6))
     grid = build_table(find_table("mcsd/4"), Measured.below(tmp_path))
     assert any("vicuna_13b_68m 16x1." in note for note in grid.notes)
-    shown = [cell.ours.value for line in grid.lines for cell in line.cells if cell.ours]
+    shown = grid.cells.value[grid.cells.ours].tolist()
     assert shown[0] == 1.6
     assert 1.1 not in shown
 
 
-def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_path: Path) -> None:
+def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_path):
     cells = [
         row("mcsd_wor", "1", **WMT, stop_rule=rule, acceptance_rate=rate)
         for rule, rate in (("eos+newline", 0.25), ("eos", 0.24))
@@ -37,7 +35,7 @@ def test_answers_that_end_at_a_newline_and_those_that_run_on_are_two_tables(tmp_
     assert not any("task.stop=[]" in note for note in other.notes)
 
 
-def test_commands_train_the_heads_that_nobody_published_before_they_decode() -> None:
+def test_commands_train_the_heads_that_nobody_published_before_they_decode():
     nothing = Measured.below(Path("no such folder"))
     *trained, run = build_table(find_table("redrafter/1"), nothing).commands
     assert [command.split()[2] for command in trained] == ["spec_bench.train"] * 2
@@ -48,7 +46,7 @@ def test_commands_train_the_heads_that_nobody_published_before_they_decode() -> 
     assert "spec_bench.train" not in sweep
 
 
-def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first() -> None:
+def test_the_list_names_the_grid_of_heads_once_and_has_them_trained_first():
     text = list_paper(load_paper("redrafter"), Measured.below(Path("no such folder")))
     commands = ("python -m", "spec-bench")
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith(commands)]

@@ -1,13 +1,10 @@
 """Table 1 of today's drafters: sources stand by their own numbers, commands fill the gaps."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
 from spec_bench.report.papers.paper import find_table, recipe_cells
 from spec_bench.report.tables.build import build_table
-from spec_bench.report.tables.grid import Grid
 from spec_bench.report.tables.measured import Measured
 from spec_bench.report.tables.render import markdown
 from tests.report.rows import row, write
@@ -15,18 +12,18 @@ from tests.report.rows import row, write
 REFERENCE = Path(__file__).resolve().parents[2] / "experiments" / "today" / "reference.csv"
 
 
-def table(folder: Path, pair: str | None = None) -> Grid:
+def table(folder, pair=None):
     return build_table(find_table("today/1"), Measured.below(folder), pair)
 
 
-def test_no_number_stands_under_a_model_or_head_that_its_source_does_not_name() -> None:
+def test_no_number_stands_under_a_model_or_head_that_its_source_does_not_name():
     with REFERENCE.open(encoding="utf-8") as stream:
         rows = [each for each in csv.DictReader(stream) if each["table"] == "1"]
     assert {each["target"] for each in rows} == {"Qwen3-8B"}
     assert [each["value"] for each in rows] == ["145", "422", "443"]
 
 
-def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path: Path) -> None:
+def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_path):
     grid = table(tmp_path)
     (command,) = grid.commands
     assert command.split()[1:3] == ["today=printed", "pair=qwen3_8b"]
@@ -40,7 +37,7 @@ def test_the_commands_for_missing_cells_run_a_recipe_whose_rows_fill_them(tmp_pa
     assert not table(tmp_path).commands and "not run" not in markdown(table(tmp_path))
 
 
-def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path: Path) -> None:
+def test_rows_measured_here_do_not_carry_a_sources_name(tmp_path):
     one = row("dflash", "7", pair="embedded", task="mt_bench", temperature=0.0, token_rate=50.0)
     write(tmp_path, "today-printed", one)
     lines = markdown(table(tmp_path, "embedded")).splitlines()

@@ -21,25 +21,29 @@ from spec_bench.report.papers.paper import (
 )
 from spec_bench.report.tables import render
 from spec_bench.report.tables.build import build_tables, check_pair
-from spec_bench.report.tables.grid import Grid
-from spec_bench.report.tables.listing import list_paper
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import Sheet
+from spec_bench.report.tables.progress import list_paper
 from spec_bench.report.verdicts import print_checks
 from spec_bench.system.files import results_files, write_text
 
 _RESULTS = Path("results")
 _PICTURES = ("png", "pdf")
-_TABLES = {"md": render.markdown, "csv": render.comma, "tex": render.latex}
+_TABLES: dict[str, Callable[[Sheet], str]] = {
+    "md": render.markdown,
+    "csv": render.comma,
+    "tex": render.latex,
+}
 
 
-def _html(grids: Sequence[Grid]) -> str:
+def _html(grids: Sequence[Sheet]) -> str:
     from spec_bench.report.page.templating import style
 
     return render.html(grids, style())
 
 
-FORMATS: dict[str, Callable[[Sequence[Grid]], str]] = {
-    "csv": render.comma_of_all,
+FORMATS: dict[str, Callable[[Sequence[Sheet]], str]] = {
+    "csv": lambda sheets: render.comma(*sheets),
     "html": _html,
     "latex": lambda grids: "\n".join(map(render.latex, grids)),
     "markdown": lambda grids: "\n".join(map(render.markdown, grids)),
@@ -264,7 +268,7 @@ def _write(file: Path, shown: Path | None) -> Sequence[Path]:
     for table, stem in zip(tables, stems(tables), strict=True):
         for suffix, rendered in _TABLES.items():
             written.append(folder / "tables" / f"{stem}.{suffix}")
-            write_text(written[-1], rendered(table.grid))
+            write_text(written[-1], rendered(table.sheet))
     for drawing in drawings(paper, items, measured):
         written += draw(drawing, measured, folder / "figures", *_PICTURES)
     return written

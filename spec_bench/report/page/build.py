@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from spec_bench.report.claims import Check
@@ -128,7 +129,8 @@ def _tiles(data: PageData) -> list[tuple[str, str]]:
     """Counts, with their nouns."""
     rows = data.rows
     failed = int((rows.status == "failed").sum())
-    missing = len({cell for _, part in data.progress for cell in part.missing})
+    parts = [part.missing for _, part in data.progress]
+    missing = len(pd.concat(parts).drop_duplicates()) if parts else 0
     simulated = int((rows.lossless == "simulated").sum())
     prompts = rows.prompts.max() if "prompts" in rows else float("nan")
     tiles = [
@@ -151,8 +153,8 @@ def _tables(data: PageData) -> Iterator[tuple[str, Markup]]:
     """Each table's title and HTML, which ``html_fragment`` has escaped."""
     for shown in data.tables:
         ours = f" · ours: {shown.pair}" if shown.pair else ""
-        title = f"{shown.grid.name}: {shown.grid.title}{ours}"
-        yield title, Markup(html_fragment(shown.grid))
+        title = f"{shown.sheet.name}: {shown.sheet.title}{ours}"
+        yield title, Markup(html_fragment(shown.sheet))
 
 
 def _claims(checks: Sequence[Check], paper: bool) -> list[dict[str, Any]]:
@@ -176,12 +178,12 @@ def _summary(data: PageData) -> dict[str, Any]:
 def _missing(data: PageData) -> Iterator[dict[str, object]]:
     """The cells of the recipe that are missing on these pairs."""
     for item, part in data.progress:
-        if not part.missing:
+        if part.missing.empty:
             continue
-        cells = dict.fromkeys(f"{cell.decoder} {cell.spec}".strip() for cell in part.missing)
+        cells = dict.fromkeys((part.missing.decoder + " " + part.missing.spec).str.strip())
         yield {
             "pair": part.pair,
-            "tasks": ", ".join(dict.fromkeys(names.task(cell.task) for cell in part.missing)),
+            "tasks": ", ".join(dict.fromkeys(map(names.task, part.missing.task))),
             "item": item.name,
             "count": len(part.missing),
             "needed": part.needed,

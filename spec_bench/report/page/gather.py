@@ -20,9 +20,8 @@ from spec_bench.report.page.pictures import Picture, more_figures, pictures
 from spec_bench.report.page.tables import ShownTable, shown_tables
 from spec_bench.report.papers.paper import Item, Paper, load_paper, recipes_by_name
 from spec_bench.report.tables.commands import commands_for
-from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
-from spec_bench.report.tables.progress import Progress, progress_of, wanted_of
+from spec_bench.report.tables.progress import Progress, progress_of
 from spec_bench.system import files
 
 _ORIGINS = 400  # cells of one experiment share a few machines
@@ -122,8 +121,8 @@ def gather(file: Path, results: Path | None, pair: str | None) -> PageData:
     progress = _progress(paper, items, measured)
     commands = []
     if recipe:
-        missing = dict.fromkeys(cell for _, part in progress for cell in part.missing)
-        commands = commands_for(recipe, missing, measured, results)
+        missing = [part.missing for _, part in progress]
+        commands = commands_for(recipe, pd.concat(missing), measured, results) if missing else []
     return PageData(
         name=name,
         file=file,
@@ -145,7 +144,7 @@ def _progress(
 ) -> list[tuple[Item, Progress]]:
     """The measured shares of tables, or of figures without tables, on the results' pairs."""
     shares: list[tuple[Item, Progress]] = []
-    seen: set[tuple[Wanted, ...]] = set()
+    seen: set[str] = set()
     pairs = measured.pairs()
     kind = "table" if any(item.kind == "table" for item in items) else "figure"
     for item in items:
@@ -154,8 +153,7 @@ def _progress(
         for part in progress_of(paper, item, measured):
             if part.pair not in pairs:
                 continue
-            asked = [each for each in wanted_of(paper, item) if each.pair == part.pair]
-            key = tuple(asked or wanted_of(paper, item, part.pair))
+            key = part.wanted.to_json()
             if key not in seen:
                 seen.add(key)
                 shares.append((item, part))

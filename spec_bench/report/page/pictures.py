@@ -57,7 +57,7 @@ def drawings(paper: Paper, items: Sequence[Item], measured: Measured) -> list[Dr
     paper_drawings = [
         Drawing(item, (pair,), True)
         for item in figures
-        for pair in dict.fromkeys(each.pair for each in wanted_of(paper, item))
+        for pair in dict.fromkeys(wanted_of(paper, item).pair)
         if pair in pairs
     ]
     shown = {pair for drawing in paper_drawings for pair in drawing.pairs}

@@ -9,29 +9,24 @@ from pathlib import Path
 from spec_bench.report.data.apart import slugs
 from spec_bench.report.papers.paper import Item, Table
 from spec_bench.report.tables.build import build_tables
-from spec_bench.report.tables.grid import Grid, Wanted
 from spec_bench.report.tables.measured import Measured
+from spec_bench.report.tables.printed import Sheet
 
 
 @dataclass(frozen=True)
 class ShownTable:
-    """A table with measured cells.
+    """A table with measured cells."""
 
-    Attributes:
-        grid: the table.
-        pair: of the cells, if it is not the paper's; else "".
-    """
-
-    grid: Grid
-    pair: str
+    sheet: Sheet
+    pair: str  # of the cells, if it is not the paper's; else ""
 
 
 def stems(tables: Sequence[ShownTable]) -> list[str]:
     """The names of the tables' files: the table's, another pair's name, distinctive settings."""
-    parts = slugs(table.grid.setting for table in tables)
-    names = [table.grid.name.replace("/", "-") for table in tables]
+    parts = slugs(table.sheet.setting for table in tables)
+    names = [table.sheet.name.replace("/", "-") for table in tables]
     return [
-        (f"{name}-{table.pair}" if table.pair else name) + parts[table.grid.setting]
+        (f"{name}-{table.pair}" if table.pair else name) + parts[table.sheet.setting]
         for name, table in zip(names, tables, strict=True)
     ]
 
@@ -47,17 +42,17 @@ def shown_tables(
         results: the results folder for the commands; None where it is the default.
     """
     tables = [item for item in items if isinstance(item, Table)]
-    grids = [grid for item in tables for grid in build_tables(item, measured, None, results)]
-    shown_grids = [ShownTable(grid, "") for grid in grids if grid.measured]
-    covered = {wanted.pair for shown in shown_grids for wanted in shown.grid.wanted()}
+    sheets = [sheet for item in tables for sheet in build_tables(item, measured, None, results)]
+    shown = [ShownTable(sheet, "") for sheet in sheets if sheet.measured]
+    covered = {pair for each in shown for pair in each.sheet.wanted().pair}
     for pair in measured.pairs():
         if pair in covered:
             continue
-        seen: set[tuple[Wanted, ...]] = set()
+        seen: set[str] = set()
         for item in tables:
-            grids = build_tables(item, measured, pair, results)
-            key = tuple(grids[0].wanted())
-            if key not in seen and any(grid.measured for grid in grids):
+            sheets = build_tables(item, measured, pair, results)
+            key = sheets[0].wanted().to_json()
+            if key not in seen and any(sheet.measured for sheet in sheets):
                 seen.add(key)
-                shown_grids += [ShownTable(grid, pair) for grid in grids if grid.measured]
-    return shown_grids
+                shown += [ShownTable(sheet, pair) for sheet in sheets if sheet.measured]
+    return shown

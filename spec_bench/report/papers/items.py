@@ -16,26 +16,20 @@ from spec_bench.vocabulary.published import COLUMNS, KEYS, Row
 
 Kind = Literal["table", "figure"]
 Pick = Literal["spec", "preferred", "fastest", "same depth", "common"]
-"""The choice of a measured tree for a place, see ``tables.grid.Wanted``."""
+"""The choice of a measured tree for a place, see ``tables.printed.ASKED``."""
 IN_TITLES = ("target", "targets", "draft", "task", "temperature")
 """The names that a table's title may have in braces."""
 
 
 @settings
 class Item:
-    """A table or figure of a paper.
-
-    Attributes:
-        paper: the paper's name.
-        number: as the paper counts.
-        title: a caption; a table's may have names of ``IN_TITLES`` in braces.
-        recipes: those that measure it, the usual one first, e.g. ``rsd=exp1``; none: a command.
-    """
+    """A table or figure of a paper."""
 
     kind: ClassVar[Kind]
-    paper: str
-    number: int
-    title: str
+    paper: str  # the paper's name
+    number: int  # as the paper counts
+    title: str  # a caption; a table's may have names of ``IN_TITLES`` in braces
+    # those that measure it, the usual one first, e.g. ``rsd=exp1``; none: a command
     recipes: tuple[str, ...]
 
     @property
@@ -51,40 +45,27 @@ class Item:
 
 @settings
 class Column:
-    """A column of a table: the printed numbers of one metric, and their measured counterparts.
+    """A column of a table: the printed numbers of one metric, and their measured counterparts."""
 
-    Attributes:
-        metric: under which the reference has its numbers; of several the one printed for a task.
-            "" for a column that the paper does not have.
-        name: for files, unique in its table; by default the metric.
-        title: for people; by default that of the results' column.
-        group: a heading over several columns; "" for none.
-        digits: after the point, of measured values.
-        best: whether its best values stand out.
-        shows: ``number``; or ``setting``, a measured cell's tree in our shorthand; ``tree``, the
-            tree as MCSD writes it; ``size``, how many parameters drafted.
-        measured: the results' column, where it is not called as the metric.
-        scale: factor of a measured value: 100 beside a percentage.
-        spec: the tree whose number this is; "" for that of the line.
-        minus: the tree whose number is subtracted from it.
-        over: decoder and temperature of the cell whose number it is divided by.
-        empty: the text for a measured cell without such a number or a reason.
-        tuned: how a number larger than that of the untuned draft is marked.
-    """
-
+    # under which the reference has its numbers; of several the one printed for a task; "" for a
+    # column that the paper does not have
     metric: str | tuple[str, ...] = ""
-    name: str = ""
-    title: str = ""
-    group: str = ""
-    digits: int = 3
-    best: bool = True
+    name: str = ""  # for files, unique in its table; by default the metric
+    title: str = ""  # for people; by default that of the results' column
+    group: str = ""  # a heading over several columns
+    digits: int = 3  # after the point, of measured values
+    best: bool = True  # whether its best values stand out
+    # ``setting``: a measured cell's tree in our shorthand; ``tree``: as MCSD writes it; ``size``:
+    # how many parameters drafted
     shows: Literal["number", "setting", "tree", "size"] = "number"
-    measured: str = ""
-    scale: float = 1.0
-    spec: str = ""
-    minus: str = ""
+    measured: str = ""  # the results' column, where it is not called as the metric
+    scale: float = 1.0  # factor of a measured value: 100 beside a percentage
+    spec: str = ""  # the tree whose number this is; "" for that of the line
+    minus: str = ""  # the tree whose number is subtracted from it
+    # decoder and temperature of the cell whose number it is divided by
     over: Mapping[str, str | float] = field(default_factory=dict)
-    empty: str = ""
+    empty: str = ""  # the text for a measured cell without such a number or a reason
+    # how a number larger than that of the untuned draft is marked
     tuned: Literal["", "bold", "underlined"] = ""
 
     @property
@@ -92,56 +73,32 @@ class Column:
         """Its metrics, of which the first that a task has counts."""
         return (self.metric,) if isinstance(self.metric, str) else self.metric
 
-    @property
-    def is_text(self) -> bool:
-        """Whether it holds trees or sizes and no numbers."""
-        return self.shows != "number"
-
 
 @settings
 class Lines:
-    """The labels and cells of one decoder's lines, or of a line that the paper lacks.
+    """The labels and cells of one decoder's lines, or of a line that the paper lacks."""
 
-    Attributes:
-        decoder: whose; "" for any.
-        method: the paper's name of the line, where two lines share a decoder.
-        labels: by the source of the label, as in the table's ``heads``.
-        pick: the choice of a measured tree; "" for the table's ``pick``.
-        among: the decoders that a pick looks at.
-        spec: its tree, where the paper prints none and the recipe names none.
-        temperature: where the paper prints none.
-        tree_attention: ``true`` or ``false``.
-        after: of an extra line: the decoder whose lines it follows; "" puts it last.
-    """
-
-    decoder: str = ""
-    method: str = ""
+    decoder: str = ""  # whose; "" for any
+    method: str = ""  # the paper's name of the line, where two lines share a decoder
+    # by the source of the label, as in the table's ``heads``
     labels: Mapping[str, str] = field(default_factory=dict)
-    pick: Literal[""] | Pick = ""
-    among: tuple[str, ...] = ()
-    spec: str = ""
-    temperature: float | None = None
-    tree_attention: str = ""
-    after: str = ""
+    pick: Literal[""] | Pick = ""  # the choice of a measured tree; "" for the table's
+    among: tuple[str, ...] = ()  # the decoders that a pick looks at
+    spec: str = ""  # its tree, where the paper prints none and the recipe names none
+    temperature: float | None = None  # where the paper prints none
+    tree_attention: str = ""  # ``true`` or ``false``
+    after: str = ""  # of an extra line: the decoder whose lines it follows; "" puts it last
 
 
 @settings
 class Unprinted:
-    """A table that nobody has printed: its lines, and the cells measured there.
+    """A table that nobody has printed: its lines, and the cells measured there."""
 
-    Attributes:
-        target: as papers print it.
-        draft: likewise; "" where heads draft.
-        task: name of a task.
-        temperatures: of the sampling, greedy first.
-        cells: block -> its lines, as ``decoder:tree``.
-    """
-
-    target: str
-    task: str
-    temperatures: tuple[float, ...]
-    cells: Mapping[str, tuple[str, ...]]
-    draft: str = ""
+    target: str  # as papers print it
+    task: str  # name of a task
+    temperatures: tuple[float, ...]  # of the sampling, greedy first
+    cells: Mapping[str, tuple[str, ...]]  # block -> its lines, as ``decoder:tree``
+    draft: str = ""  # as papers print it; "" where heads draft
 
     def rows(self, table: int) -> list[Row]:
         """The places as lines of a reference that have no number."""
@@ -157,42 +114,32 @@ class Unprinted:
 
 @settings
 class Table(Item):
-    """A table: how its printed numbers are laid out, and which cells are measured beside them.
-
-    Attributes:
-        heads: title -> source of each line's labels: a column of the reference, or a key of the
-            labels in ``lines``.
-        columns: the numbers of a line.
-        across: a column of the reference whose values stand side by side, each with all columns.
-        block: sources; lines with the same labels there compete for the best value.
-        lines: special settings of some decoders' lines.
-        extra: lines that the paper does not have; shown where they were measured.
-        pick: the choice of a measured cell for a place, see ``grid.Wanted``.
-        temperature: of the measured cells, where the paper prints none.
-        target: as the paper's text names it, where the table names none.
-        other_pair: place of a pair that the table does not have: ``beside`` the printed numbers,
-            or on additional ``lines`` or ``columns``.
-        tuned_from: fine-tuned draft -> the draft it was made from.
-        notes: for readers.
-        searched: decoder -> a note on the number of its ``{trees}``, of which the fastest is shown.
-        unprinted: the lines of a table that nobody has printed; its blocks are labels of the
-            source ``axis_value``.
-    """
+    """A table: how its printed numbers are laid out, and which cells are measured beside them."""
 
     kind: ClassVar[Kind] = "table"
+    # title -> source of each line's labels: a column of the reference, or a key of the labels in
+    # ``lines``
     heads: Mapping[str, str]
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # the numbers of a line
+    # a column of the reference whose values stand side by side, each with all columns
     across: Literal["", "target", "task", "temperature"] = ""
+    # sources; lines with the same labels there compete for the best value
     block: tuple[str, ...] = ()
-    lines: tuple[Lines, ...] = ()
+    lines: tuple[Lines, ...] = ()  # special settings of some decoders' lines
+    # lines that the paper does not have; shown where they were measured
     extra: tuple[Lines, ...] = ()
-    pick: Pick = "spec"
-    temperature: float | None = None
-    target: str = ""
+    pick: Pick = "spec"  # the choice of a measured cell for a place, see ``tables.printed.ASKED``
+    temperature: float | None = None  # of the measured cells, where the paper prints none
+    target: str = ""  # as the paper's text names it, where the table names none
+    # place of a pair that the table does not have
     other_pair: Literal["beside", "lines", "columns"] = "beside"
+    # fine-tuned draft -> the draft it was made from
     tuned_from: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # for readers
+    # decoder -> a note on the number of its ``{trees}``, of which the fastest is shown
     searched: Mapping[str, str] = field(default_factory=dict)
+    # the lines of a table that nobody has printed; its blocks are labels of the source
+    # ``axis_value``
     unprinted: Unprinted | None = None
 
     def __post_init__(self) -> None:

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pandas as pd
 import yaml
 
 from spec_bench.report.papers.pairs import is_embedded, pair_configs
 from spec_bench.report.papers.paper import read_recipe, recipe_cells
-from spec_bench.report.tables.grid import Wanted
 from spec_bench.report.tables.measured import Measured
 from spec_bench.system.files import ON_GPU, package_folder, training_command, training_of
 
@@ -22,7 +22,7 @@ _CAPTURED = "static"  # what ON_GPU compiles
 
 def commands_for(
     recipe: str,
-    missing: Iterable[Wanted],
+    missing: pd.DataFrame,
     measured: Measured,
     results: Path | None = None,
     words: Sequence[str] = (),
@@ -32,21 +32,18 @@ def commands_for(
 
     Before it those that train the pairs' heads, which nobody published.
     """
-    sweeps = _TEMPERATURE in _swept(recipe)  # else the task brings its temperature
-    temperatures: dict[tuple[str, str], list[float]] = {}
-    for wanted in missing:
-        needed = temperatures.setdefault((wanted.pair, wanted.task), [])
-        if sweeps and wanted.temperature is not None and wanted.temperature not in needed:
-            needed.append(wanted.temperature)
+    swept = read_recipe(recipe).get("hydra", {}).get("sweeper", {}).get("params", {})
     tasks: dict[tuple[str, tuple[float, ...]], list[str]] = {}
-    for (pair, task), values in temperatures.items():
-        tasks.setdefault((pair, tuple(sorted(values))), []).append(task)
+    for (pair, task), cells in missing.groupby(["pair", "task"], sort=False):
+        # A recipe that does not sweep over it takes the task's temperature.
+        warm = sorted({*cells.temperature.dropna()}) if _TEMPERATURE in swept else []
+        tasks.setdefault((pair, tuple(warm)), []).append(task)
     pairs: dict[tuple[tuple[str, ...], tuple[float, ...]], list[str]] = {}
-    for (pair, swept), names in tasks.items():
-        pairs.setdefault((tuple(names), swept), []).append(pair)
+    for (pair, temperatures), names in tasks.items():
+        pairs.setdefault((tuple(names), temperatures), []).append(pair)
     runs = [
-        _command(recipe, (*group, *words), names, swept, results)
-        for (names, swept), labels in pairs.items()
+        _command(recipe, (*group, *words), names, temperatures, results)
+        for (names, temperatures), labels in pairs.items()
         for group in _groups(labels, measured)
     ]
     return [*_trainings(recipe, [label for labels in pairs.values() for label in labels]), *runs]
@@ -94,20 +91,14 @@ def _engine(label: str, measured: Measured) -> tuple[str, ...]:
     config = pair_configs().get(label)
     if config is not None and is_embedded(config):
         return ()
-    ways = _ways_on_gpu(label, measured)
+    rows, ways = measured.rows, []
+    if {"pair", "device", "compile"} <= {*rows.columns}:
+        on_gpu = (rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)
+        ways = [str(way) for way in rows["compile"][on_gpu].dropna().unique()]
     if config is None and not ways:
         return ()
     other = ways and _CAPTURED not in ways
     return (ON_GPU, f"engine.compile={ways[0]}") if other else (ON_GPU,)
-
-
-def _ways_on_gpu(label: str, measured: Measured) -> list[str]:
-    """The values of ``compile`` in a pair's rows of GPUs."""
-    rows = measured.rows
-    if not {"pair", "device", "compile"} <= {*rows.columns}:
-        return []
-    matching = rows[(rows.pair == label) & rows.device.notna() & ~rows.device.isin(_NO_GPU)]
-    return [str(way) for way in matching["compile"].dropna().unique()]
 
 
 def _command(
@@ -126,11 +117,6 @@ def _command(
     several = any("," in part for part in (*swept, *where, *(() if by_models else pair)))
     words = ["spec-bench", *(["-m"] if several else []), recipe, *pair, *swept]
     return shlex.join([*words, *where])
-
-
-def _swept(name: str) -> tuple[str, ...]:
-    """The settings that a recipe sweeps over by default."""
-    return tuple(read_recipe(name).get("hydra", {}).get("sweeper", {}).get("params", {}))
 
 
 def _models(label: str, measured: Measured) -> tuple[str, ...]:

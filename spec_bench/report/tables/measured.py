@@ -1,4 +1,4 @@
-"""Measured rows, looked up by the cells that a table wants.
+"""Measured rows, found for what the places of a table ask.
 
 Of several rows that fit, those that a search confirmed are preferred, then the smallest batch and
 the most prompts. Cells that differ in the seed alone are one row.
@@ -7,9 +7,7 @@ the most prompts. Cells that differ in the seed alone are one row.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -19,32 +17,25 @@ from spec_bench.report.data.recipe_rows import of_recipes
 from spec_bench.report.data.rows import Row, load_rows, rows_of
 from spec_bench.report.data.seeds import pooled
 from spec_bench.report.papers.pairs import pair_configs
-from spec_bench.report.tables.grid import Wanted
+from spec_bench.report.tables.printed import ASKED
 from spec_bench.system import files
 from spec_bench.vocabulary.spec import parse
 
-_ASKED = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
+_SAMPLING = ("pair", "task", "temperature", "top_k", "top_p")  # a table asks for these
+_EXACTLY = ["pair", "task", "decoder", "top_k", "top_p", "tree_attention"]
+NOWHERE = -1  # in place of a row's position
 
 
 class Measured:
-    """Rows by pair, task and decoder.
-
-    Attributes:
-        rows: as read, seeds pooled.
-        records: the cells' records by prompt, if any.
-        whole: what these rows are a part of (``apart``), else this.
-    """
+    """Rows by what tables ask for."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        self.records, self.whole = Records(Path(files.RESULTS)), self
-        self.rows = rows = pooled(rows, self.records)
+        self.records, self.whole = Records(Path(files.RESULTS)), self  # whole: see ``apart``
+        self.rows = rows = pooled(rows, self.records)  # as read, seeds pooled
+        self.listed: list[Row] = rows_of(rows)
         self._aliases = _aliases(rows)
-        self._buckets: dict[tuple[str, str, str], list[Row]] = {}
-        self._sorted: dict[tuple[object, ...], list[Row]] = {}
         self._of: dict[tuple[str, ...], Measured] = {}
-        self._rows: list[Row] = rows_of(rows)
-        for row in self._rows:
-            self._buckets.setdefault(self._key(row), []).append(row)
+        self._joined = pd.DataFrame() if rows.empty else _preferred(rows, self._aliases)
 
     @classmethod
     def below(cls, folder: Path) -> Measured:
@@ -53,136 +44,143 @@ class Measured:
 
     def pairs(self, tasks: Iterable[str] | None = None) -> list[str]:
         """Names of the pairs that have rows, of these tasks."""
-        wanted = None if tasks is None else set(tasks)
-        return sorted({pair for pair, task, _ in self._buckets if not wanted or task in wanted})
+        rows, wanted = self._joined, {*([] if tasks is None else tasks)}
+        if rows.empty:
+            return []
+        return sorted({*(rows.pair[rows.task.isin(wanted)] if wanted else rows.pair)})
 
     def of(self, experiments: tuple[str, ...]) -> Measured:
         """The rows of each pair for a table or figure of these experiments (``of_recipes``)."""
         if experiments not in self._of:
-            pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self._rows else []
+            pairs = self.rows.groupby(self.rows.pair.replace(self._aliases)) if self.listed else []
             kept = [of_recipes(rows, experiments) for _, rows in pairs]
             taken = pd.concat(kept).sort_index() if kept else self.rows
             self._of[experiments] = self if len(taken) == len(self.rows) else Measured(taken)
         return self._of[experiments]
 
-    def find(self, wanted: Wanted) -> Row | None:
-        """The row that a table asks for; None where it was not run."""
-        if wanted.pick == "spec":
-            return self._first(wanted, wanted.spec)
-        if wanted.pick == "preferred":
-            row = self._first(wanted, wanted.spec)
-            return row or next(iter(self._fitting(wanted)), None)
-        if wanted.pick == "fastest":
-            return self._fastest(wanted)
-        if wanted.pick == "common":
-            spec = self.common_spec(wanted)
-            return self._first(wanted, spec) if spec else None
-        best = self._fastest(replace(wanted, decoder=wanted.among[0]))
-        if best is None:
-            return None
-        return self._first(wanted, str(len(parse(best["spec"]).numbers)))
+    def find(self, asked: pd.DataFrame) -> list[int]:
+        """The position in ``rows`` of what each asks for, by its pick; NOWHERE: it was not run."""
+        asked = asked[ASKED].reset_index(drop=True)
+        for place, each in asked[asked.pick.isin(["common", "same depth"])].iterrows():
+            asked.loc[place, "spec"] = self._tree_of(each)
+        fitting = self._fitting(asked)
+        if fitting.empty:
+            return [NOWHERE] * len(asked)
+        named = fitting[(fitting.asked_spec == fitting.spec) & (fitting.pick != "fastest")]
+        others = fitting[fitting.pick == "preferred"]
+        fastest = _fastest(fitting[fitting.pick == "fastest"])
+        found = pd.concat([named, others, fastest]).drop_duplicates("place").set_index("place").row
+        return [int(row) for row in found.reindex(asked.index, fill_value=NOWHERE)]
 
-    def apart(self, wanted: Iterable[Wanted]) -> list[tuple[str, Measured]]:
+    def row(self, asked: pd.Series) -> Row | None:
+        """What one place asks for."""
+        (place,) = self.find(asked.to_frame().T)
+        return None if place == NOWHERE else self.listed[place]
+
+    def missing(self, asked: pd.DataFrame) -> pd.DataFrame:
+        """The asked cells without numbers, failed ones included."""
+        rows = [None if place == NOWHERE else self.listed[place] for place in self.find(asked)]
+        without = [row is None or row["status"] == "failed" for row in rows]
+        return asked[pd.Series(without, asked.index, dtype=bool)]
+
+    def apart(self, asked: pd.DataFrame) -> list[tuple[str, Measured]]:
         """Parts whose rows agree in the settings of runs, as far as these cells are concerned.
 
         Returns:
             The distinctive settings of each part, and the part, one that a search confirmed first;
             this alone where nothing differs.
         """
-        asked = list(wanted)
-        keys = {(each.pair, each.task, each.decoder) for each in asked}
-        fitting = [
-            place
-            for place, row in enumerate(self._rows)
-            if (key := self._key(row)) in keys
-            and any(key == (w.pair, w.task, w.decoder) and _fits(row, w) for w in asked)
-        ]
-        parts = split(self.rows.iloc[fitting], _ASKED) if fitting else []
+        fitting = sorted({*self._fitting(asked[ASKED]).row})
+        parts = split(self.rows.iloc[fitting], _SAMPLING) if fitting else []
         if len(parts) < 2:
             return [("", self)]
-        screened = [not any(map(confirmed, rows_of(rows))) for _, rows in parts]
-        ordered = sorted(zip(screened, parts, strict=True), key=lambda part: part[0])
-        found = [(text, Measured(rows)) for _, (text, rows) in ordered]
+        parts.sort(key=lambda part: not ("stage" in part[1] and (part[1].stage == "confirm").any()))
+        found = [(text, Measured(rows)) for text, rows in parts]
         for _, part in found:
             part.whole = self
         return found
 
-    def _key(self, row: Row) -> tuple[str, str, str]:
-        pair = self._aliases.get(str(row["pair"]), str(row["pair"]))
-        return pair, str(row["task"]), str(row["decoder"])
+    def trees(self, asked: pd.DataFrame) -> list[int]:
+        """How many trees each of the asked decoders has numbers of."""
+        asked = asked[ASKED].reset_index(drop=True)
+        counts = _alive(self._fitting(asked)).groupby("place").size()
+        return [int(count) for count in counts.reindex(asked.index, fill_value=0)]
 
-    def trees(self, wanted: Wanted) -> dict[str, Row]:
-        """One row for each tree of a decoder that has numbers."""
-        by_spec: dict[str, Row] = {}
-        for row in self._fitting(wanted):
-            if row["status"] != "failed":
-                by_spec.setdefault(str(row["spec"]), row)
-        return by_spec
+    def common_spec(self, asked: pd.Series) -> str:
+        """An ablation's tree: the asked one if it was measured, else most of its decoders'; ""
+        where there is none.
+        """
+        every = pd.DataFrame([asked] * (2 * len(asked.among)))
+        every["decoder"] = [decoder for decoder in asked.among for _ in range(2)]
+        every["tree_attention"] = [True, False] * len(asked.among)
+        counts = self._fitting(every).drop_duplicates(["place", "spec"]).spec.value_counts()
+        if asked.spec in counts:
+            return str(asked.spec)
+        return max(counts.index, key=lambda spec: (counts[spec], spec), default="")
 
-    def common_spec(self, wanted: Wanted) -> str | None:
-        """An ablation's tree: the asked one if it was measured, else most of its decoders'."""
-        counts: dict[str, int] = {}
-        for decoder in wanted.among:
-            for attention in (True, False):
-                asked = replace(wanted, decoder=decoder, tree_attention=attention)
-                rows = self._fitting(asked)
-                for spec in {str(row["spec"]) for row in rows}:
-                    counts[spec] = counts.get(spec, 0) + 1
-        if wanted.spec in counts:
-            return wanted.spec
-        return max(counts, key=lambda spec: (counts[spec], spec)) if counts else None
+    def _tree_of(self, asked: pd.Series) -> str:
+        """The tree that a pick comes to, of one that is not the asked decoder's own."""
+        if asked.pick == "common":
+            return self.common_spec(asked)
+        best = self.row(pd.Series({**asked, "decoder": asked.among[0], "pick": "fastest"}))
+        return "" if best is None else str(len(parse(best["spec"]).numbers))
 
-    def _first(self, wanted: Wanted, spec: str) -> Row | None:
-        rows = self._fitting(wanted)
-        return next((row for row in rows if str(row["spec"]) == spec), None)
-
-    def is_confirmed(self, wanted: Wanted) -> bool:
-        """Whether the wanted row is of a search's second stage."""
-        row = self.find(wanted)
-        return row is not None and confirmed(row)
-
-    def _fastest(self, wanted: Wanted) -> Row | None:
-        rows = [r for r in self.trees(wanted).values() if not pd.isna(r["speedup"])]
-        # Where a search was confirmed, its screening only picked whom to confirm.
-        rows = [row for row in rows if confirmed(row)] or rows
-        return max(rows, key=lambda row: row["speedup"]) if rows else None
-
-    def _fitting(self, wanted: Wanted) -> list[Row]:
-        """A decoder's rows at the asked sampling, the preferred ones first; sorted once."""
-        setting = (wanted.temperature, wanted.top_k, wanted.top_p, wanted.tree_attention)
-        place = (wanted.pair, wanted.task, wanted.decoder)
-        key = (*place, *setting)
-        if key not in self._sorted:
-            rows = [row for row in self._buckets.get(place, []) if _fits(row, wanted)]
-            self._sorted[key] = sorted(rows, key=lambda row: _preference(row))
-        return self._sorted[key]
+    def _fitting(self, asked: pd.DataFrame) -> pd.DataFrame:
+        """Each asked decoder's rows at the asked sampling, the preferred ones first."""
+        if self._joined.empty or asked.empty:
+            return pd.DataFrame(columns=[*_JOINED, "place", "pick", "asked_spec"])
+        left = asked.reset_index(drop=True).rename_axis("place").reset_index()
+        left = left.rename(columns={"spec": "asked_spec", "temperature": "asked_temperature"})
+        left = left.astype({"top_k": float, "top_p": float, "tree_attention": bool})
+        both = left.merge(self._joined, on=_EXACTLY)
+        warm = both.asked_temperature.astype(float)
+        return both[warm.isna() | (warm == both.temperature)].sort_values("rank", kind="stable")
 
 
-def _fits(row: Row, wanted: Wanted) -> bool:
-    """Whether a row was sampled as asked."""
-    return (
-        wanted.temperature in (None, row["temperature"])
-        and row["top_p"] == wanted.top_p
-        and (row["top_k"] or 0) == wanted.top_k
-        and row["tree_attention"] == wanted.tree_attention
+_JOINED = [*_EXACTLY, "spec", "temperature", "failed", "confirmed", "speedup", "row", "rank"]
+
+
+def _preferred(rows: pd.DataFrame, aliases: dict[str, str]) -> pd.DataFrame:
+    """What tables ask of the rows, the preferred ones first."""
+    stage = rows.stage if "stage" in rows else pd.Series("", rows.index)
+    prompts = rows.prompts if "prompts" in rows else pd.Series(0.0, rows.index)
+    table = pd.DataFrame(
+        {
+            "pair": rows.pair.astype(str).replace(aliases),
+            "task": rows.task.astype(str),
+            "decoder": rows.decoder.astype(str),
+            "top_k": rows.top_k.astype(float),
+            "top_p": rows.top_p.astype(float),
+            "tree_attention": rows.tree_attention.astype(bool),
+            "spec": rows.spec.astype(str),
+            "temperature": rows.temperature,
+            "failed": rows.status == "failed",
+            "confirmed": stage == "confirm",
+            "speedup": rows.speedup if "speedup" in rows else float("nan"),
+            "row": range(len(rows)),
+            "batch_size": rows.batch_size,
+            "seed": rows.seed,
+            "fewer": -prompts.fillna(0),
+            "searched": stage != "confirm",
+        }
     )
+    by = ["failed", "searched", "batch_size", "temperature", "seed", "fewer", "row"]
+    return table.sort_values(by).assign(rank=range(len(table)))[_JOINED]
 
 
-def _preference(row: Row) -> tuple[float, ...]:
-    """The sort key of rows, the preferred one the smallest."""
-    return (
-        row["status"] == "failed",
-        not confirmed(row),
-        row["batch_size"],
-        row["temperature"],
-        row["seed"],
-        -_count(row.get("prompts")),
-    )
+def _alive(fitting: pd.DataFrame) -> pd.DataFrame:
+    """One row with numbers for each tree of what was asked."""
+    return fitting[~fitting.failed.astype(bool)].drop_duplicates(["place", "spec"])
 
 
-def confirmed(row: Row) -> bool:
-    """Whether it is of a search's second stage."""
-    return row.get("stage") == "confirm"
+def _fastest(fitting: pd.DataFrame) -> pd.DataFrame:
+    """The fastest tree of each place; where a search was confirmed, of those confirmed, since its
+    screening only picked whom to confirm.
+    """
+    trees = _alive(fitting)
+    trees = trees[trees.speedup.notna()]
+    trees = trees[trees.confirmed == trees.groupby("place").confirmed.transform("max")]
+    return trees.sort_values("speedup", ascending=False, kind="stable")
 
 
 def _aliases(rows: pd.DataFrame) -> dict[str, str]:
@@ -199,7 +197,3 @@ def _aliases(rows: pd.DataFrame) -> dict[str, str]:
         for label, target, draft in labels.itertuples(index=False)
         if label not in named and (target, draft) in by_models
     }
-
-
-def _count(value: Any) -> float:
-    return 0.0 if value is None or pd.isna(value) else float(value)

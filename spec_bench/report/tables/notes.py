@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -12,10 +11,11 @@ from spec_bench.report.data.rows import Row
 from spec_bench.report.data.seeds import POOLED, SEEDS
 from spec_bench.report.papers.pairs import pair_configs
 from spec_bench.report.papers.paper import Paper, Table
-from spec_bench.report.tables.grid import Grid, tree_text
-from spec_bench.report.tables.measured import Measured
-from spec_bench.vocabulary import names
+from spec_bench.report.tables.measured import NOWHERE, Measured
+from spec_bench.report.tables.printed import Sheet, tree_text
+from spec_bench.vocabulary import columns, names
 from spec_bench.vocabulary.names import MEANINGS
+from spec_bench.vocabulary.published import Row as Number
 from spec_bench.vocabulary.spec import parse
 
 BEST = (
@@ -34,15 +34,16 @@ _CONFIRMED = (
 def notes_for(
     paper: Paper,
     item: Table,
-    grid: Grid,
+    sheet: Sheet,
     measured: Measured,
     asked: str | None,
     paper_pairs: Sequence[str],
 ) -> list[str]:
     """The notes below a table, beside those of its layout."""
-    if not grid.measured:
-        return _not_measured(item, grid, measured, asked)
-    rows = _rows(item, grid, measured)
+    if not sheet.measured:
+        return _not_measured(item, sheet, measured, asked)
+    found = (measured.listed[place] for place in measured.find(sheet.wanted()) if place != NOWHERE)
+    rows = [row for row in found if row["status"] != "failed"]
     whose = f"Paper: measured on {paper.machine}."
     if item.unprinted is not None:
         whose = "Nobody has printed this table."
@@ -51,10 +52,9 @@ def notes_for(
         "bootstrap over prompts. Speeds of two machines differ for more than one reason.",
         *([POOLED] if any("," in str(row.get(SEEDS, "")) for row in rows) else []),
     ]
-    if any(column.best for column in grid.columns):
+    if any(column.best for column in sheet.columns):
         notes.append(BEST if item.unprinted is None else OURS_BEST)
-    pairs = sorted({wanted.pair for wanted in grid.wanted()})
-    notes += _stand_ins(pairs)
+    notes += _stand_ins(sorted({*sheet.wanted().pair}))
     if asked is not None and asked not in paper_pairs:
         config = pair_configs().get(asked)
         small = config is not None and config.target.startswith("embedded:")
@@ -67,63 +67,50 @@ def notes_for(
     notes += _stops(rows)
     notes += _turns(rows)
     notes += _overlong(rows)
-    cells = [cell for line in grid.lines for cell in line.cells if cell.ours]
-    notes += differences(rows, {cell.column for cell in cells})
-    notes += _marks(grid)
-    notes += _searches(item, grid, measured)
-    return [*notes, *_compared(grid)]
+    notes += differences(rows, {*sheet.cells.number[sheet.cells.ours]})
+    notes += _marks(sheet)
+    notes += _searches(item, sheet, measured)
+    return [*notes, *_compared(sheet)]
 
 
-def _compared(grid: Grid) -> list[str]:
+def _compared(sheet: Sheet) -> list[str]:
     """Notes on the intervals of values that compare two cells, or on their absence."""
-    cells = [cell for line in grid.lines for cell in line.cells if cell.over or cell.minus]
-    ours = [cell.ours for cell in cells if cell.ours is not None]
-    ends = [our.low for our in ours if our.low is None or our.low != our.high]  # 1 is no estimate
-    if not ends:
+    two = sheet.asked[sheet.asked.role != "ours"].set_index(["line", "column"]).role
+    cells = sheet.cells.set_index(["line", "column"])
+    cells = cells[cells.index.isin(two.index) & cells.ours]
+    cells = cells[cells.low.isna() | (cells.low != cells.high)]  # 1 is no estimate
+    if cells.empty:
         return []
-    what = "ratio" if any(cell.over for cell in cells) else "difference"
-    notes = (
-        [] if all(end is None for end in ends) else [f"Our {what} of two rates: paired by prompt."]
-    )
-    if None in ends:
+    what = "ratio" if (two == "over").any() else "difference"
+    paired = cells.low.notna()
+    notes = [f"Our {what} of two rates: paired by prompt."] if paired.any() else []
+    if not paired.all():
         why = "the records by prompt that would pair its two cells are not beside the results"
         notes.append(f"Our {what} of two rates has no interval where {why}.")
     return notes
 
 
-def _not_measured(item: Table, grid: Grid, measured: Measured, asked: str | None) -> list[str]:
+def _not_measured(item: Table, sheet: Sheet, measured: Measured, asked: str | None) -> list[str]:
     """The notes of an unmeasured table, with the pairs that have measured cells."""
-    wanted = grid.wanted()
-    bold = item.unprinted is None and any(column.best for column in grid.columns)
+    wanted = sheet.wanted()
+    bold = item.unprinted is None and any(column.best for column in sheet.columns)
     notes = [f"{BEST.split(';')[0]}."] if bold else []
     if not item.recipes:
         return notes
-    pairs = sorted({each.pair for each in wanted})
+    pairs = sorted({*wanted.pair})
     whose = "Paper's numbers only: no" if item.unprinted is None else "Nobody has printed it: no"
     notes.append(f"{whose} cell of this table was run on {_some(pairs)}.")
-    others = [pair for pair in measurable_pairs(item, grid, measured) if pair not in pairs]
+    others = [
+        pair
+        for pair in measured.pairs(wanted.task)
+        if pair not in pairs and {*measured.find(wanted.assign(pair=pair))} - {NOWHERE}
+    ]
     if others and asked is None:
         notes.append(
             f"Some of it was measured on {', '.join(others)}: add --pair {others[0]} to see it."
         )
     notes += _stand_ins(pairs)
     return notes
-
-
-def measurable_pairs(item: Table, grid: Grid, measured: Measured) -> list[str]:
-    """Pairs that have at least one row that this table could show."""
-    wanted = grid.wanted()
-    pairs: list[str] = []
-    for pair in measured.pairs({each.task for each in wanted}):
-        moved = {replace(each, pair=pair) for each in wanted}
-        if any(measured.find(each) is not None for each in moved):
-            pairs.append(pair)
-    return pairs
-
-
-def _rows(item: Table, grid: Grid, measured: Measured) -> list[Row]:
-    rows = [measured.find(wanted) for wanted in grid.wanted()]
-    return [row for row in rows if row is not None and row["status"] != "failed"]
 
 
 def _origin(rows: Sequence[Row]) -> str:
@@ -190,7 +177,8 @@ def _turns(rows: Sequence[Row]) -> list[str]:
     notes: dict[str, None] = {}
     for row in rows:
         if (held := row.get("later_turns")) in _CONTINUED:
-            limit = _number_of(row.get("max_new_tokens"))
+            limit = row.get("max_new_tokens")
+            limit = "" if limit is None or pd.isna(limit) else f"up to {limit:g} new tokens, "
             notes[f"Ours, {names.task(row['task'])}: {limit}{_CONTINUED[str(held)]}."] = None
     return list(notes)
 
@@ -209,13 +197,9 @@ def _overlong(rows: Sequence[Row]) -> list[str]:
     return list(notes)
 
 
-def _number_of(limit: object) -> str:
-    return "" if limit is None or pd.isna(limit) else f"up to {limit:g} new tokens, "
-
-
-def _marks(grid: Grid) -> list[str]:
+def _marks(sheet: Sheet) -> list[str]:
     """The meanings of the marks that occur."""
-    marks = {cell.ours.mark for line in grid.lines for cell in line.cells if cell.ours}
+    marks = {*sheet.cells.mark[sheet.cells.ours]}
     return [
         f"{text} Such rows never stand out as best."
         for mark, text in MEANINGS.items()
@@ -223,37 +207,37 @@ def _marks(grid: Grid) -> list[str]:
     ]
 
 
-def _searches(item: Table, grid: Grid, measured: Measured) -> list[str]:
+def _searches(item: Table, sheet: Sheet, measured: Measured) -> list[str]:
     """The number of trees that a fastest one was searched among; the tree of an ablation."""
-    notes = []
+    notes, wanted = [], sheet.wanted()
     for decoder, note in item.searched.items():
-        searched = [w for w in grid.wanted() if w.pick == "fastest" and w.decoder == decoder]
-        among = measured
-        if any(measured.is_confirmed(each) for each in searched):
+        searched = wanted[(wanted.pick == "fastest") & (wanted.decoder == decoder)]
+        among, found = measured, [place for place in measured.find(searched) if place != NOWHERE]
+        if any(measured.listed[place].get("stage") == "confirm" for place in found):
             note, among = _CONFIRMED, measured.whole
-        counts = {len(among.trees(each)) for each in searched} - {0}
+        counts = {*among.trees(searched)} - {0}
         if counts:
             few, many = min(counts), max(counts)
             notes.append(note.replace("{trees}", f"{few}" if few == many else f"{few} to {many}"))
-    notes += _chains(grid, measured)
+    notes += _chains(wanted, measured)
     trees = set()
-    for wanted in grid.wanted():
-        if wanted.pick == "common":
-            spec = measured.common_spec(wanted)
-            trees |= {f"{wanted.pair} {spec.replace('-', 'x')}"} if spec else set()
+    for _, each in wanted[wanted.pick == "common"].iterrows():
+        if spec := measured.common_spec(each):
+            trees.add(f"{each.pair} {spec.replace('-', 'x')}")
     if trees:
         notes.append(f"Ours, k-configuration: {', '.join(sorted(trees))}.")
     return notes
 
 
-def _chains(grid: Grid, measured: Measured) -> list[str]:
+def _chains(wanted: pd.DataFrame, measured: Measured) -> list[str]:
     """Trees with one node a level that a decoder of trees was picked with."""
     chains: dict[str, dict[str, None]] = {}
-    for wanted in grid.wanted():
-        row = measured.find(wanted) if wanted.pick != "spec" and wanted.decoder != "sd" else None
-        if row is not None and {*(parse(row["spec"]).widths or ())} == {1}:
-            trees = chains.setdefault(names.decoder(wanted.decoder).title, {})
-            trees[tree_text(wanted.decoder, row["spec"])] = None
+    picked = wanted[(wanted.pick != "spec") & (wanted.decoder != "sd")]
+    for decoder, place in zip(picked.decoder, measured.find(picked), strict=True):
+        spec = "" if place == NOWHERE else str(measured.listed[place]["spec"])
+        if spec and {*(parse(spec).widths or ())} == {1}:
+            trees = chains.setdefault(names.decoder(decoder).title, {})
+            trees[tree_text(decoder, spec)] = None
     return [
         f"Ours, {title}: {' and '.join(trees)}, where picked, is a plain chain, one candidate a "
         "level: no more than SD."
@@ -266,3 +250,32 @@ def _some(names: Sequence[str]) -> str:
     if len(names) <= 4:
         return ", ".join(names)
     return f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+def lost_notes(numbers: Iterable[Number]) -> list[str]:
+    """Notes on printed numbers that the copy of a paper has lost, with reasons and candidates."""
+    lost: dict[str, list[str]] = {}
+    uncertain: dict[str, list[str]] = {}
+    for row in (number for number in numbers if number["reason"]):
+        tree = f"{names.decoder(row['decoder']).title} {row['spec']}"
+        column = columns.column(row["metric"])
+        metric = "accuracy" if column.kind == "score" else column.title
+        if row["reason"] == "row_lost":
+            twin = f"{metric} {row['twin_value']} (Table {row['twin_table']})"
+            lost.setdefault(tree, []).extend([twin] if row["twin_value"] else [])
+        else:
+            uncertain.setdefault(row["candidates"], []).append(f"{metric} of {tree}")
+    notes = []
+    for tree, known in lost.items():
+        text = f"lost: the copy of the paper that was read has no line for {tree}."
+        if known:
+            text += f" Its twin table prints for the same tree: {', '.join(known)}."
+        notes.append(text)
+    for candidates, cells in uncertain.items():
+        either = " and ".join(candidates.split("|"))
+        notes.append(
+            f"lost: {either} belong to {' and '.join(cells)}; which to which could not be read."
+        )
+    if notes:
+        notes.append("The best of a block with lost cells is the best of those that could be read.")
+    return notes
