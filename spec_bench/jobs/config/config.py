@@ -124,7 +124,8 @@ def check_own(key: str, folder: Path) -> None:
     if whole.is_relative_to(Path.cwd()) or not whole.is_dir():
         return
     held = {each.name for each in whole.iterdir()}
-    if held and RUNS not in held and not any(whole.glob(f"*/{RESULTS}")):
+    ours = {RUNS, "trees"}  # what jobs and `fit_tree` leave first
+    if held and not held & ours and not any(whole.glob(f"*/{RESULTS}")):
         raise ValueError(
             f"{key}={folder}: {str(whole)!r} holds other things and no results; a folder that is "
             "new, empty or below the working one is needed"
