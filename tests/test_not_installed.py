@@ -50,7 +50,6 @@ def check(done, package=""):
         ("spec_bench.report", "sweep", "default"),
         ("spec_bench.train", "head=medusa"),
         ("spec_bench.audit",),
-        ("spec_bench.judge", "results.csv", "--model", "judge"),
     ],
     ids=" ".join,
 )

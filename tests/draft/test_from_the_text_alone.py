@@ -287,7 +287,7 @@ def test_behind_a_gpu_too_the_law_is_that_of_the_text(name: str) -> None:
     draft = module_of()
     below = plain.language_model(draft) if name == "sd" else plain.pard(draft, 1)
     with SimCuda():
-        decoder, _ = built(name, 3, 1.0, "none", DEVICE)
+        decoder = built(name, 3, 1.0, "none", DEVICE)
         decoder.settings, decoder.policy = WARM, Chain(1 if name == "sd" else 2)
         seen = watched(decoder, SHORT)
     assert [*differ(seen, [below])] == []
